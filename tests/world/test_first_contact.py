@@ -15,6 +15,7 @@ import pytest
 
 import trovemq
 from tests.world.cluster_here import ClusterHere, cluster_here, until_routed
+from trovemq._backoff import Backoff
 from trovemq.cli.tailing import Following, follow_queues
 from trovemq.starts import Start
 from trovemq_proto.records import Message
@@ -310,6 +311,13 @@ async def test_a_broken_connection_while_the_topic_was_gone_ended_it(
                 assert await take(messages, 10) == named(range(10, 20))
 
 
+async def until_noted(client: trovemq.Client) -> None:
+    """Waits until the group has its start in each queue of the topic."""
+    async with asyncio.timeout(TIME_MAX_S):
+        while await client.admin.groups.reset(GROUP, TOPIC, to_max=True, preview=True, only_new=True):
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("start", ["latest", "earliest", None])
 async def test_a_subscription_goes_on_in_a_group_that_was_made_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, start: Start | None
@@ -325,6 +333,8 @@ async def test_a_subscription_goes_on_in_a_group_that_was_made_again(
                 assert await take(messages, 5) == named(range(5))
                 await client.admin.groups.delete(GROUP)
                 await until_it_waits(caplog)
+                if start is not None:
+                    await until_noted(client)
                 await client.admin.groups.create(GROUP)
                 await send(client, range(10, 20))
                 found: set[bytes] = set()
@@ -332,6 +342,25 @@ async def test_a_subscription_goes_on_in_a_group_that_was_made_again(
                     found |= await take(messages, 1)
                 assert waits(caplog) == 1
                 assert found == named(range(10, 20)) | (set() if start == "latest" else named(range(5)))
+
+
+async def test_a_group_made_again_before_the_next_try_skipped_its_first_messages(tmp_path: Path) -> None:
+    """`latest` counts from the moment when the old group was missed, however late the next try is."""
+    no_next_try = Backoff(delay_ms=1e6, delay_max_ms=1e6, uniform=lambda: 1.0)
+    async with cluster_here(tmp_path, auto_create_group=False) as cluster:
+        await cluster.start("a")
+        async with cluster.connect() as client, cluster.connect(backoff=no_next_try) as missing:
+            await client.admin.create_topic(TOPIC, queue_count=1)
+            await client.admin.groups.create(GROUP)
+            await until_routed(missing, TOPIC, "a")
+            async with missing.subscribe(TOPIC, GROUP, start="latest") as messages:
+                await send(client, range(5))
+                assert await take(messages, 5) == named(range(5))
+                await client.admin.groups.delete(GROUP)
+                await until_noted(client)
+                await client.admin.groups.create(GROUP)
+                await send(client, range(10, 20))
+        assert await worker(cluster, "latest", 10) == named(range(10, 20))
 
 
 async def test_a_worker_started_before_its_topic_exists_waits_for_it(

@@ -161,7 +161,7 @@ class GroupConsumer:
             count = home.received
             try:
                 await self._note_contact(session.broker, missing)
-                await self._receive_from(home)
+                await self._receive_and_note_end(home)
                 return
             except TroveError as error:
                 if not may_pass(error) and error.spec not in NOT_FOUND:
@@ -175,6 +175,16 @@ class GroupConsumer:
                     self._outages.begin(session.broker, error)
                 failures += 1
             await asyncio.sleep(self._pool.options.backoff.seconds(failures))
+
+    async def _receive_and_note_end(self, home: _Home) -> None:
+        """Like `_receive_from`. Where the group is gone, `start` counts for the next one of its name from now
+        on: before the next try it may be made, and messages sent."""
+        try:
+            await self._receive_from(home)
+        except TroveError as error:
+            if error.spec is errors.GROUP_NOT_FOUND:
+                await self._note_contact(home.session.broker, error)
+            raise
 
     async def _note_contact(self, broker: str, missing: TroveError | None) -> None:
         """The group begins at the topic's first messages on a broker that comes later, and in a topic that
