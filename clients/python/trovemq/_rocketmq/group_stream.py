@@ -322,6 +322,7 @@ class GroupStream:
         settings = self._settings
         stream = open_consume(self._connect(), metadata_of(settings.client_id))
         self._credit.restart()
+        self._arrived.clear()  # of a stream that ended for good: the broker has taken them back
         self._received_batch = self._confirmed_batch = self._frames_unanswered = 0
         self._stop_said = self._stopped = False
         self._is_open = True
