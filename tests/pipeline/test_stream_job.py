@@ -83,7 +83,7 @@ def test_a_topic_becomes_a_table_and_the_group_knows(
     first = stream(spark, out, **arguments, max_batch_rows=40)
     assert first.facts["rows"] == 60
     assert first.facts["batches"] == 2
-    assert first.facts["offsets"] == {"flow-1": {NAME: {"0": 50, "1": 10}}}
+    assert first.facts["offsets"] == {"flow-1": {NAME: {"0": 50, "1": 10, "topicIdentity": 0}}}
     assert not first.notes
     assert group_offsets(broker, "tables", "flow-1", 2) == [50, 10]
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from trovemq_rpc.listening import split_host_port
 
-PORT_DEFAULT: Final = 443
+PORT_DEFAULT: Final = 443  # of HTTPS, as gRPC has it
 
 
 class Address(NamedTuple):

@@ -45,6 +45,8 @@ DYNAMIC_IMPORTS = {
     # a table of our own names the module, no text from outside
     "proto/trovemq_proto/records/__init__.py",
     "proto/trovemq_proto/records/compression.py",
+    # names in the module itself
+    "trovemq_daemon/early_imports.py",
     # a program that compares transports
     "rpc/trovemq_rpc/interop/transports.py",
     "rpc/trovemq_rpc/interop/__main__.py",
