@@ -191,8 +191,9 @@ class RouteTable:
         return self._has(broker, topic)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` after each change, until `unlisten`."""
-        self._listeners.append(listener)
+        """Calls `listener` once after each change, however often it was given, until `unlisten`."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         """Ends `listen`; has no effect if it was not called."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support import fake_loop
 from trovemq import ClientOptions, TroveError
 from trovemq._connections import LEAVING_SECONDS, ConnectionPool
-from trovemq._routes import Slot
+from trovemq._routes import RouteTable, Slot
 from trovemq._slots import SlotChooser
 from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
 from trovemq_proto import errors
@@ -112,3 +112,20 @@ def test_a_broker_that_comes_back_gets_another_stream() -> None:
         assert answer(lambda: chooser.route(Slot("a", 1))) is errors.CLIENT_CLOSED
 
     fake_loop.run(scene())
+
+
+def test_a_subscription_that_waits_listened_once_more_to_the_routes_with_each_try() -> None:
+    """And its listeners stayed when it was closed."""
+    routes = RouteTable()
+    heard: list[int] = []
+
+    def listener() -> None:
+        heard.append(routes.version)
+
+    for _ in range(3):
+        routes.listen(listener)
+    routes.apply(ClusterState(()))
+    assert len(heard) == 1
+    routes.unlisten(listener)
+    routes.apply(ClusterState(()))
+    assert len(heard) == 1
