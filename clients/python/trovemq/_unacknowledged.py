@@ -37,12 +37,11 @@ class Unacknowledged:
         _producers.add(self)
 
     def __del__(self) -> None:
-        if not self._reported:
-            self._report("their producer was dropped")
+        self._report("their producer was dropped")
 
     def _report(self, end: str) -> None:
-        """Logs how many messages have no acknowledgement."""
-        count = self.in_flight_count
+        """Logs how many messages have no acknowledgement, unless the log has that number already."""
+        count = 0 if self._reported else self.in_flight_count
         if count:
             _log.warning(
                 "%d messages of topic %s had no acknowledgement when %s: they may not be stored. Close the"

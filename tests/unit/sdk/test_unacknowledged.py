@@ -92,3 +92,19 @@ async def test_a_forked_process_does_not_report_its_parents_messages(
     _unacknowledged.report_all()
     del producer
     assert len(lines(caplog)) == 1
+
+
+async def test_messages_that_ended_with_their_event_loop_were_reported_again_at_each_close(
+    broker: FakeServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And at the end of the process."""
+    broker.on_frame = silent
+    async with trovemq.connect(broker.address) as client:
+        producer = client.producer("orders")
+        sent = producer.send_nowait(b"1")
+        monkeypatch.setattr(_unacknowledged, "_producers", WeakSet([producer]))
+        for _ in range(2):
+            _unacknowledged.abandon_all([producer])
+        _unacknowledged.report_all()
+        assert len(lines(caplog)) == 1
+    await asyncio.gather(sent, return_exceptions=True)
