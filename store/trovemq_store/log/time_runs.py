@@ -101,8 +101,8 @@ class TimeRuns:
         if not self._new or known_to <= begin:
             self._new, known_to = [], begin
         self._old, self._new = self._new, []
-        self.position, self.known_from = min(known_to, end), end
-        self._join()
+        self.known_from = end
+        self.read_to(min(known_to, end))
 
     def appended(self, physical_offset: PhysicalOffset, timestamp: EpochMs) -> None:
         """A run of records of that store time was appended."""
@@ -119,25 +119,24 @@ class TimeRuns:
 
     def read_to(self, end: PhysicalOffset) -> None:
         """Everything below `end` was read."""
+        if end >= self.known_from:
+            self._join()  # first: when `position` says so, saved() takes the one list in another thread
         self.position = max(self.position, end)
-        self._join()
 
     def trim_before(self, physical_offset: PhysicalOffset) -> None:
         """Forgets the runs of which the log has no record any more."""
         if not self.complete:
-            self.position = max(self.position, min(physical_offset, self.known_from))
-            self._join()
+            self.read_to(min(physical_offset, self.known_from))
         for runs in (self._old, self._new):
             while len(runs) > 1 and runs[1].begin <= physical_offset:
                 del runs[0]
 
     def _join(self) -> None:
         """One list again, when nothing is unknown any more."""
-        if self.complete and self._old:
-            before = _highest(self._old)
-            for run in self._new:
-                run.before_ms = max(run.before_ms, before)
-            self._old, self._new = [], [*self._old, *self._new]
+        before = _highest(self._old)
+        for run in self._new:
+            run.before_ms = max(run.before_ms, before)
+        self._old, self._new = [], [*self._old, *self._new]
 
     def _add(self, batch: DispatchBatch) -> None:
         times, at = batch.records.store_timestamps, 0
