@@ -23,6 +23,8 @@ from trovemq_store.engine.store_time import AHEAD_MAX_MS
 from trovemq_store.files.files import StorageError
 
 TICK_S: Final = 0.1
+SAVE_PAUSE_MS: Final = 60_000
+"""Until a file that could not be written is tried again."""
 REMEDY: Final = "run a time service (chrony, ntpd) on the broker's machine"
 
 
@@ -43,6 +45,7 @@ class ClockTask:
         self._wall_ms = wall_ms
         self._boot_ms = boot_ms
         self._logged = False
+        self._save_from_ms = 0  # boot time
 
     async def run(self) -> None:
         """Runs until it is cancelled. Raises TroveError STORE_FAILED if a sync failed."""
@@ -54,6 +57,7 @@ class ClockTask:
         now_ms, boot_ms = self._wall_ms(), self._boot_ms()
         stepped_ms = self._trust.tick(now_ms, boot_ms)
         if stepped_ms:
+            self._save_from_ms = boot_ms
             get_logger().warning(
                 "clock.stepped",
                 seconds=round(stepped_ms / 1000),
@@ -63,7 +67,8 @@ class ClockTask:
         wants_step = self._store.tick(now_ms, boot_ms)
         self._log_future()
         try:
-            if self._trust.unsaved:
+            if self._trust.unsaved and boot_ms >= self._save_from_ms:
+                self._save_from_ms = boot_ms + SAVE_PAUSE_MS
                 await run_in_thread(self._trust.save)
             if wants_step:
                 await self._step()

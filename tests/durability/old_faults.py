@@ -14,6 +14,17 @@ DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 # The name is the fault's row on the page; `new` is the essence of the old code.
 FAULTS: Final = (
     Planted(
+        "While the disk was full after a step of the clock, the broker flushed and logged a warning ten "
+        "times a second",
+        "broker/maintenance/clock_task.py",
+        "                self._save_from_ms = boot_ms + SAVE_PAUSE_MS",
+        "                self._save_from_ms = boot_ms",
+        (
+            "tests/world/test_clock_task.py::"
+            "test_a_full_disk_made_the_broker_flush_and_warn_ten_times_a_second",
+        ),
+    ),
+    Planted(
         "For a moment after a start on a large log, a flush saved where store times step back for its newest "
         "part only: after a restart, look-ups by time skipped messages",
         "store/trovemq_store/log/time_runs.py",

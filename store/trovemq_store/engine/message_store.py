@@ -313,10 +313,11 @@ class MessageStore(StoreAppending):
 
     def finish_time_step(self, now_ms: EpochMs) -> bool:
         """Call after the flush. Whether store times have stepped back: the clock may have moved again, or the
-        flush may have failed."""
+        flush may have failed. Then the step is wanted again in a minute."""
         saved_max, self._checkpoint.time_max = self._checkpoint.saved_time_max, None
         ahead_ms = self.last_store_timestamp - now_ms
         if saved_max is None or saved_max >= now_ms or ahead_ms <= AHEAD_MAX_MS:
+            self.time.put_off_step()
             return False
         self._checkpoint.stepped_at, self._checkpoint.stepped_ms = self._log.end, saved_max
         self._flushed_timestamp = min(self._flushed_timestamp, saved_max)

@@ -75,6 +75,10 @@ class StoreTime:
         assert self.last_ms - now_ms > AHEAD_MAX_MS, "store times step back over a large difference only"
         assert self._ahead_from_ms is not None, "and after it was seen for a while"
         self.last_ms = now_ms
+        self.put_off_step()
+
+    def put_off_step(self) -> None:
+        """The step failed: it is wanted again after AHEAD_FOR_MS."""
         self._ahead_from_ms, self.wants_step = None, False
 
     def since_of(self, now_ms: EpochMs | None = None) -> SinceOf:
