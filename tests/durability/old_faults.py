@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.durability.clock_faults import CLOCK_FAULTS
 from tests.durability.planted import Planted
 
 ENGINE = "tests/unit/engine/"
@@ -640,4 +641,5 @@ FAULTS: Final = (
             "test_a_batch_of_a_deleted_topic_came_with_the_first_one_of_the_new_topic",
         ),
     ),
+    *CLOCK_FAULTS,
 )
