@@ -62,14 +62,14 @@ class Resent:
 
 
 class DeadLetters:
-    """The dead-letter queues of one store. `found` is (topic, unique key, begin) -> the visible messages of
-    that key stored since, newest first; nothing where they cannot be looked up."""
+    """The dead-letter queues of one store. `found` is (topic, unique key) -> the visible messages of that
+    key, newest first; nothing where they cannot be looked up."""
 
     def __init__(
         self,
         store: MessageStore,
         writer: RecordWriter,
-        found: Callable[[str, str, EpochMs], Iterable[Message]],
+        found: Callable[[str, str], Iterable[Message]],
     ) -> None:
         self._store = store
         self._writer = writer
@@ -111,14 +111,16 @@ class DeadLetters:
         return sent
 
     def _resent(self, message: Message, topic: str) -> Resent | None:
-        """Finds an earlier copy by its mark, which is written with the copy. No copy is older than its
-        letter."""
+        """Finds an earlier copy by its mark, which is written with the copy. No copy lies before its letter;
+        it may have an earlier store time."""
         if (sent := self._not_visible.get(message.physical_offset)) is not None:
             return sent
         if not message.unique_key:
             return None
         mark = str(message.physical_offset)
-        for copy in self._found(topic, message.unique_key, message.store_timestamp):
+        for copy in self._found(topic, message.unique_key):
+            if copy.physical_offset < message.physical_offset:
+                return None
             if copy.properties.get(PROPERTY_RESENT) == mark:
                 return Resent(topic, copy.offset_msg_id, PhysicalOffset(copy.physical_offset + 1), again=True)
         return None
@@ -156,11 +158,7 @@ class DeadLetters:
         message_group = message.properties.get(PROPERTY_SHARDING_KEY)
         if not message_group:
             return QueueId(offset % count)
-        known = (
-            next(iter(self._found(topic, message.unique_key, EpochMs(0))), None)
-            if message.unique_key
-            else None
-        )
+        known = next(iter(self._found(topic, message.unique_key)), None) if message.unique_key else None
         if known is not None and known.queue_id < count:
             return known.queue_id
         return QueueId(crc32(message_group.encode()) % count)

@@ -41,4 +41,13 @@ CLOCK_FAULTS: Final = (
             "tests/unit/log/test_foreign_scan_start.py::test_after_a_step_in_a_segment_a_scan_skipped_unsynced_messages",
         ),
     ),
+    Planted(
+        "After store times had stepped back, a dead letter that was sent again once more came twice",
+        "broker/groups/dead_letters.py",
+        "            if copy.physical_offset < message.physical_offset:",
+        "            if copy.store_timestamp < message.store_timestamp:",
+        (
+            "tests/unit/consume/test_dead_letters.py::test_a_letter_was_sent_twice_when_store_times_had_stepped_back",
+        ),
+    ),
 )

@@ -264,10 +264,9 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             return error
         return None
 
-    def _messages_of(self, topic: str, unique_key: str, begin: EpochMs) -> Iterator[Message]:
-        """The visible messages with that key that were stored since `begin`, newest first; none without an
-        index."""
-        query = KeyQuery(topic, unique_key, KeyType.UNIQUE, begin)
+    def _messages_of(self, topic: str, unique_key: str) -> Iterator[Message]:
+        """The visible messages with that key, newest first; none without an index."""
+        query = KeyQuery(topic, unique_key, KeyType.UNIQUE)
         try:
             for page in query_pages(self._store, query, work_max=LOOK_UP_WORK_MAX):
                 yield from map(decode_stored, page.records)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from broker.groups.dead_letters import DeadLetters
-from tests.support.engine import NOW_MS, open_store, own_properties, read_queue
+from tests.support.engine import NOW_MS, open_store, own_properties, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
@@ -15,6 +15,7 @@ from trovemq_proto.records import Message
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.engine.store_time import AHEAD_FOR_MS
 from trovemq_store.files.memory import MemoryFileSystem
 
 DEAD = "%DLQ%billing"
@@ -38,11 +39,11 @@ def bury(store: MessageStore, properties: Mapping[str, str], body: bytes = b"bad
 
 
 def letters_of(store: MessageStore) -> DeadLetters:
-    def found(topic: str, unique_key: str, begin: int) -> list[Message]:
+    def found(topic: str, unique_key: str) -> list[Message]:
         messages = [
             message for queue_id in range(4) for message in read_queue(store, topic, QueueId(queue_id))
         ]
-        wanted = [m for m in messages if m.unique_key == unique_key and m.store_timestamp >= begin]
+        wanted = [message for message in messages if message.unique_key == unique_key]
         return sorted(wanted, key=lambda message: -message.physical_offset)
 
     return DeadLetters(store, RecordWriter(store, lambda: None), found)
@@ -137,6 +138,25 @@ def test_a_letter_that_was_resent_twice_came_twice(visible: bool) -> None:
     assert letters.resent("billing", QueueOffset(1)) is None
     other = letters.resend("billing", QueueOffset(1), LATER)
     assert not other.again, "another letter of the same message is one of its own"
+
+
+def test_a_letter_was_sent_twice_when_store_times_had_stepped_back() -> None:
+    """The copy is older than its letter then, by its store time."""
+    store = open_store(MemoryFileSystem())
+    send(store, b"of a clock that is ahead", EpochMs(NOW_MS + 3_600_000))
+    bury(store, ORIGIN | {"UNIQ_KEY": "U"})
+    store.tick(NOW_MS, 0)
+    now_ms = EpochMs(NOW_MS + AHEAD_FOR_MS)
+    store.tick(now_ms, AHEAD_FOR_MS)
+    store.begin_time_step(now_ms)
+    store.flush_projections()
+    assert store.finish_time_step(now_ms)
+    first = letters_of(store).resend("billing", QueueOffset(0), now_ms)
+    store.dispatch()
+    end = store.end_offset
+    again = letters_of(store).resend("billing", QueueOffset(0), now_ms)
+    assert (again.offset_msg_id, again.again) == (first.offset_msg_id, True)
+    assert store.end_offset == end, "nothing was sent"
 
 
 def test_what_is_remembered_of_resent_letters_goes_when_they_are_visible() -> None:
