@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.durability.client_faults import CLIENT_FAULTS
 from tests.durability.clock_faults import CLOCK_FAULTS
 from tests.durability.planted import Planted
 
@@ -363,13 +364,6 @@ FAULTS: Final = (
         ),
     ),
     Planted(
-        "Messages of a group overtook one that was returned while its poll was still arriving",
-        "clients/python/trovemq/_rocketmq/inbox.py",
-        "        if not done and message.poll in self._polls:",
-        "        if False:",
-        ("tests/unit/sdk/test_inbox.py::test_what_a_poll_brought_late_overtook_what_was_returned",),
-    ),
-    Planted(
         "A flipped bit in an index file's count hid the keys of the whole file, and no scrub said where",
         "store/trovemq_store/index/key_index.py",
         "        for file in self._index_files[:-1]:\n            file.expect_full()\n",
@@ -386,13 +380,6 @@ FAULTS: Final = (
         "            if self.files_by_work and not self._made:",
         "            if False:",
         ("tests/unit/index/test_index_later.py::test_to_make_an_index_file_held_up_everybody",),
-    ),
-    Planted(
-        "A query with a cursor that somebody made up ended with a KeyError",
-        "clients/python/trovemq/_query_cursor.py",
-        "    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:",
-        "    except ZeroDivisionError as error:",
-        ("tests/unit/sdk/test_query_cursor.py::test_a_made_up_cursor_raised_a_key_error",),
     ),
     Planted(
         "A page of the queue of delayed messages that could not be read kept the broker from starting",
@@ -444,15 +431,6 @@ FAULTS: Final = (
         " and error.spec in _OF_ONE_SEND:",
         " and False:",
         ("tests/unit/produce/test_coalesce.py::test_a_number_that_is_refused_fails_its_own_send_alone",),
-    ),
-    Planted(
-        "A delayed message of an idempotent producer, in doubt, was sent to a second broker: stored on both",
-        "clients/python/trovemq/_rocketmq/sending.py",
-        "                    broker_name = broker.name\n",
-        "                    pass\n",
-        (
-            "tests/unit/sdk/test_transactions.py::test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id",
-        ),
     ),
     Planted(
         "Acknowledged records with forged marks of a transaction were cut off by the start after a kill",
@@ -587,59 +565,6 @@ FAULTS: Final = (
             "test_a_connection_that_died_in_silence_held_up_its_streams_for_ever[both_ways-sends]",
         ),
     ),
-    Planted(
-        "A clock that was ahead made retention remove young segments",
-        "store/trovemq_store/engine/clock_trust.py",
-        "return EpochMs(0) if self._difference_ms is None or self._waited_ms < wait_ms else self._now_ms",
-        "return self._now_ms",
-        ("tests/world/test_clock_steps.py::test_a_clock_ahead_by_years_removed_young_segments",),
-    ),
-    Planted(
-        "After a crash, damage in the log where store times step back cut off the good messages after it",
-        "store/trovemq_store/log/reader.py",
-        "        return min(last_ms, self.step_ms) if self.step_ms else last_ms",
-        "        return last_ms",
-        (f"{ENGINE}test_log_tail.py::test_damage_where_store_times_step_back_cut_the_messages_after_it",),
-    ),
-    Planted(
-        "An index that Spark rebuilt used one file across a step of store times: the items after it said 0 s",
-        "pipeline/trovemq_spark/rebuild/index.py",
-        "            if stepped and space and len(rolled) < ROLLED_FILES_MAX - 1:",
-        "            if False:",
-        (
-            "tests/unit/pipeline/test_rebuild_models.py::test_a_rebuilt_index_used_one_file_across_steps_of_store_times",
-        ),
-    ),
-    Planted(
-        "RocketMQ crashed after its clock was set back: the scan skipped messages that were not on disk",
-        "store/trovemq_store/log/recovery.py",
-        "        if _highest_ms(log, segment) > limit_ms:",
-        "        if False:",
-        (
-            "tests/unit/log/test_foreign_scan_start.py::test_after_a_step_in_a_segment_a_scan_skipped_unsynced_messages",
-        ),
-    ),
-    Planted(
-        "A topic was deleted and made again while `tail`'s connection was broken: `tail` ended with an error,"
-        " although it waits where the connection holds",
-        "clients/python/trovemq/cli/tailing.py",
-        "            if error.spec not in GONE:",
-        "            if error.spec not in NOT_FOUND:",
-        (
-            "tests/world/test_first_contact.py::"
-            "test_tail_ended_where_a_deleted_topic_was_made_again_before_it_looked",
-        ),
-    ),
-    Planted(
-        "A topic was deleted just when a batch of it arrived, and made again: a subscription got that batch"
-        " of the deleted topic among the messages of the new one",
-        "clients/python/trovemq/_rocketmq/group_stream.py",
-        "        self._arrived.clear()  # of",
-        "        pass  # of",
-        (
-            "tests/unit/sdk/test_unconfirmed_batches.py::"
-            "test_a_batch_of_a_deleted_topic_came_with_the_first_one_of_the_new_topic",
-        ),
-    ),
+    *CLIENT_FAULTS,
     *CLOCK_FAULTS,
 )

@@ -114,7 +114,7 @@ def test_a_broker_that_comes_back_gets_another_stream() -> None:
     fake_loop.run(scene())
 
 
-def test_a_subscription_that_waits_listened_once_more_to_the_routes_with_each_try() -> None:
+def test_a_waiting_subscription_listened_to_the_routes_once_more_each_try() -> None:
     """And its listeners stayed when it was closed."""
     routes = RouteTable()
     heard: list[int] = []

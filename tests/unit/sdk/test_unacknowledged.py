@@ -94,7 +94,7 @@ async def test_a_forked_process_does_not_report_its_parents_messages(
     assert len(lines(caplog)) == 1
 
 
-async def test_messages_that_ended_with_their_event_loop_were_reported_again_at_each_close(
+async def test_messages_of_an_ended_event_loop_were_reported_at_each_close(
     broker: FakeServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And at the end of the process."""

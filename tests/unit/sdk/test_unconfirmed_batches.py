@@ -14,7 +14,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import consumer_pb2
 
 
-def test_a_batch_of_a_deleted_topic_came_with_the_first_one_of_the_new_topic() -> None:
+def test_a_batch_of_a_deleted_topic_came_with_the_first_of_the_new_one() -> None:
     async def scene() -> None:
         here = Scene()
         await turns(10)

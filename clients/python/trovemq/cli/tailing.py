@@ -34,7 +34,7 @@ LOOK_S: Final = 1.0
 """How often tail looks for queues that are new."""
 NOT_FOUND: Final = (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND)
 GONE: Final = (*NOT_FOUND, errors.TOPIC_RECREATED)
-"""What a queue's reader gets when the topic, or this queue of it, was deleted."""
+"""Errors of a reader whose topic, or queue, was deleted."""
 
 _log = logging.getLogger(__name__)
 

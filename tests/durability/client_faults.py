@@ -1,0 +1,55 @@
+"""Old faults of the SDK and the command line: a part of old_faults.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+CLIENT_FAULTS: Final = (
+    Planted(
+        "Messages of a group overtook one that was returned while its poll was still arriving",
+        "clients/python/trovemq/_rocketmq/inbox.py",
+        "        if not done and message.poll in self._polls:",
+        "        if False:",
+        ("tests/unit/sdk/test_inbox.py::test_what_a_poll_brought_late_overtook_what_was_returned",),
+    ),
+    Planted(
+        "A query with a cursor that somebody made up ended with a KeyError",
+        "clients/python/trovemq/_query_cursor.py",
+        "    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:",
+        "    except ZeroDivisionError as error:",
+        ("tests/unit/sdk/test_query_cursor.py::test_a_made_up_cursor_raised_a_key_error",),
+    ),
+    Planted(
+        "A delayed message of an idempotent producer, in doubt, was sent to a second broker: stored on both",
+        "clients/python/trovemq/_rocketmq/sending.py",
+        "                    broker_name = broker.name\n",
+        "                    pass\n",
+        (
+            "tests/unit/sdk/test_transactions.py::test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id",
+        ),
+    ),
+    Planted(
+        "A topic was deleted and made again while `tail`'s connection was broken: `tail` ended with an error,"
+        " although it waits where the connection holds",
+        "clients/python/trovemq/cli/tailing.py",
+        "            if error.spec not in GONE:",
+        "            if error.spec not in NOT_FOUND:",
+        (
+            "tests/world/test_first_contact.py::"
+            "test_tail_ended_where_a_deleted_topic_was_made_again_before_it_looked",
+        ),
+    ),
+    Planted(
+        "A topic was deleted just when a batch of it arrived, and made again: a subscription got that batch"
+        " of the deleted topic among the messages of the new one",
+        "clients/python/trovemq/_rocketmq/group_stream.py",
+        "        self._arrived.clear()  # of",
+        "        pass  # of",
+        (
+            "tests/unit/sdk/test_unconfirmed_batches.py::"
+            "test_a_batch_of_a_deleted_topic_came_with_the_first_of_the_new_one",
+        ),
+    ),
+)
