@@ -16,19 +16,23 @@ DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 # The name is the fault's row on the page; `new` is the essence of the old code.
 FAULTS: Final = (
     Planted(
-        "While the disk was full after a step of the clock, the broker flushed and logged a warning ten "
-        "times a second",
-        "broker/maintenance/clock_task.py",
-        "                self._save_from_ms = boot_ms + SAVE_PAUSE_MS",
-        "                self._save_from_ms = boot_ms",
+        "While no descriptor was free, delayed messages came twice, if a recall was read together with them",
+        "broker/groups/timers/waiting_table.py",
+        "                self.positions[source] = max(self.positions.get(source, 0), offset)\n",
+        "",
         (
-            "tests/world/test_clock_task.py::"
-            "test_a_full_disk_made_the_broker_flush_and_warn_ten_times_a_second",
+            "tests/unit/timers/test_rare_timers.py::test_messages_before_a_recall_that_could_not_be_read_came_twice",
         ),
     ),
     Planted(
-        "For a moment after a start on a large log, a flush saved where store times step back for its newest "
-        "part only: after a restart, look-ups by time skipped messages",
+        "On a full disk, a step of the clock made the broker flush and warn ten times a second",
+        "broker/maintenance/clock_task.py",
+        "                self._save_from_ms = boot_ms + SAVE_PAUSE_MS",
+        "                self._save_from_ms = boot_ms",
+        ("tests/world/test_clock_task.py::test_a_full_disk_made_the_broker_warn_ten_times_a_second",),
+    ),
+    Planted(
+        "A flush soon after a start on a large log made look-ups by time skip messages after the next",
         "store/trovemq_store/log/time_runs.py",
         "        if end >= self.known_from:",
         "        self.position = max(self.position, end)\n        if end >= self.known_from:",

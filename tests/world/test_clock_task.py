@@ -34,7 +34,7 @@ def test_a_clock_that_had_been_ahead_left_no_line_in_the_log() -> None:
     assert world.sent[-1].store_ms == world.right_ms
 
 
-def test_a_full_disk_made_the_broker_flush_and_warn_ten_times_a_second() -> None:
+def test_a_full_disk_made_the_broker_warn_ten_times_a_second() -> None:
     """Store times cannot step back while the checkpoint cannot be written."""
     world = World()
     flushes = ProjectionFlushes(world.store, 1_000, 60_000)

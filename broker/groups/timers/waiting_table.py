@@ -95,6 +95,8 @@ class WaitingTable:
             if waiting.deleted_unique_key or waiting.roll_times:
                 self._add(rows)
                 rows = []
+                # It reads the records that it ends: if that fails, those before it are not added again.
+                self.positions[source] = max(self.positions.get(source, 0), offset)
             if self._is_new(waiting):
                 number = self._numbered(waiting.topic)
                 rows.append((waiting.deliver_ms, offset, key_hash(waiting.unique_key), number, source, WAITS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +18,7 @@ from broker.groups.timers.ended import EndedOffsets
 from broker.groups.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
 from broker.groups.timers.sources import SCHEDULE_QUEUES_MAX
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
+from broker.groups.timers.waiting_table import WaitingTable
 from broker.groups.timers.wheel_records import PROPERTIES_SPACE_MAX, read_record, read_waiting
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
@@ -29,6 +32,7 @@ from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import ScarceError
 from trovemq_store.files.memory import MemoryFileSystem
 
 LOG = f"commitlog/{0:020d}"
@@ -144,6 +148,33 @@ def test_a_waiting_message_that_cannot_be_read_is_not_recalled() -> None:
         broker.timers.recall("orders", NOW_MS + 5_000, "A", NOW_MS)
     assert broker.timers.deliver_due(NOW_MS + 5_000) == 1
     assert broker.timers.lost_count == 1
+
+
+def test_messages_before_a_recall_that_could_not_be_read_came_twice() -> None:
+    """Each read of the log in turn finds nothing free to read with; then all is read again."""
+    files = FaultyFileSystem(MemoryFileSystem())
+    broker = Broker(files)  # type: ignore[arg-type]
+    for name in ("A", "B"):
+        broker.schedule(name.encode(), NOW_MS + 5_000, unique_key=name)
+    broker.timers.recall("orders", NOW_MS + 5_000, "A", NOW_MS)
+    broker.dispatch()
+    broker.schedule(b"C", NOW_MS + 5_000, unique_key="C")
+    reads, failed = 0, 0
+
+    def decide(operation: str, path: str) -> int | None:
+        nonlocal reads
+        reads += (operation, path) == ("read", LOG)
+        return errno.EMFILE if (operation, path, reads) == ("read", LOG, failed) else None
+
+    files.decide = decide
+    while reads >= failed:
+        reads, failed, table = 0, failed + 1, WaitingTable(broker.store)
+        with suppress(ScarceError):
+            table.catch_up()
+        table.catch_up()
+        rows = table.calendar.rows()
+        assert sorted(rows["offset"][rows["state"] == WAITS].tolist()) == [1, 3], "B and C"
+    assert failed > 4, "also the read of the message that is recalled"
 
 
 def test_the_messages_of_a_lost_waiting_queue_count_as_lost_for_all_groups() -> None:
