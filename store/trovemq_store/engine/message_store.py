@@ -69,6 +69,8 @@ class MessageStore(StoreAppending):
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
         self._flushed_timestamp = opened.last_store_timestamp
+        self._flushed_last_ms: EpochMs | None = None
+        """The store time of the last record that was flushed since the start."""
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
         """The B+trees beside the log; None unless tree_index_enable is on."""
@@ -189,6 +191,9 @@ class MessageStore(StoreAppending):
         fault_point("flush.before_finish")
         if self.files.sync_failure is not None:
             raise self.files.sync_failure  # of another file: nothing is acknowledged after it
+        self._flushed_last_ms = (
+            work.store_timestamp
+        )  # before the offset: a save in another thread reads it after
         self._log.finish_flush(work)
         fault_point("flush.before_dispatch")
         grown = self.dispatch()
@@ -291,7 +296,7 @@ class MessageStore(StoreAppending):
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
         few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
         ends = self._queue_ends(log_end) if few else {}
-        runs = self.time_runs.saved(log_end)
+        runs = self.time_runs.saved(log_end, self._flushed_last_ms)
         self._checkpoint.flush(log_end, timestamp, ends, runs, index=index, queues=queues)
 
     @property

@@ -26,6 +26,8 @@ STEP_MIN_MS: Final = 60_000
 """A record that is earlier than the highest one before by more than this begins a new run."""
 RUNS_MAX: Final = 512
 """The most runs; in a log with more steps the last run has a larger slack."""
+_HIGHEST: Final = 2
+"""The place of a run's highest time in its numbers."""
 UNKNOWN_MS: Final = 1 << 62
 """The slack of a part that was not read yet."""
 
@@ -87,11 +89,20 @@ class TimeRuns:
             found = run
         return found
 
-    def saved(self, log_end: PhysicalOffset) -> list[list[int]] | None:
-        """The runs of the log below log_end, as the store's state has them; None while a part is unknown."""
+    def saved(self, log_end: PhysicalOffset, last_ms: EpochMs | None = None) -> list[list[int]] | None:
+        """The runs of the log below log_end, as the store's state has them; None while a part is unknown.
+
+        last_ms: the store time of the last record below log_end, or of a later one of its run. Without it the
+        last run may have a time of records above log_end as its highest. If these are read again after a
+        kill, the run then seems to be out of order.
+        """
         if not self.complete:
             return None
-        return [list(astuple(run)) for run in list(self._new) if run.begin < log_end]
+        runs = list(self._new)
+        kept = [list(astuple(run)) for run in runs if run.begin < log_end]
+        if kept and len(kept) == len(runs) and last_ms is not None and not runs[-1].slack_ms:
+            kept[-1][_HIGHEST] = min(kept[-1][_HIGHEST], max(runs[-1].first_ms, last_ms))
+        return kept
 
     # --- the log grows, or is read --------------------------------------------------------------------
     def open_at(self, begin: PhysicalOffset, known_to: PhysicalOffset, end: PhysicalOffset) -> None:
