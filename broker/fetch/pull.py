@@ -378,7 +378,7 @@ def out_of_range(
 def recreated(topic: str, queue_id: QueueId, offset: QueueOffset) -> TroveError:
     return TroveError(
         errors.TOPIC_RECREATED,
-        f"topic {topic} was deleted and made again: offset {offset} of queue {queue_id} is the deleted one's,"
+        f"topic {topic} was deleted and recreated: offset {offset} of queue {queue_id} is the deleted one's,"
         " whose messages are gone; the new one begins at offset 0",
         topic=topic,
         queue_id=queue_id,

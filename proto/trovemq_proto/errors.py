@@ -361,7 +361,7 @@ RULE_NOT_FOUND = _add(
 )  # fmt: skip
 TOPIC_RECREATED = _add(
     "TOPIC_RECREATED", 216, "FAILED_PRECONDITION", False,
-    "The topic was deleted and made again since the position was taken: its offsets are those of another topic.",
+    "The topic was deleted and recreated since the position was taken: its offsets are those of another topic.",
     "Read the new topic from its beginning, offset 0; the messages of the deleted one are gone.",
 )  # fmt: skip
 

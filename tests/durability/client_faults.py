@@ -31,7 +31,7 @@ CLIENT_FAULTS: Final = (
         ),
     ),
     Planted(
-        "A topic was deleted and made again while `tail`'s connection was broken: `tail` ended with an error,"
+        "A topic was deleted and recreated while `tail`'s connection was broken: `tail` ended with an error,"
         " although it waits where the connection holds",
         "clients/python/trovemq/cli/tailing.py",
         "            if error.spec not in GONE:",
@@ -42,7 +42,7 @@ CLIENT_FAULTS: Final = (
         ),
     ),
     Planted(
-        "A topic was deleted just when a batch of it arrived, and made again: a subscription got that batch"
+        "A topic was deleted just when a batch of it arrived, and recreated: a subscription got that batch"
         " of the deleted topic among the messages of the new one",
         "clients/python/trovemq/_rocketmq/group_stream.py",
         "        self._arrived.clear()  # of",

@@ -46,7 +46,7 @@ FAULTS: Final = (
         ("tests/unit/delivery/test_standard_groups.py::test_messages_returned_late_came_twice_in_one_batch",),
     ),
     Planted(
-        "A topic was deleted and made again: readers with offsets of their own began within the new one",
+        "A topic was deleted and recreated: readers with offsets of their own began within the new one",
         "broker/fetch/pull.py",
         "        if identity is not None and identity != self._store.topic_identity(topic):",
         "        if False:",
@@ -539,7 +539,7 @@ FAULTS: Final = (
         ),
     ),
     Planted(
-        "A topic that was deleted while a sync ran, and made again, made a start after a power cut read"
+        "A topic that was deleted while a sync ran, and recreated, made a start after a power cut read"
         " the whole log",
         "store/trovemq_store/engine/store_checkpoint.py",
         "            if self._queues.get(queue.topic, queue.queue_id) is queue:",

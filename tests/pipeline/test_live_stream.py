@@ -293,7 +293,7 @@ def test_a_query_went_on_in_the_namesake_of_its_topic(broker: BrokerProcess) -> 
         lambda: reader.latestOffset(end, ReadAllAvailable()),
         lambda: [rows_of(reader.read(part)) for part in parts],
     ):
-        with pytest.raises(TroveError, match=r"again, .* deleted and made again .TOPIC_RECREATED.") as lost:
+        with pytest.raises(TroveError, match=r"again, .* deleted and recreated .TOPIC_RECREATED.") as lost:
             program()
         assert lost.value.spec is errors.DATA_LOST
     tolerant = stream_reader_of(options_of(broker, "again", failOnDataLoss="false"))

@@ -281,7 +281,7 @@ def wait_limit(request: message_pb2.FetchRequest, wait_ms_max: int) -> int:
 
 
 def _of_one_topic(parts: FetchParts, request: PullRequest) -> PullRequest:
-    """The request, which is refused from now on once its topic is deleted and made again."""
+    """The request, which is refused from now on once its topic is deleted and recreated."""
     if request.topic_identity is not None:
         return request
     return request._replace(topic_identity=parts.puller.topic_identity(request.topic))

@@ -144,7 +144,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopTurns] = WeakKeyDiction
 
 
 def loop_turns() -> LoopTurns:
-    """Those of the running event loop."""
+    """The turns of the running event loop."""
     loop = asyncio.get_running_loop()
     turns = _turns.get(loop)
     if turns is None:

@@ -521,7 +521,7 @@ class Client(Closing):
         """The records of one queue from an offset on, in batches, without any work per message.
 
         A broken stream is opened again at the same place, within `reconnect_timeout_ms`. If the topic is
-        deleted and made again meanwhile, the iteration ends with TOPIC_RECREATED.
+        deleted and recreated meanwhile, the iteration ends with TOPIC_RECREATED.
 
         Args:
             topic: The topic.

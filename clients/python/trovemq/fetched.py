@@ -37,7 +37,7 @@ class FetchedBatch:
         queue_offsets: One per record, if the records' own QUEUEOFFSET fields are wrong; else None.
         damaged_offsets: Queue offsets whose record could not be read; they are missing from `data`.
         topic_identity: Which topic of that name on that broker the offsets are of; it changes when the topic
-            is deleted and made again. None from a broker that does not know it.
+            is deleted and recreated. None from a broker that does not know it.
     """
 
     data: Buffer

@@ -165,7 +165,7 @@ class QueueOffsets:
     """The valid offsets of one queue: [min_offset, max_offset).
 
     `topic_identity` says which topic of that name on that broker they are of; it changes when the topic is
-    deleted and made again. None from a broker that does not know it.
+    deleted and recreated. None from a broker that does not know it.
     """
 
     broker: str

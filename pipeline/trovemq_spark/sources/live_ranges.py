@@ -119,7 +119,7 @@ def lose_topic(queue: Queue, wanted: int, *, fail: bool, then: str) -> None:
     """The messages to read were of a topic that is gone: raises DATA_LOST, or logs it with the reaction
     `then`."""
     text = (
-        f"{describe(queue)}: the topic was deleted and made again ({errors.TOPIC_RECREATED.symbol}), "
+        f"{describe(queue)}: the topic was deleted and recreated ({errors.TOPIC_RECREATED.symbol}), "
         f"and offset {wanted} is the deleted one's"
     )
     if fail:

@@ -5,7 +5,7 @@ same rows. Therefore a new queue (of a matching topic, a new broker, or more que
 offsets with its beginning, and is read from the next batch on. A queue whose broker is unreachable stays in
 the offsets.
 
-If a topic was deleted and made again, its identity is another one, which is data loss: its messages that were
+If a topic was deleted and recreated, its identity is another one, which is data loss: its messages that were
 not read are gone. Without failOnDataLoss the new topic is read from its beginning. Checkpoints of earlier
 versions have no identity: the topic that is found is taken for theirs, and its identity is added.
 """

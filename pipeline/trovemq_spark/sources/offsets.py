@@ -8,7 +8,7 @@
 at its earliest and ends at its latest.
 
 Beside its queues a broker may have the topic's identity there, as checkpoints have it: it changes when the
-topic is deleted and made again, and the offsets are then those of another topic.
+topic is deleted and recreated, and the offsets are then those of another topic.
 
     {"TOPIC": {"BROKER": {"0": 23, "topicIdentity": 73400320}}}
 """

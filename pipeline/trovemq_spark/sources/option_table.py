@@ -90,7 +90,7 @@ OPTIONS: Final = (
     Option("minPartitions", "min_partitions", whole_number(1, PARTITIONS_MAX), "",
            "split large ranges into about this many parts"),
     Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
-           "false: missing messages are logged and skipped; a topic made again is read from its beginning"),
+           "false: missing messages are logged and skipped; a topic recreated is read from its beginning"),
     Option("mode", "mode", choice(PERMISSIVE, FAILFAST, DROPMALFORMED), FAILFAST,
            "damaged records: rows with the column damage, an error, or logged and skipped"),
     Option("columns", "columns", NAMES, "", "read only these columns, with commas"),

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again: positions in the old one are none in the new one."""
+"""A topic that is deleted and recreated: positions in the old one are none in the new one."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_reader_with_a_position_skips_nothing_of_any_topic(steps: list[tuple[s
 
 
 class Keeper(OffsetKeeper):
-    """While it waits for the log's sync, the topic is deleted and made again."""
+    """While it waits for the log's sync, the topic is deleted and recreated."""
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__(

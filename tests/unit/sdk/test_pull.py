@@ -42,7 +42,7 @@ class FakeQueue:
         self._grown.set()
 
     def remake(self, count: int) -> None:
-        """The topic is deleted and made again, and the stream breaks off."""
+        """The topic is deleted and recreated, and the stream breaks off."""
         assert self.identity is not None
         self.identity += 1_000
         self.records = [self._record(i) for i in range(count)]

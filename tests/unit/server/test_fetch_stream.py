@@ -363,7 +363,7 @@ def test_a_fetch_that_stands_ends_with_its_topic_and_with_the_broker() -> None:
 @pytest.mark.parametrize("replies_max", [1, 9])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_fetch_that_waited_went_on_in_the_namesake_of_its_topic(replies_max: int, known: bool) -> None:
-    """The topic was deleted and made again before the broker woke the fetch."""
+    """The topic was deleted and recreated before the broker woke the fetch."""
 
     async def program(bench: Bench) -> None:
         bench.send(b"one", b"two")

@@ -1,7 +1,7 @@
 """Receives all messages: each queue is pulled by offset, and the positions are known only to this process.
 
 Queues that appear later are read from their beginning. A position is one of a topic, not of a name: where
-the topic was deleted and made again, the new one is read from its beginning, so that none of its messages is
+the topic was deleted and recreated, the new one is read from its beginning, so that none of its messages is
 skipped.
 """
 

@@ -188,7 +188,7 @@ class GroupConsumer:
 
     async def _note_contact(self, broker: str, missing: TroveError | None) -> None:
         """The group begins at the topic's first messages on a broker that comes later, and in a topic that
-        was made again. `missing`: why receiving has ended."""
+        was recreated. `missing`: why receiving has ended."""
         if self._contact is None:
             return
         if missing is not None and missing.spec is errors.GROUP_NOT_FOUND:
