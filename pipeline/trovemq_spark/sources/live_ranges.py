@@ -102,17 +102,7 @@ def lose(queue: Queue, wanted: int, span: Span, *, fail: bool, then: str) -> Non
         f"{describe(queue)}: offset {wanted} is requested, its offsets are now {span.minimum} (minimum) to "
         f"{span.maximum} (end)"
     )
-    if fail:
-        raise TroveError(
-            errors.DATA_LOST,
-            f"{text}; {errors.DATA_LOST.what_to_do}",
-            topic=queue.topic,
-            broker=queue.broker,
-            queue_id=queue.queue_id,
-            wanted=wanted,
-            min_offset=span.minimum,
-        )
-    LOGGER.warning("%s; %s", text, then)
+    report_loss(queue, wanted, text, fail=fail, then=then, min_offset=span.minimum)
 
 
 def lose_topic(queue: Queue, wanted: int, *, fail: bool, then: str) -> None:
@@ -122,14 +112,31 @@ def lose_topic(queue: Queue, wanted: int, *, fail: bool, then: str) -> None:
         f"{describe(queue)}: the topic was deleted and recreated ({errors.TOPIC_RECREATED.symbol}), "
         f"and offset {wanted} is the deleted one's"
     )
+    error = f"{text}: to read the new topic, start with a new checkpoint, or set failOnDataLoss=false once"
+    report_loss(queue, wanted, text, fail=fail, then=then, error=error)
+
+
+def report_loss(
+    queue: Queue,
+    wanted: int,
+    text: str,
+    *,
+    fail: bool,
+    then: str,
+    error: str | None = None,
+    **fields: int,
+) -> None:
+    """The message at the offset `wanted` cannot be read, as `text` says: raises DATA_LOST, or logs it with
+    the reaction `then`. `error`: the text of the exception, if it names another remedy than the table."""
     if fail:
         raise TroveError(
             errors.DATA_LOST,
-            f"{text}: to read the new topic, start with a new checkpoint, or set failOnDataLoss=false once",
+            error or f"{text}; {errors.DATA_LOST.what_to_do}",
             topic=queue.topic,
             broker=queue.broker,
             queue_id=queue.queue_id,
             wanted=wanted,
+            **fields,
         )
     LOGGER.warning("%s; %s", text, then)
 

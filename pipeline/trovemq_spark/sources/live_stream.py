@@ -28,8 +28,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from trovemq import Client
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.live_admission import Delay, share
 from trovemq_spark.sources.live_client import (
@@ -48,6 +46,7 @@ from trovemq_spark.sources.live_ranges import (
     QueueRange,
     lose_topic,
     ranges_between,
+    report_loss,
     split_ranges,
     starting_offsets,
     within,
@@ -55,7 +54,6 @@ from trovemq_spark.sources.live_ranges import (
 from trovemq_spark.sources.live_report import report_group_offsets
 from trovemq_spark.sources.offsets import Positions, Queue, offsets_from_json
 from trovemq_spark.sources.options import LIVE, SourceOptions
-from trovemq_spark.sources.rows import LOGGER
 
 
 class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -215,13 +213,4 @@ def _miss(queue: Queue, offset: int, *, fail: bool) -> None:
         f"{describe(queue)} was read up to offset {offset}, and is not there: its topic was deleted or is no "
         "longer subscribed, its broker left, or the checkpoint is that of another query"
     )
-    if fail:
-        raise TroveError(
-            errors.DATA_LOST,
-            f"{text}; {errors.DATA_LOST.what_to_do}",
-            topic=queue.topic,
-            broker=queue.broker,
-            queue_id=queue.queue_id,
-            wanted=offset,
-        )
-    LOGGER.warning("%s; it is skipped while it is away", text)
+    report_loss(queue, offset, text, fail=fail, then="it is skipped while it is away")
