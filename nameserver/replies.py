@@ -1,6 +1,6 @@
 """The replies to clients that ask for many topics, made on the event loop in turns.
 
-The reply with all topics is made once for each version of the table, whoever asks for it, and of the brokers
+The reply with all topics is made once for each version of the table, for all callers, and of the brokers
 that have not changed since the version before, the bytes are used again. So 200 clients that watch 10,000
 topics cost a change no more than one of them.
 """

@@ -43,7 +43,8 @@ class NewMessages:
     def takers(
         self, group: str, topic: str, queue_id: QueueId, seen: int, filters: Sequence[Filter]
     ) -> Found:
-        """As _match(); all of them where nothing is free to read with."""
+        """The filters that match a new message from `seen` on; all of them where nothing is free to read
+        with."""
         try:
             return self._match(group, topic, queue_id, filters, seen)
         except ScarceError:

@@ -4,7 +4,7 @@ uvicorn; the protocol does not need it.)
 - A connection without a request under way ends after HEAD_TIME_MAX_S, one whose request or reply takes longer
   than REQUEST_TIME_MAX_S, too.
 - Of CONNECTIONS_MAX connections the one that has waited for the longest gives its place to a new one; only if
-  all have a request under way, it is the oldest of those. So a probe gets its answer, whoever is connected.
+  all have a request under way, it is the oldest of those. So a probe is answered, however many are connected.
 - TLS is that of gRPC's connections (trovemq_rpc.tls), with its bounds, and within the same time.
 """
 

@@ -191,9 +191,8 @@ class MessageStore(StoreAppending):
         fault_point("flush.before_finish")
         if self.files.sync_failure is not None:
             raise self.files.sync_failure  # of another file: nothing is acknowledged after it
-        self._flushed_last_ms = (
-            work.store_timestamp
-        )  # before the offset: a save in another thread reads it after
+        # Set before the offset rises: a save in another thread reads the offset first.
+        self._flushed_last_ms = work.store_timestamp
         self._log.finish_flush(work)
         fault_point("flush.before_dispatch")
         grown = self.dispatch()
@@ -201,9 +200,8 @@ class MessageStore(StoreAppending):
             raise self.files.sync_failure
         if not self._dispatcher.has_before(work.end):  # else the consume queues lack some of these records
             stored_ms = work.store_timestamp
-            if (
-                work.end <= self._checkpoint.stepped_at
-            ):  # records that are not on disk may be as early as the step
+            # Records that are not on disk may be as early as the step.
+            if work.end <= self._checkpoint.stepped_at:
                 stored_ms = min(stored_ms, self._checkpoint.stepped_ms)
             self._flushed_timestamp = max(self._flushed_timestamp, stored_ms)
         return grown

@@ -181,7 +181,7 @@ class Producers:
             )
 
     def _find(self, topic: str, producer: bytes, since: Since, sequences: set[int]) -> dict[int, Known]:
-        """Those of the sequences that were stored within the window."""
+        """The sequences that were stored within the window, and their messages."""
         found: dict[int, Known] = {}
         alive_from = self._deletions.deleted_below(topic)
         entry = self._numbers.find(topic)
