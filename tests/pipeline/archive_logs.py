@@ -138,8 +138,9 @@ def archive_rows(archive: Path | str) -> list[Row]:
 
 
 def glob_rows(archive: Path) -> list[Row]:
-    """As a reader sees them that knows nothing of a manifest: every file that `**/*.parquet` finds."""
-    return [row for table in _tables(sorted(archive.glob("**/*.parquet"))) for row in rows_of(table)]
+    """As a reader sees them that knows nothing of a manifest: every file that a glob finds."""
+    paths = sorted(archive.glob("topic=*/**/*.parquet"))
+    return [row for table in _tables(paths) for row in rows_of(table)]
 
 
 def _tables(paths: Iterable[Path]) -> Iterator[pa.Table]:
@@ -166,7 +167,9 @@ def make_object_store(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "object://archive"
 
 
-EVENTS: Final = frozenset({"open", "os.link", "os.remove", "os.rename", "os.mkdir", "os.truncate"})
+EVENTS: Final = frozenset(
+    {"open", "os.link", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate"}
+)
 """The events of the file system from `sys.addaudithook`, each before it happens."""
 
 
@@ -178,6 +181,7 @@ class Watcher:
         self._directory = str(directory)
         self._check = check
         self._on = False
+        sys.addaudithook(self)  # for ever: it is only switched off
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._on and event in EVENTS and str(arguments[0]).startswith(self._directory):
@@ -190,7 +194,6 @@ class Watcher:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        sys.addaudithook(self)  # for ever: it is only switched off
         self._on = True
         try:
             yield

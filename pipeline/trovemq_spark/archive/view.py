@@ -1,35 +1,32 @@
 """The committed files also under names that other programs expect: `topic=T/date=YYYY-MM-DD/NAME.parquet`.
 
 On local paths these are links to the files of the manifest, which take no space. A glob such as
-`ARCHIVE/topic=*/date=*/*.parquet` or `ARCHIVE/**/*.parquet`, and a program that finds Hive's partitions, see
-every row at most once and no unfinished file, at every moment: old links are removed before new ones are
-made. They may miss rows of a commit whose links are not made yet (if a run was killed there, the next run
-makes them), and rows of the partition that `compact` is changing. If a link is removed between a reader's
-listing and its opening, the reader gets an error and no wrong answer. The manifest has neither gap. Rows of
-damage have no link. There are no links on object stores: use archive_files() there.
+`ARCHIVE/topic=*/date=*/*.parquet` or `ARCHIVE/topic=*/**/*.parquet`, and a program that finds Hive's
+partitions, see every row at most once and no unfinished file, at every moment. Rows that they have once seen
+they do not miss later, also while `compact` replaces their files and after it was killed there: a folder
+changes in one step (archive/swap.py, which says where it cannot). They may miss rows of a commit whose links
+are not made yet; if a run was killed there, the next run makes them. Rows of damage have no link. There are
+no links on object stores: use archive_files() there.
 
 A topic's name is percent-encoded as Hive does; a very long one is cut and ends in a hash.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from trovemq_spark.archive.entry import FileEntry
+from trovemq_spark.archive.swap import OUR_LINK, change_links, clear_all
 from trovemq_spark.storage import Place
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-OUR_LINK: Final = re.compile(r"[0-9a-f]{32}[0-9-]*\.parquet")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]")
 _SIZE_MAX: Final = 200
-_NO_LINKS: Final = (errno.EEXIST, errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
-"""Errors of existing names, and of file systems without links. There the manifest is enough."""
 
 
 def partition_directory(entry: FileEntry) -> str:
@@ -52,26 +49,24 @@ def _escaped(text: str) -> str:
 
 
 def link_changes(place: Place, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> None:
-    """After a commit: removes the names of removed files first, then makes the new ones. Raises OSError."""
-    if place.local is None:
-        return
-    for entry in removed:
-        (place.local / link_name(entry)).unlink(missing_ok=True)
-    for entry in added:
-        if not entry.is_damage:
-            _link(place.local, entry)
+    """After a commit: makes the names of added files, and removes those of removed ones. Raises OSError."""
+    if place.local is not None:
+        _change(place.local, _wanted(added), _wanted(removed))
 
 
 def link_all(place: Place, entries: Iterable[FileEntry]) -> None:
     """Makes all names agree with the manifest, whatever a killed run has left. Raises OSError."""
     if place.local is None:
         return
-    wanted = {link_name(entry): entry for entry in entries if not entry.is_damage}
+    clear_all(place.local)
+    wanted = _wanted(entries)
     there = set(_links(place.local))
-    for name in there - wanted.keys():
-        (place.local / name).unlink(missing_ok=True)
-    for name in sorted(wanted.keys() - there):
-        _link(place.local, wanted[name])
+    missing = {name: entry for name, entry in wanted.items() if name not in there}
+    _change(place.local, missing, there - wanted.keys())
+
+
+def _wanted(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
+    return {link_name(entry): entry for entry in entries if not entry.is_damage}
 
 
 def _links(root: Path) -> list[str]:
@@ -80,11 +75,15 @@ def _links(root: Path) -> list[str]:
     return [str(path.relative_to(root)) for path in found if OUR_LINK.fullmatch(path.name)]
 
 
-def _link(root: Path, entry: FileEntry) -> None:
-    target = root / link_name(entry)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(root / entry.file, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
+def _change(root: Path, added: Mapping[str, FileEntry], removed: Iterable[str]) -> None:
+    """Makes and removes these names, folder by folder."""
+    come: defaultdict[str, dict[str, Path]] = defaultdict(dict)
+    go: defaultdict[str, set[str]] = defaultdict(set)
+    for link, entry in added.items():
+        folder, _, name = link.rpartition("/")
+        come[folder][name] = root / entry.file
+    for link in removed:
+        folder, _, name = link.rpartition("/")
+        go[folder].add(name)
+    for folder in sorted(come.keys() | go.keys()):
+        change_links(root, folder, come[folder], go[folder])
