@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.support.engine import NOW_MS, SMALL, append, open_store, own_properties, record
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message, RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_spark.archive.manifest import Manifest
@@ -20,6 +20,8 @@ from trovemq_spark.jobs.search import SearchArguments
 from trovemq_spark.search.pieces import answers
 from trovemq_spark.search.question import Question
 from trovemq_store.check.store_view import LogScan, StoreView
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.store_time import AHEAD_FOR_MS
 from trovemq_store.files.real import RealFileSystem
 
 # Pairs of equal Java hashes: the key index cannot distinguish them.
@@ -118,13 +120,16 @@ def _some_text(body: bytes, source: random.Random) -> str:
 # --- stores -----------------------------------------------------------------------------------------------
 
 
-def make_store(directory: Path, seed: int, count: int = 300) -> Path:
-    """A store of small segments with colliding keys, JSON, compressed bodies and a deleted topic, closed."""
+def make_store(directory: Path, seed: int, count: int = 300, *, steps: Collection[int] = ()) -> Path:
+    """A store of small segments with colliding keys, JSON, compressed bodies and a deleted topic, closed.
+    steps: numbers of messages before which the clock is set back by two hours."""
     source = random.Random(seed)
     store = open_store(RealFileSystem(directory), SMALL, topics=("orders", "flights", "gone"))
     now_ms = NOW_MS
     for number in range(count):
         now_ms += source.choice([0, 0, 1, 40])
+        if number in steps:
+            now_ms = _set_back(store, now_ms)
         topic = source.choice(["orders", "flights", "gone"])
         body, flag = _body(source, number)
         keys = " ".join(source.sample([*COLLIDING_KEYS, f"k{number}", "é", "k"], source.randint(0, 3)))
@@ -143,6 +148,16 @@ def make_store(directory: Path, seed: int, count: int = 300) -> Path:
     store.delete_topic("gone", now_ms)
     store.close(now_ms)
     return directory
+
+
+def _set_back(store: MessageStore, now_ms: EpochMs) -> EpochMs:
+    now_ms = EpochMs(now_ms - 7_200_000)
+    assert not store.tick(now_ms, store.time.steady_ms)
+    assert store.tick(now_ms, store.time.steady_ms + AHEAD_FOR_MS)
+    store.begin_time_step(now_ms)
+    store.flush_projections()
+    assert store.finish_time_step(now_ms)
+    return now_ms
 
 
 def _body(source: random.Random, number: int) -> tuple[bytes, int]:
