@@ -569,6 +569,16 @@ FAULTS: Final = (
             "test_a_connection_that_died_in_silence_held_up_its_streams_for_ever[both_ways-sends]",
         ),
     ),
+    Planted(
+        "A topic was deleted and recreated: the end of a stream of the old one could end leases of the new"
+        " one, whose messages were delivered a second time",
+        "broker/groups/delivery/delivery.py",
+        "                and lease.granted_until_ms == head.granted_until_ms",
+        "                and True",
+        (
+            "tests/unit/server/test_consume_stream.py::test_an_old_stream_ended_the_leases_of_its_topics_namesake",
+        ),
+    ),
     *CLIENT_FAULTS,
     *CLOCK_FAULTS,
 )

@@ -315,7 +315,11 @@ class Delivery(SettlingTogether):
         leases: dict[int, Lease] = {}
         for offset in offsets:
             lease = state.open.get(offset)
-            if lease is not None and lease.number == head.lease:
+            if (
+                lease is not None
+                and lease.number == head.lease
+                and lease.granted_until_ms == head.granted_until_ms  # a recreated topic has the same numbers
+            ):
                 leases[id(lease)] = lease
         now_ms = self.context.lease_time.at(now_ms)
         return [Renewed(pair, state, lease) for lease in leases.values() if not lease.over(now_ms)]

@@ -20,6 +20,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.receipts import handle_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
+from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
@@ -210,6 +211,35 @@ def test_only_the_leases_of_confirmed_batches_are_renewed() -> None:
         (result,) = await client.settle(acknowledgement(first))
         assert not result.refused, "once more is fine"
         await client.end()
+
+    run(scene())
+
+
+def test_an_old_stream_ended_the_leases_of_its_topics_namesake() -> None:
+    """The numbers of leases are the same in a recreated topic, and its member lost its messages at once."""
+
+    async def scene() -> None:
+        parts = await filled(4)
+        old, new = ConsumeClient(parts), ConsumeClient(parts, client_id="client-2")
+        await old.open(4)
+        assert len(old.messages()) == 4
+        parts.delivery.forget_topic("orders", parts.now_ms)  # and it is recreated, with as many messages
+        for queue_id in queue_ids(parts.store, "orders"):
+            parts.store.offsets.commit(
+                GROUP, "orders", queue_id, queue_range(parts.store, "orders", queue_id)[0]
+            )
+        parts.now_ms += 5
+        await new.open(4)
+        got = new.messages()
+        assert len(got) == 4
+        await new.say(received_batch=1)
+        await old.break_off()
+        parts.now_ms += 2_000
+        assert await parts.messages() == [], "they are leased for 30 s"
+        for one in got:
+            (result,) = await new.settle(acknowledgement(one))
+            assert not result.refused
+        await new.end()
 
     run(scene())
 
