@@ -16,6 +16,7 @@ from broker.groups.delivery.priority_order import PriorityOrder, PriorityQueues
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import RecordReader
 from broker.groups.delivery.renewals import Renewals
+from broker.groups.delivery.void_watch import VoidWatch
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
@@ -50,6 +51,7 @@ class Context:
         self.woken: set[GroupTopic] = set()
         """Pairs with more messages for a receive than before, for another reason than time."""
         self.due_watch = DueWatch()
+        self.void_watch = VoidWatch()
         self.damaged_count = 0
         """Messages skipped because their record cannot be read."""
         self.dead_letter_count = 0

@@ -49,6 +49,7 @@ from broker.groups.delivery.request import (
 from broker.groups.delivery.settling import illegal_duration
 from broker.groups.delivery.settling_together import SettlingTogether
 from broker.groups.delivery.snapshotting import DeliveryState
+from broker.groups.delivery.void_watch import VoidWatch
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
@@ -227,6 +228,10 @@ class Delivery(SettlingTogether):
     def due_watch(self) -> DueWatch:
         return self.context.due_watch
 
+    @property
+    def void_watch(self) -> VoidWatch:
+        return self.context.void_watch
+
     def due_pairs(self, now_ms: EpochMs) -> list[tuple[str, str]]:
         """(group, topic) of pairs that have messages to deliver since the last call: leases ended, held
         messages became free, or a receive stopped before the end of its queues."""
@@ -368,6 +373,7 @@ class Delivery(SettlingTogether):
         queue forgets. Queues without a state of the group are not changed. Does not set the stored
         offsets."""
         forgotten = {}
+        voided: dict[GroupTopic, None] = {}
         for queue_id, offset in offsets.items():
             state = self.group_topics.state(group, topic, queue_id)
             if state is None:
@@ -378,6 +384,9 @@ class Delivery(SettlingTogether):
             )
             for pair in self.group_topics.of_state(state):
                 self.context.wake(pair)
+                if forgotten[queue_id]:
+                    voided[pair] = None
+        self.context.void_watch.void(voided)
         if forgotten:
             self.context.events.flush(now_ms)  # a reset is kept even if the process dies now
         return forgotten

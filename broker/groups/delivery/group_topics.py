@@ -182,14 +182,18 @@ class GroupTopicTable:
             for key in self._states
             if key[0] == group and (topic is None or key[1] == topic or kind_of(*key)[1] == topic)
         ]
+        voided: dict[GroupTopic, None] = {}
         for key in gone:
             for state in self._states.pop(key).values():
-                state.reset_to(state.committed)  # its leases are void
+                in_flight = state.reset_to(state.committed)  # its leases are void
                 for pair in self.of_state(state):
                     pair.remove(state)
+                    if in_flight:
+                        voided[pair] = None
         empty = [name for name, pair in self._pairs.items() if name[0] == group and not pair.queues]
         for name in empty:
             pair = self._pairs.pop(name)
             self._context.timed.discard(pair)
             self._context.woken.discard(pair)
+        self._context.void_watch.void(voided)
         return bool(gone)

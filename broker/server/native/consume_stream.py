@@ -11,6 +11,10 @@ messages.
 |                 | after its lease                                                                          |
 | `stop`          | no more batches are sent; a reply confirms that                                          |
 
+When a reset or a deletion has made deliveries void, a reply names the last batch before it (`void_batch`), so
+that the client returns the messages that its program has not begun. A reset may concern one queue, and never
+concerns retries: the return ends leases that still count, and is refused for the others.
+
 Invariants
 - The stream never sends more messages than there is credit for, and at most one message more than the bytes.
 - When the stream ends, for whatever reason, messages of batches that the client has not confirmed are
@@ -18,6 +22,8 @@ Invariants
   if the batch was written, because one of its messages may have ended the program.
 - The broker renews the leases of confirmed batches only. A batch that was lost when the broker was killed is
   delivered again when its short lease ends, even if its client is alive.
+- A batch is named as void only if its messages were leased before the reset. At most one such notice waits to
+  be written, and it needs no credit.
 - A client that does not read its replies costs the broker one batch, and its frames are not read during that
   time. A batch is made only when there is space for it and no other reply is being written.
 """
@@ -135,7 +141,8 @@ class ConsumeStream(ReplyStream):
         self._subscription: _Subscription | None = None
         self._credit_messages = self._credit_bytes = 0
         self._credited = asyncio.Event()
-        self._batch = 0
+        self._batch = self._void_batch = 0
+        self._void_waits = False
         self._is_sending = False
         self._idle = asyncio.Event()  # set when a batch was written
         self._unconfirmed: deque[_Sent] = deque()
@@ -151,6 +158,9 @@ class ConsumeStream(ReplyStream):
     def close(self) -> None:
         if self._deliverer is not None:
             self._deliverer.cancel()
+        if self._subscription is not None:
+            pair = (self._subscription.group, self._subscription.topic)
+            self._parts.rocketmq.delivery.void_watch.end(pair, self._note_void)
 
     async def _release_unconfirmed(self) -> None:
         if self._subscription is None or not self._unconfirmed:
@@ -198,6 +208,8 @@ class ConsumeStream(ReplyStream):
             start.invisible_ms or None,
         )
         self._prepare(subscription)
+        pair = (subscription.group, subscription.topic)
+        self._parts.rocketmq.delivery.void_watch.begin(pair, self._note_void)
         self._deliverer = asyncio.get_running_loop().create_task(
             self._deliver(subscription), name="consume-deliverer"
         )
@@ -290,6 +302,20 @@ class ConsumeStream(ReplyStream):
         sent.is_written, self._is_sending = True, False
         self._idle.set()
         self._parts.rocketmq.traffic.fetched(subscription.topic, count, size)
+
+    def _note_void(self) -> None:
+        """Deliveries of the group became void: the client is to return all batches so far."""
+        if self._batch == self._void_batch:
+            return  # it has been notified of these
+        self._void_batch = self._batch
+        if not self._void_waits:
+            self._void_waits = True
+            self.begin_waiting()
+            self.reply_soon(self._void_reply)
+
+    def _void_reply(self) -> bytes:
+        self._void_waits = False
+        return consumer_pb2.ConsumeReply(void_batch=self._void_batch).SerializeToString()
 
     # --- settlements ----------------------------------------------------------------------------------
     async def _settle_all(
