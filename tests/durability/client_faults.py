@@ -61,4 +61,19 @@ CLIENT_FAULTS: Final = (
             "tests/unit/pipeline/test_archive_links.py::test_after_a_kill_within_a_swap_a_glob_saw_no_row_of_a_day",
         ),
     ),
+    Planted(
+        "A group was reset while a worker had prefetched messages: the worker ran up to 256 of them"
+        " afterwards",
+        "clients/python/trovemq/_rocketmq/group_stream.py",
+        "        if answer.void_batch:",
+        "        if False:",
+        ("tests/unit/sdk/test_void_batches.py::test_after_a_reset_the_program_got_all_that_was_prefetched",),
+    ),
+    Planted(
+        "A topic was deleted: its messages that waited in a client still went to the program",
+        "clients/python/trovemq/_rocketmq/grouped.py",
+        "                    self._forget_waiting(home.session.broker)",
+        "                    pass",
+        ("tests/unit/sdk/test_void_batches.py::test_messages_of_a_deleted_topic_waited_for_the_program",),
+    ),
 )

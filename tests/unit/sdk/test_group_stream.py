@@ -131,6 +131,11 @@ class Scene:
             assert isinstance(message, StreamedMessage)
             self.stream.release(message)
 
+    def release_before(self, broker: str, poll: int | None) -> None:
+        for message in self.inbox.drain_before(broker, poll):
+            assert isinstance(message, StreamedMessage)
+            self.stream.release(message)
+
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
         raise AssertionError(message, error)
 
@@ -282,7 +287,7 @@ def test_a_group_that_turned_orderly_while_a_run_gathered_stood_still() -> None:
     """Its lane did not hear of the blocks that were gathered, and never moved on."""
 
     async def scene() -> None:
-        routes = SimpleNamespace(is_fifo=lambda _topic: False)
+        routes = SimpleNamespace(is_fifo=lambda _topic: False, has_topic=lambda _topic, _broker: True)
         pool: Any = SimpleNamespace(
             options=ClientOptions(), routes=routes, closed=False, check_loop=lambda: None
         )

@@ -283,3 +283,110 @@ def test_the_end_leaves_the_messages_of_batches_to_be_drained() -> None:
     inbox.put_batch(Batch([message(2)], None))
     assert next(inbox.messages, None) is None
     assert [left.queue_offset for left in inbox.drain()] == [1, 2]
+
+
+def test_messages_of_void_batches_leave_and_those_of_later_ones_stay() -> None:
+    inbox = Inbox(8, 1_000)
+    inbox.put_batch(Batch([message(offset, poll=1) for offset in range(3)], None))
+    inbox.put_batch(Batch([message(offset, poll=2) for offset in (7, 8)], None))
+    iterated = inbox.messages
+    assert next(iterated).queue_offset == 0
+    assert [left.queue_offset for left in inbox.drain_before("other", None)] == []
+    assert (inbox.count, inbox.size) == (4, 20)
+    assert [left.queue_offset for left in inbox.drain_before("b", 2)] == [1, 2]
+    assert (inbox.count, inbox.size, inbox.free) == (2, 10, 6)
+    assert next(iterated, None) is None
+    taken = [inbox.take(0.0), inbox.take(0.0), inbox.take(0.0)]
+    assert [found and found.queue_offset for found in taken] == [7, 8, None]
+
+
+def test_a_message_that_was_delivered_again_after_a_reset_is_not_void() -> None:
+    """Its batch overtook the notice, and renewed the lease of the message that waited."""
+    inbox = Inbox(8, 1_000)
+    inbox.put_batch(Batch([message(0, poll=1), message(1, poll=1)], None))
+    inbox.put_batch(Batch([message(1, poll=2)], None))
+    assert [left.queue_offset for left in inbox.drain_before("b", 2)] == [0]
+    taken = inbox.take(0.0)
+    assert taken is not None
+    assert (taken.queue_offset, taken.poll, inbox.take(0.0)) == (1, 2, None)
+
+
+def test_a_void_lane_lets_nothing_overtake_what_the_program_has() -> None:
+    inbox = Inbox(8, 1_000)
+    inbox.ordered = True
+    inbox.put_all([message(0, "a", poll=1), message(1, "a", poll=1), message(2, "b", poll=1)])
+    head = inbox.take(0.0)
+    assert head is not None
+    assert [left.queue_offset for left in inbox.drain_before("b", None)] == [1, 2]
+    inbox.put_all([message(3, "a", poll=2), message(4, "b", poll=2)])
+    taken = [inbox.take(0.0), inbox.take(0.0)]
+    assert [found and found.queue_offset for found in taken] == [4, None]
+    assert inbox.settled(head, done=True) == []
+    after = inbox.take(0.0)
+    assert after is not None
+    assert after.queue_offset == 3
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_space_has_that_of_void_messages() -> None:
+    inbox = Inbox(4, 1_000)
+    inbox.put_batch(Batch([message(offset, poll=1) for offset in range(4)], None))
+    waiting = asyncio.create_task(inbox.wait_for_capacity())
+    await asyncio.wait([waiting], timeout=0)
+    assert not waiting.done()
+    inbox.drain_before("b", None)
+    assert await waiting == 4
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("batch"), st.lists(st.integers(0, 9), max_size=5, unique=True)),
+            st.tuples(st.just("single"), st.lists(st.integers(0, 9), min_size=1, max_size=1)),
+            st.tuples(st.just("take"), st.integers(1, 4)),
+            st.tuples(st.just("settle"), st.booleans()),
+            st.tuples(st.just("void"), st.integers(0, 25)),
+        ),
+        max_size=25,
+    ),
+    ordered=st.booleans(),
+)
+def test_the_inbox_without_void_messages_is_as_if_they_never_came(
+    steps: list[tuple[str, Any]], ordered: bool
+) -> None:
+    """The model: the offsets that wait, with the newest poll of each. None of a group is taken while the
+    program has another one of it."""
+    inbox = Inbox(100, 10_000)
+    inbox.ordered = ordered
+    waiting: dict[int, int] = {}
+    held: list[ReceivedMessage] = []
+
+    def group_of(offset: int) -> str:
+        return "ab"[offset % 2]
+
+    for poll, (kind, value) in enumerate(steps, 1):
+        if kind in ("batch", "single"):
+            made = [message(offset, group_of(offset), poll=poll) for offset in value]
+            assert (inbox.put_batch(Batch(made, None)) if kind == "batch" else inbox.put_all(made)) == []
+            waiting.update(dict.fromkeys(value, poll))
+        elif kind == "take":
+            for found in [found for _ in range(value) if (found := inbox.take(0.0)) is not None]:
+                assert waiting.pop(found.queue_offset) == found.poll
+                assert not ordered or found.message_group not in {other.message_group for other in held}
+                held.append(found)
+        elif kind == "settle" and held:
+            for other in inbox.settled(held.pop(0), done=value):
+                del waiting[other.queue_offset]
+        elif kind == "void":
+            left = {one.queue_offset: one.poll for one in inbox.drain_before("b", value)}
+            assert left == {offset: poll for offset, poll in waiting.items() if poll < value}
+            waiting = {offset: poll for offset, poll in waiting.items() if poll >= value}
+        assert (inbox.count, inbox.size) == (len(waiting), 5 * len(waiting))
+    while held or waiting:  # nothing is stuck
+        taken = inbox.take(0.0)
+        if taken is not None:
+            assert waiting.pop(taken.queue_offset) == taken.poll
+            held.append(taken)
+        else:
+            assert held, waiting
+            assert inbox.settled(held.pop(0), done=True) == []

@@ -11,6 +11,8 @@
 |                                       | then credit. Messages that the program did not get are returned:   |
 |                                       | the broker may have ended their leases                             |
 | a settlement is too late              | its messages are delivered again                                   |
+| a reset made deliveries void          | the messages that the program did not get are returned, too; the   |
+|                                       | broker refuses those that are void, and counts no attempt of others|
 
 Invariants
 - A settlement ends once: with the broker's result, or with an error.
@@ -21,11 +23,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
 
 from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.credit import Credit
@@ -33,6 +35,7 @@ from trovemq._rocketmq.identity import metadata_of
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.settling_together import RELEASE, Change, Settling
 from trovemq._rocketmq.statuses import may_pass
+from trovemq._rocketmq.stream_owner import Owner
 from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.connection import Connection, Stream
 from trovemq._wire.consumer import (
@@ -43,7 +46,6 @@ from trovemq._wire.consumer import (
     settlement,
     start_of,
 )
-from trovemq.received import ReceivedMessage, Settlement
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -52,32 +54,10 @@ _log = logging.getLogger(__name__)
 FRAME_MESSAGES_MAX: Final = 2_048
 FRAMES_UNANSWERED_MAX: Final = 2  # frames with settlements; further settlements wait for an answer
 UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more settlements than that have no result
+POLLS_KEPT_MAX: Final = 128  # of the last batches; a broker sends at most 64 that are not confirmed
 ANSWERED_KEPT_S: Final = 2.0
 """Acknowledgements are kept until the result of one that came so much later: a broker writes them to disk at
 least ten times a second."""
-
-
-class Owner(Settlement, Protocol):
-    """The group consumer, as its streams see it."""
-
-    def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Messages came."""
-
-    def put_batch(self, batch: StreamedBatch) -> None:
-        """A batch came, all of whose messages are readable."""
-
-    def release_waiting(self, broker: str) -> None:
-        """Returns the messages of a broker that the program did not get."""
-
-    def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
-        """Returns a message that the program must not see."""
-
-    def on_result(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
-        """Is called when the broker knows of the acknowledgement (`done`) or the return, or with the reason
-        why it does not."""
-
-    def is_final(self, error: TroveError) -> bool:
-        """Whether no later try can succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +126,7 @@ class GroupStream:
         self._credit = Credit(inbox)
         self._received_batch = self._confirmed_batch = 0
         self._arrived: list[tuple[int, StreamedBatch]] = []  # by number; they are not confirmed
+        self._poll_of: deque[tuple[int, int]] = deque(maxlen=POLLS_KEPT_MAX)  # by batch number
 
     # --- life -----------------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -322,6 +303,7 @@ class GroupStream:
         settings = self._settings
         stream = open_consume(self._connect(), metadata_of(settings.client_id))
         self._credit.restart()
+        self._poll_of.clear()
         self._arrived.clear()  # of a stream that ended for good: the broker has taken them back
         self._received_batch = self._confirmed_batch = self._frames_unanswered = 0
         self._stop_said = self._stopped = False
@@ -426,6 +408,8 @@ class GroupStream:
         if answer.stopped:
             self._stopped = True
             self._progress.set()
+        if answer.void_batch:
+            self._release_void(answer.void_batch)
         if not answer.batch:
             return
         self._received_batch = answer.batch
@@ -434,12 +418,14 @@ class GroupStream:
         lease_ms, lease_end = self._settings.invisible_ms, None
         if lease_ms is not None:
             lease_end = self._now() + lease_ms / 1000
+        poll = next(self._polls)
+        self._poll_of.append((answer.batch, poll))
         batch = StreamedBatch(
             answer.runs,
             answer.records,
             topic=self._settings.topic,
             broker=self._broker,
-            poll=next(self._polls),
+            poll=poll,
             lease_end=lease_end,
             settlement=self._owner,
         )
@@ -476,10 +462,23 @@ class GroupStream:
         """After a break."""
         arrived, self._arrived = self._arrived, []
         for _, batch in arrived:
-            for message in batch:
-                message.settled = True
-                self.release(message)
+            self._release_all(batch)
         self._owner.release_waiting(self._broker)
+
+    def _release_void(self, number: int) -> None:
+        """Deliveries became void when this was the last batch: the rest of all batches so far is returned."""
+        while self._arrived and self._arrived[0][0] <= number:
+            _, batch = self._arrived.pop(0)
+            self._credit.used(len(batch), batch.nbytes)
+            self._release_all(batch)
+        later = next((poll for batch, poll in self._poll_of if batch > number), None)
+        self._owner.release_before(self._broker, later)
+        self._wake.set()  # there is credit
+
+    def _release_all(self, batch: StreamedBatch) -> None:
+        for message in batch:
+            message.settled = True
+            self.release(message)
 
     def _on_result(self, result: Result) -> None:
         settling = self._sent.pop(result.settlement_id, None)

@@ -163,6 +163,9 @@ class GroupConsumer:
                 await self._note_contact(session.broker, missing)
                 await self._receive_and_note_end(home)
                 return
+            except asyncio.CancelledError:
+                self._forget_deleted(session.broker)
+                raise
             except TroveError as error:
                 if not may_pass(error) and error.spec not in NOT_FOUND:
                     self._inbox.fail(error)
@@ -205,11 +208,25 @@ class GroupConsumer:
             except TroveError as error:
                 if error.spec in NOT_FOUND:
                     home.stream.fail_all(error)  # its deliveries are void
+                    self._forget_waiting(home.session.broker)
                     raise
                 self._settle_by_calls(home)
                 if not is_unknown_method(error):
                     raise
         await self._receive_by_calls(home)
+
+    def _forget_deleted(self, broker: str) -> None:
+        """After the session has ended: if the routes have the broker without the topic, it was deleted there.
+        Its stream may have ended before it could report that."""
+        routes, topic = self._pool.routes, self._subscription.topic
+        in_routes = topic.startswith("%") or routes.has_topic(topic, broker)
+        if not in_routes and routes.find(broker) is not None:
+            self._forget_waiting(broker)
+
+    def _forget_waiting(self, broker: str) -> None:
+        """The topic or the group is gone: the program does not get its messages any more."""
+        for message in self._inbox.drain_before(broker, None):
+            message.settled = True
 
     def _settle_by_calls(self, home: _Home) -> None:
         """The stream has ended for good: its settlements are made by RocketMQ's calls."""
@@ -353,6 +370,11 @@ class GroupConsumer:
     def release_waiting(self, broker: str) -> None:
         """Returns the messages of a broker that the program did not get."""
         for message in self._inbox.drain(broker):
+            self.release(message)
+
+    def release_before(self, broker: str, poll: int | None) -> None:
+        """The same for those that came before this poll; None: all. Message groups keep their order."""
+        for message in self._inbox.drain_before(broker, poll):
             self.release(message)
 
     def unreadable(self, message: StreamedMessage, error: TroveError) -> None:

@@ -358,6 +358,30 @@ class Inbox:
             del self._lanes[key]
         return left
 
+    def drain_before(self, broker: str, poll: int | None) -> list[ReceivedMessage]:
+        """Removes and returns the waiting messages that came from this broker before `poll`; None: all from
+        it. A lane stays while the program has its head: later messages wait for it."""
+        self._break_up()
+        left = [
+            message
+            for message in self._waiting.values()
+            if message.broker == broker and (poll is None or message.poll < poll)
+        ]
+        heads = {id(message) for message in self._ready}
+        self._forget(left)
+        waiting = self._waiting
+        self._ready = deque(message for message in self._ready if message.place in waiting)
+        for key, lane in list(self._lanes.items()):
+            lane.later = [message for message in lane.later if message.place in waiting]
+            if id(lane.head) not in heads or lane.head.place in waiting:
+                continue
+            if lane.later:
+                lane.head = lane.later.pop(0)
+                self._make_ready(lane.head)
+            else:
+                del self._lanes[key]
+        return left
+
     def _forget(self, messages: Iterable[ReceivedMessage]) -> None:
         waiting, size = self._waiting, self._size
         for message in messages:

@@ -39,13 +39,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeAnswer:
-    """One reply: results, and a batch unless `batch` is 0."""
+    """One reply: results, and a batch unless `batch` is 0. `void_batch`: the messages of batches up to
+    this one that the program has not begun are to be returned."""
 
     batch: int
     runs: list[Run]
     records: memoryview
     results: list[Result]
     stopped: bool
+    void_batch: int
 
 
 def open_consume(connection: Connection, metadata: Metadata) -> Stream:
@@ -66,7 +68,7 @@ def consume_answer(data: bytes | bytearray) -> ConsumeAnswer:
         )
         for one in reply.results
     ]
-    return ConsumeAnswer(reply.batch, runs, records, results, reply.stopped)
+    return ConsumeAnswer(reply.batch, runs, records, results, reply.stopped, reply.void_batch)
 
 
 consume_answer.takes_view = True  # type: ignore[attr-defined]  # trovemq_rpc need not copy the message

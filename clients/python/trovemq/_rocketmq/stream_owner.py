@@ -1,0 +1,36 @@
+"""The group consumer, as its Consume streams see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
+from trovemq.received import ReceivedMessage, Settlement
+from trovemq_proto.errors import TroveError
+
+
+class Owner(Settlement, Protocol):
+    """Gets the messages and the results of its streams."""
+
+    def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages came."""
+
+    def put_batch(self, batch: StreamedBatch) -> None:
+        """A batch came, all of whose messages are readable."""
+
+    def release_waiting(self, broker: str) -> None:
+        """Returns the messages of a broker that the program did not get."""
+
+    def release_before(self, broker: str, poll: int | None) -> None:
+        """The same for those that came before this poll; None: all."""
+
+    def unreadable(self, message: StreamedMessage, error: TroveError) -> None:
+        """Returns a message that the program must not see."""
+
+    def on_result(self, message: ReceivedMessage, *, done: bool, failure: TroveError | None) -> None:
+        """Is called when the broker knows of the acknowledgement (`done`) or the return, or with the reason
+        why it does not."""
+
+    def is_final(self, error: TroveError) -> bool:
+        """Whether no later try can succeed."""
