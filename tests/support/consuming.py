@@ -30,8 +30,19 @@ class Got(NamedTuple):
     receipt: str
 
 
+def consume_parts(parts: Parts, replies: ReplyBudget | None = None) -> ConsumeParts:
+    """Those of one service."""
+    return ConsumeParts(
+        rocketmq=parts.rocketmq,
+        receiver=parts.receiver,
+        acknowledger=parts.acknowledger,
+        replies=replies,
+    )
+
+
 class ConsumeClient:
-    """One stream; `open` it, then `say` frames. `serving` is the broker's side of the call."""
+    """One stream; `open` it, then `say` frames. `serving` is the broker's side of the call. Each stream has a
+    service of its own if none is given."""
 
     def __init__(
         self,
@@ -39,15 +50,9 @@ class ConsumeClient:
         topic: str = "orders",
         client_id: str = "client-1",
         replies: ReplyBudget | None = None,
+        service: ConsumerService | None = None,
     ) -> None:
-        self.service = ConsumerService(
-            ConsumeParts(
-                rocketmq=parts.rocketmq,
-                receiver=parts.receiver,
-                acknowledger=parts.acknowledger,
-                replies=replies,
-            )
-        )
+        self.service = service or ConsumerService(consume_parts(parts, replies))
         self.context = RpcContext(client_id)
         self.topic = topic
         context: Any = self.context

@@ -11,6 +11,9 @@ messages.
 |                 | after its lease                                                                          |
 | `stop`          | no more batches are sent; a reply confirms that                                          |
 
+A client has one stream for a group and a topic: when it opens another one, the earlier one ends. Its
+connection may have died in silence, and it would get messages until the broker notices that.
+
 When a reset or a deletion has made deliveries void, a reply names the last batch before it (`void_batch`), so
 that the client returns the messages that its program has not begun. A reset may concern one queue, and never
 concerns retries: the return ends leases that still count, and is refused for the others.
@@ -34,7 +37,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -83,6 +86,8 @@ class ConsumeParts:
     receiver: Receiver
     acknowledger: Acknowledger
     replies: ReplyBudget | None = None
+    members: dict[tuple[str, str, str], ConsumeStream] = field(default_factory=dict)
+    """The streams that have begun, by client id, group and topic."""
 
 
 class ConsumerService:
@@ -161,6 +166,17 @@ class ConsumeStream(ReplyStream):
         if self._subscription is not None:
             pair = (self._subscription.group, self._subscription.topic)
             self._parts.rocketmq.delivery.void_watch.end(pair, self._note_void)
+            key = (self._client_id, *pair)
+            if self._parts.members.get(key) is self:
+                del self._parts.members[key]
+
+    def replace(self) -> None:
+        """Ends the stream, which takes no more messages, because the client has opened another one."""
+        if self._deliverer is not None:
+            self._deliverer.cancel()
+        self.end_with(
+            TroveError(errors.CLIENT_UNKNOWN, "the client has opened another stream for this group")
+        )
 
     async def _release_unconfirmed(self) -> None:
         if self._subscription is None or not self._unconfirmed:
@@ -210,6 +226,10 @@ class ConsumeStream(ReplyStream):
         self._prepare(subscription)
         pair = (subscription.group, subscription.topic)
         self._parts.rocketmq.delivery.void_watch.begin(pair, self._note_void)
+        key = (self._client_id, *pair)
+        if (earlier := self._parts.members.get(key)) is not None:
+            earlier.replace()
+        self._parts.members[key] = self
         self._deliverer = asyncio.get_running_loop().create_task(
             self._deliver(subscription), name="consume-deliverer"
         )

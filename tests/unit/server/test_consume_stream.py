@@ -10,8 +10,9 @@ import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.native import consume_stream
+from broker.server.native.consume_stream import ConsumerService
 from broker.server.rocketmq.clients import ClientDescription
-from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, returned
+from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, consume_parts, returned
 from tests.support.engine import flush
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
@@ -500,5 +501,60 @@ def test_a_stream_needs_a_client_id() -> None:
         client = ConsumeClient(await filled(0), client_id="")
         with pytest.raises(TroveError, match="CLIENT_ID_MISSING"):
             await client.serving
+
+    run(scene())
+
+
+# --- a client's next stream -----------------------------------------------------------------------------
+def test_a_dead_stream_got_messages_beside_its_clients_next_one() -> None:
+    """As long as the broker did not notice that the connection was dead."""
+
+    async def scene() -> None:
+        parts = await filled(2)
+        service = ConsumerService(consume_parts(parts))
+        dead = ConsumeClient(parts, service=service)
+        await dead.open(100)
+        assert len(dead.messages()) == 2
+        dead.context.may_write.clear()
+        following = ConsumeClient(parts, service=service)
+        await following.open(100)
+        with pytest.raises(TroveError, match="CLIENT_UNKNOWN"):
+            await dead.serving
+        for number in range(2, 6):
+            await parts.send(message(b"%d" % number, message_id=f"M{number}"))
+        await turns(40)
+        assert numbers(following.messages()) == [2, 3, 4, 5]
+        parts.now_ms += 1_000
+        parts.waits.wake((GROUP, "orders"))
+        await turns(40)
+        again = following.messages()
+        assert (numbers(again), {one.attempt for one in again}) == ([0, 1], {2}), "nobody confirmed them"
+        assert list(service.streams._streams) == list(service._parts.members.values())
+        await following.end()
+        assert not service._parts.members
+
+    run(scene())
+
+
+def test_other_streams_are_not_ended_by_a_new_one() -> None:
+    async def scene() -> None:
+        parts = await filled(0)
+        service = ConsumerService(consume_parts(parts))
+        other_client = ConsumeClient(parts, client_id="client-2", service=service)
+        other_topic = ConsumeClient(parts, "steps", service=service)
+        other_group = ConsumeClient(parts, service=service)
+        await other_client.open(1)
+        await other_topic.open(1)
+        await other_group.say(group="h", start=consumer_pb2.ConsumeStart())
+        streams = [ConsumeClient(parts, service=service) for _ in range(3)]
+        for stream in streams:
+            await stream.open(1)
+        assert [stream.serving.done() for stream in streams] == [True, True, False]
+        for stream in (other_client, other_topic, other_group):
+            assert not stream.serving.done()
+            await stream.break_off()
+        await asyncio.gather(*(stream.serving for stream in streams[:2]), return_exceptions=True)
+        assert len(service._parts.members) == 1
+        await streams[2].end()
 
     run(scene())
