@@ -37,7 +37,7 @@ TYPED := $(PACKAGES) deploy bench docs tools tests
 PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml console/pyproject.toml \
   pipeline/pyproject.toml
 PROTO_OUT ?= proto
-RPC_OUT ?= rpc
+TESTS_OUT ?= .
 
 .PHONY: help
 help: ## List the commands
@@ -189,7 +189,8 @@ proto: setup ## Generate the protocol's Python code from the .proto files
 	@protoc=($(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT)); \
 	  "$${protoc[@]}" --grpc_python_out=$(PROTO_OUT) proto/trovemq_proto/v1/*.proto; \
 	  "$${protoc[@]}" proto/trovemq_proto/rocketmq/v2/*.proto
-	@$(RUN) -m grpc_tools.protoc -I rpc --python_out=$(RPC_OUT) --pyi_out=$(RPC_OUT) rpc/trovemq_rpc/interop/interop.proto
+	@$(RUN) -m grpc_tools.protoc -I . --python_out=$(TESTS_OUT) --pyi_out=$(TESTS_OUT) \
+	  tests/interop_grpc/programs/interop.proto
 
 .PHONY: docs
 docs: setup ## Generate the pages of reference, dashboards and alert rules

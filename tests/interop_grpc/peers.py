@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 HERE: Final = Path(__file__).resolve().parent
 BUILD: Final = HERE.parents[1] / "build" / "interop-grpc"
-OURS: Final = [sys.executable, "-m", "trovemq_rpc.interop"]
+OURS: Final = [sys.executable, "-m", "tests.interop_grpc.programs"]
 
 STARTED_S_MAX: Final = 30
 CASE_S_MAX: Final = 120

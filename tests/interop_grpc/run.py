@@ -30,7 +30,7 @@ from tests.interop_grpc.peers import (
     running,
     test_certificates,
 )
-from trovemq_rpc.interop.cases import CASES
+from tests.interop_grpc.programs.cases import CASES
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "rpc-interop.md"
 NATIVE: Final = Python("native")

@@ -18,6 +18,7 @@ PROTO_FOLDERS = {
     # Of RocketMQ's protocol nobody imports stubs and servicers.
     Path("proto/trovemq_proto/rocketmq/v2"): ("_pb2.py", "_pb2.pyi"),
 }
+INTEROP = "tests/interop_grpc/programs"
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +32,7 @@ def generated_names(folder: Path) -> dict[str, Path]:
 @pytest.mark.slow
 def test_the_protocol_code_is_what_the_proto_files_give(tmp_path: Path) -> None:
     """By `make proto` itself, into another folder: the command stands in one place only."""
-    done = run("make", "proto", f"PROTO_OUT={tmp_path}", f"RPC_OUT={tmp_path}")
+    done = run("make", "proto", f"PROTO_OUT={tmp_path}", f"TESTS_OUT={tmp_path}")
     assert done.returncode == 0, done.stderr
     for folder, endings in PROTO_FOLDERS.items():
         fresh = generated_names(tmp_path / folder.relative_to("proto"))
@@ -42,8 +43,8 @@ def test_the_protocol_code_is_what_the_proto_files_give(tmp_path: Path) -> None:
         stale = [name for name in fresh if fresh[name].read_bytes() != committed[name].read_bytes()]
         assert stale == [], "run `make proto`"
     for name in ("interop_pb2.py", "interop_pb2.pyi"):
-        made = (tmp_path / "trovemq_rpc" / "interop" / name).read_bytes()
-        assert made == (ROOT / "rpc/trovemq_rpc/interop" / name).read_bytes(), "run `make proto`"
+        made = (tmp_path / INTEROP / name).read_bytes()
+        assert made == (ROOT / INTEROP / name).read_bytes(), "run `make proto`"
 
 
 def test_the_pages_of_reference_are_what_the_tables_give() -> None:

@@ -15,10 +15,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECTS = [path for place in ("", "*/", "clients/*/") for path in ROOT.glob(f"{place}pyproject.toml")]
-GENERATED = [
-    *ROOT.glob("proto/trovemq_proto/**/*_pb2*.py"),
-    *ROOT.glob("rpc/trovemq_rpc/**/*_pb2*.py"),
-]
+GENERATED = [*ROOT.glob("proto/trovemq_proto/**/*_pb2*.py")]
 MARKS = {
     "protobuf": re.compile(r"^# Protobuf Python Version: (\S+)$", re.MULTILINE),
     "grpcio": re.compile(r"^GRPC_GENERATED_VERSION = '(\S+)'$", re.MULTILINE),

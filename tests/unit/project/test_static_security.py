@@ -47,9 +47,6 @@ DYNAMIC_IMPORTS = {
     "proto/trovemq_proto/records/compression.py",
     # names in the module itself
     "trovemq_daemon/early_imports.py",
-    # a program that compares transports
-    "rpc/trovemq_rpc/interop/transports.py",
-    "rpc/trovemq_rpc/interop/__main__.py",
 }
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trovemq_rpc.interop.cases import CASES, Peer
-from trovemq_rpc.interop.service import start
-from trovemq_rpc.interop.transports import transport
+from tests.interop_grpc.programs.cases import CASES, Peer
+from tests.interop_grpc.programs.service import start
+from tests.interop_grpc.programs.transports import transport
 
 LONG = {"rpc_soak", "channel_soak", "concurrent_large_unary"}
 NOT_IN_GRPCIO = {

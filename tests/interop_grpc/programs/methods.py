@@ -2,7 +2,7 @@
 
 from typing import Any, Final, NamedTuple
 
-from trovemq_rpc.interop import interop_pb2 as pb
+from tests.interop_grpc.programs import interop_pb2 as pb
 
 __all__ = ["METHODS", "SERVICE", "Method", "zeros"]
 

@@ -1,7 +1,8 @@
 """The two programs' command lines.
 
-    python -m trovemq_rpc.interop server --listen HOST:PORT [--tls-cert F --tls-key F]
-    python -m trovemq_rpc.interop client --server HOST:PORT --case NAME [--ca-cert F [--server-name NAME]]
+    python -m tests.interop_grpc.programs server --listen HOST:PORT [--tls-cert F --tls-key F]
+    python -m tests.interop_grpc.programs client --server HOST:PORT --case NAME
+        [--ca-cert F [--server-name NAME]]
 
 The server prints `listening on HOST:PORT` when it serves, with the port that it got where PORT is 0, and
 ends on SIGTERM or SIGINT. The client ends with 0 where the case passes, else with 1 and says why. `--case
@@ -16,16 +17,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trovemq_rpc.interop.cases import CASES, Peer
-from trovemq_rpc.interop.service import start
-from trovemq_rpc.interop.transports import TRANSPORTS, transport
+from tests.interop_grpc.programs.cases import CASES, Peer
+from tests.interop_grpc.programs.service import start
+from tests.interop_grpc.programs.transports import TRANSPORTS, transport
 
 CASE_TIMEOUT_S = 120  # the soaks of a slow peer take half of it
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m trovemq_rpc.interop", description=__doc__.split("\n", 1)[0]
+        prog="python -m tests.interop_grpc.programs", description=__doc__.split("\n", 1)[0]
     )
     programs = parser.add_subparsers(dest="program", required=True)
     server = programs.add_parser("server", help="serve grpc.testing.TestService")

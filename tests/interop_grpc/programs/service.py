@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
-from trovemq_rpc.interop import interop_pb2 as pb
-from trovemq_rpc.interop.methods import METHODS, SERVICE, zeros
-from trovemq_rpc.interop.transports import Transport
+from tests.interop_grpc.programs import interop_pb2 as pb
+from tests.interop_grpc.programs.methods import METHODS, SERVICE, zeros
+from tests.interop_grpc.programs.transports import Transport
 
 __all__ = ["start"]
 

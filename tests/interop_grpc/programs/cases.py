@@ -8,10 +8,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from trovemq_rpc.interop import interop_pb2 as pb
-from trovemq_rpc.interop.methods import METHODS, UNIMPLEMENTED_METHOD, UNIMPLEMENTED_SERVICE, Method, zeros
-from trovemq_rpc.interop.service import ECHO_INITIAL, ECHO_TRAILING
-from trovemq_rpc.interop.transports import Transport
+from tests.interop_grpc.programs import interop_pb2 as pb
+from tests.interop_grpc.programs.methods import (
+    METHODS,
+    UNIMPLEMENTED_METHOD,
+    UNIMPLEMENTED_SERVICE,
+    Method,
+    zeros,
+)
+from tests.interop_grpc.programs.service import ECHO_INITIAL, ECHO_TRAILING
+from tests.interop_grpc.programs.transports import Transport
 
 __all__ = ["CASES", "Peer"]
 
