@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-_CALL_CREDENTIALS: Final = "send the token as metadata of the call, or by an interceptor"
+_CALL_CREDENTIALS: Final = "send the token as metadata of the call"
+_CLIENT_INTERCEPTOR: Final = "call the stub's methods by functions of your own, which add metadata"
+_SERVER_INTERCEPTOR: Final = "add handlers that are wrapped in functions of your own"
 _CREDENTIALS: Final = "TLS, mutual TLS and plain connections only: use ssl_channel_credentials"
 _SERVER_CREDENTIALS: Final = "TLS, mutual TLS and plain connections only: use ssl_server_credentials"
 _NEW_CERTIFICATE: Final = "ServerCredentials.use(context) gives connections from then on another certificate"
@@ -38,7 +40,15 @@ REFUSED: Final = {
     "FutureCancelledError": _SYNCHRONOUS,
     "FutureTimeoutError": _SYNCHRONOUS,
     "channel_ready_future": "await channel.channel_ready() instead",
-    "intercept_channel": "give the interceptors to insecure_channel or secure_channel",
+    "ServerInterceptor": _SERVER_INTERCEPTOR,
+    "ClientInterceptor": _CLIENT_INTERCEPTOR,
+    "UnaryUnaryClientInterceptor": _CLIENT_INTERCEPTOR,
+    "UnaryStreamClientInterceptor": _CLIENT_INTERCEPTOR,
+    "StreamUnaryClientInterceptor": _CLIENT_INTERCEPTOR,
+    "StreamStreamClientInterceptor": _CLIENT_INTERCEPTOR,
+    "InterceptedUnaryUnaryCall": _CLIENT_INTERCEPTOR,
+    "ClientCallDetails": _CLIENT_INTERCEPTOR,
+    "intercept_channel": _CLIENT_INTERCEPTOR,
     "RpcError": "catch AioRpcError; where grpcio is loaded, it derives from grpc.RpcError",
     "Status": "abort_with_status takes any object with code, details and trailing_metadata",
     "GenericRpcHandler": "any object with the method service(handler_call_details) is one",
@@ -54,3 +64,11 @@ def why_not(name: str) -> str:
     """The text of the AttributeError for a name that the package does not have."""
     reason = REFUSED.get(name)
     return f"trovemq_rpc has no {name}" + (f"; {reason}" if reason else "")
+
+
+def refuse_interceptors(interceptors: object) -> None:
+    """Raises NotImplementedError if there are any: else a check of theirs would be left out silently."""
+    if interceptors:
+        raise NotImplementedError(
+            "interceptors are not supported: wrap the handlers of a server, or the calls of a stub"
+        )

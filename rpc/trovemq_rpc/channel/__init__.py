@@ -6,7 +6,7 @@
 | `endpoint`, `subchannel` | a connection; one that is opened again when it is lost |
 | `client_method`, `response` | a method's requests, a response's headers |
 | `call_channel`, `call`, `kinds` | a call: its view of the channel, its life, its four kinds |
-| `interceptors`, `multi_callables` | the methods of stubs |
+| `multi_callables` | the methods of stubs |
 | `channel` | calls on their way to a connection, states |
 """
 
@@ -15,16 +15,6 @@ from __future__ import annotations
 from trovemq_rpc.channel.call import Call
 from trovemq_rpc.channel.channel import Channel, insecure_channel, secure_channel
 from trovemq_rpc.channel.connectivity import ChannelConnectivity
-from trovemq_rpc.channel.interceptors import (
-    ClientCallDetails,
-    ClientInterceptor,
-    InterceptedUnaryUnaryCall,
-    ServerInterceptor,
-    StreamStreamClientInterceptor,
-    StreamUnaryClientInterceptor,
-    UnaryStreamClientInterceptor,
-    UnaryUnaryClientInterceptor,
-)
 from trovemq_rpc.channel.kinds import (
     StreamStreamCall,
     StreamUnaryCall,
@@ -42,21 +32,13 @@ __all__ = [
     "Call",
     "Channel",
     "ChannelConnectivity",
-    "ClientCallDetails",
-    "ClientInterceptor",
-    "InterceptedUnaryUnaryCall",
-    "ServerInterceptor",
     "StreamStreamCall",
-    "StreamStreamClientInterceptor",
     "StreamStreamMultiCallable",
     "StreamUnaryCall",
-    "StreamUnaryClientInterceptor",
     "StreamUnaryMultiCallable",
     "UnaryStreamCall",
-    "UnaryStreamClientInterceptor",
     "UnaryStreamMultiCallable",
     "UnaryUnaryCall",
-    "UnaryUnaryClientInterceptor",
     "UnaryUnaryMultiCallable",
     "insecure_channel",
     "secure_channel",

@@ -21,7 +21,6 @@ class CallChannel(Protocol):
     user_agent: str
     options: Options
     compression: Any
-    interceptors: tuple[Any, ...]
     metrics: Metrics
     calls: set[Any]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from trovemq_rpc.budget import BytesBudget
@@ -19,7 +19,6 @@ from trovemq_rpc.channel.call import Call
 from trovemq_rpc.channel.client_method import ClientMethod
 from trovemq_rpc.channel.connectivity import ChannelConnectivity as State
 from trovemq_rpc.channel.endpoint import ChannelEndpoint
-from trovemq_rpc.channel.interceptors import InterceptedCall
 from trovemq_rpc.channel.kinds import StreamStreamCall, StreamUnaryCall, UnaryStreamCall, UnaryUnaryCall
 from trovemq_rpc.channel.multi_callables import (
     StreamStreamMultiCallable,
@@ -34,17 +33,12 @@ from trovemq_rpc.errors import UsageError, register_as_grpcs
 from trovemq_rpc.loop_parts import LoopParts, loop_parts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import ChannelArguments, options_of
+from trovemq_rpc.refused_names import refuse_interceptors
 from trovemq_rpc.wire.compression import Compression
 from trovemq_rpc.wire.status import StatusCode
 
 CLOSE_LOOK_S: Final = 0.02  # between two looks whether the last call is over: hardly later than it is
 USER_AGENT: Final = "grpc-python-trovemq-rpc/0.1.0"
-INTERCEPTOR_METHODS: Final = (
-    "intercept_unary_unary",
-    "intercept_unary_stream",
-    "intercept_stream_unary",
-    "intercept_stream_stream",
-)
 
 Serializer = Callable[[Any], bytes] | None
 Deserializer = Callable[[bytes], Any] | None
@@ -61,13 +55,7 @@ class Channel:
         credentials: ChannelCredentials | None,
         options: ChannelArguments | None,
         compression: Any,
-        interceptors: Sequence[Any],
     ) -> None:
-        for interceptor in interceptors:
-            if not any(hasattr(interceptor, name) for name in INTERCEPTOR_METHODS):
-                raise ValueError(
-                    f"{interceptor!r} is not an interceptor: it has none of {INTERCEPTOR_METHODS}"
-                )
         self.target = Target(target)
         self.credentials = credentials
         self.options = options_of(options, server=False)
@@ -76,7 +64,6 @@ class Channel:
         if compression is None and self.options.compression:
             compression = Compression(self.options.compression)
         self.compression = compression
-        self.interceptors = tuple(interceptors)
         self.metrics = Metrics()
         self.authority = self.options.authority or self.options.server_name or self.target.authority
         self.server_name = self.options.server_name or self.target.host
@@ -338,7 +325,6 @@ def _look_like_grpcs() -> None:
         UnaryStreamCall=UnaryStreamCall,
         StreamUnaryCall=StreamUnaryCall,
         StreamStreamCall=StreamStreamCall,
-        InterceptedUnaryUnaryCall=InterceptedCall,
         UnaryUnaryMultiCallable=UnaryUnaryMultiCallable,
         UnaryStreamMultiCallable=UnaryStreamMultiCallable,
         StreamUnaryMultiCallable=StreamUnaryMultiCallable,
@@ -350,11 +336,12 @@ def insecure_channel(
     target: str,
     options: ChannelArguments | None = None,
     compression: Any = None,
-    interceptors: Sequence[Any] | None = None,
+    interceptors: Any = None,
 ) -> Channel:
-    """A channel without TLS."""
+    """A channel without TLS. NotImplementedError: interceptors were given."""
+    refuse_interceptors(interceptors)
     _look_like_grpcs()
-    return Channel(target, None, options, compression, interceptors or ())
+    return Channel(target, None, options, compression)
 
 
 def secure_channel(
@@ -362,12 +349,15 @@ def secure_channel(
     credentials: ChannelCredentials,
     options: ChannelArguments | None = None,
     compression: Any = None,
-    interceptors: Sequence[Any] | None = None,
+    interceptors: Any = None,
 ) -> Channel:
-    """A channel with TLS; `ssl_channel_credentials` makes its credentials."""
+    """A channel with TLS; `ssl_channel_credentials` makes its credentials. NotImplementedError: interceptors
+    were given.
+    """
+    refuse_interceptors(interceptors)
     _look_like_grpcs()
     if not isinstance(credentials, ChannelCredentials):
         raise TypeError(
             "credentials must be trovemq_rpc's (ssl_channel_credentials): grpcio's cannot be read"
         )
-    return Channel(target, credentials, options, compression, interceptors or ())
+    return Channel(target, credentials, options, compression)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from trovemq_rpc.channel.call import Call
 from trovemq_rpc.channel.call_channel import CallChannel
 from trovemq_rpc.channel.client_method import ClientMethod
-from trovemq_rpc.channel.interceptors import ClientCallDetails, intercepted
 from trovemq_rpc.channel.kinds import (
     StreamStreamCall,
     StreamUnaryCall,
@@ -16,59 +15,23 @@ from trovemq_rpc.channel.kinds import (
 )
 from trovemq_rpc.wire.metadata import MetadataLike
 
+NO_CREDENTIALS: Final = "call credentials are not supported: send the token as metadata"
+
 
 class MultiCallable:
     """The base of the four. `_kind` is the class of its calls."""
 
     _kind: type[Call]
-    _intercept: str
 
     def __init__(self, channel: CallChannel, method: ClientMethod) -> None:
         self._channel = channel
         self._method = method
-
-    def _call(
-        self,
-        request: Any,
-        timeout: float | None,
-        metadata: MetadataLike | None,
-        credentials: Any,
-        wait_for_ready: bool | None,
-        compression: Any,
-    ) -> Any:
-        if credentials is not None:
-            raise NotImplementedError("call credentials are not supported: send the token as metadata")
-        channel = self._channel
-        if channel.interceptors:
-            found = [i for i in channel.interceptors if hasattr(i, self._intercept)]
-            if found:
-                details = ClientCallDetails(self._method.path, timeout, metadata, None, wait_for_ready)
-                return intercepted(self.direct, found, self._intercept, details, request, compression)
-        return self.direct(request, timeout, metadata, wait_for_ready, compression)
-
-    def direct(
-        self,
-        request: Any,
-        timeout: float | None,
-        metadata: MetadataLike | None,
-        wait_for_ready: bool | None,
-        compression: Any,
-        path: str | None = None,
-    ) -> Call:
-        """Without interceptors."""
-        method = self._method
-        if path is not None and path != method.path:
-            method = ClientMethod(self._channel, path, method.serialize, method.deserialize)
-        kind: Any = self._kind
-        call: Call = kind(self._channel, method, request, timeout, metadata, wait_for_ready, compression)
-        return call
 
 
 class UnaryUnaryMultiCallable(MultiCallable):
     """One request, one response."""
 
     _kind: type[Call] = UnaryUnaryCall
-    _intercept = "intercept_unary_unary"
 
     def __call__(
         self,
@@ -80,25 +43,22 @@ class UnaryUnaryMultiCallable(MultiCallable):
         wait_for_ready: bool | None = None,
         compression: Any = None,
     ) -> Any:
-        channel = self._channel
-        if credentials is None and not channel.interceptors:
-            kind: Any = self._kind
-            return kind(channel, self._method, request, timeout, metadata, wait_for_ready, compression)
-        return self._call(request, timeout, metadata, credentials, wait_for_ready, compression)
+        if credentials is not None:
+            raise NotImplementedError(NO_CREDENTIALS)
+        kind: Any = self._kind
+        return kind(self._channel, self._method, request, timeout, metadata, wait_for_ready, compression)
 
 
 class UnaryStreamMultiCallable(UnaryUnaryMultiCallable):
     """One request, a stream of responses."""
 
     _kind = UnaryStreamCall
-    _intercept = "intercept_unary_stream"
 
 
 class StreamUnaryMultiCallable(MultiCallable):
     """A stream of requests, one response."""
 
     _kind: type[Call] = StreamUnaryCall
-    _intercept = "intercept_stream_unary"
 
     def __call__(
         self,
@@ -109,11 +69,15 @@ class StreamUnaryMultiCallable(MultiCallable):
         wait_for_ready: bool | None = None,
         compression: Any = None,
     ) -> Any:
-        return self._call(request_iterator, timeout, metadata, credentials, wait_for_ready, compression)
+        if credentials is not None:
+            raise NotImplementedError(NO_CREDENTIALS)
+        kind: Any = self._kind
+        return kind(
+            self._channel, self._method, request_iterator, timeout, metadata, wait_for_ready, compression
+        )
 
 
 class StreamStreamMultiCallable(StreamUnaryMultiCallable):
     """A stream each way."""
 
     _kind = StreamStreamCall
-    _intercept = "intercept_stream_stream"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, Protocol
 
@@ -49,14 +49,12 @@ class EndpointServer(Protocol):
     metrics: Metrics
     compression: Any
     thread_pool: Executor | None
-    interceptors: tuple[Any, ...]
     calls_max: int | None
     endpoints: set[ServerEndpoint]
     stopping: bool
 
     def method(self, path: bytes) -> Method | None: ...
     def batch_ready(self, method: Method) -> None: ...
-    def run_intercepted(self, call: ServerCall) -> Coroutine[Any, Any, None]: ...
     def endpoint_lost(self, endpoint: ServerEndpoint) -> None: ...
 
 
@@ -220,10 +218,7 @@ class ServerEndpoint(CallEndpoint):
             self.start(call)
 
     def start(self, call: ServerCall) -> None:
-        if self.server.interceptors:
-            call.task = self.loop.create_task(self.server.run_intercepted(call))
-        else:
-            call.task = self.loop.create_task(run(call))
+        call.task = self.loop.create_task(run(call))
 
     def _open_callbacks(self, call: ServerCall) -> None:
         try:

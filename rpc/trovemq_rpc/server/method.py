@@ -22,7 +22,6 @@ class Method:
         "begins",
         "deserialize",
         "function",
-        "handler",
         "in_task",
         "is_async",
         "is_generator",
@@ -46,7 +45,6 @@ class Method:
         is_async: bool = True,
     ) -> None:
         self.path = path
-        self.handler = handler
         self.begins = begins
         self.function = function
         self.is_generator = is_generator

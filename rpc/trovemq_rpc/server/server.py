@@ -22,13 +22,13 @@ from trovemq_rpc.listening import listen
 from trovemq_rpc.loop_parts import LoopParts, loop_parts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import ChannelArguments, options_of
+from trovemq_rpc.refused_names import refuse_interceptors
 from trovemq_rpc.server.accepting import Listener
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.endpoint import ServerEndpoint
 from trovemq_rpc.server.method import Method
 from trovemq_rpc.server.methods import CallbackStream, CallbackUnary, method_of
-from trovemq_rpc.server.running import run
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.wire.compression import Compression
 from trovemq_rpc.wire.metadata import MetadataLike
@@ -42,7 +42,7 @@ STOP_LOOK_S: Final = 0.05  # between two looks whether the last call is over: ha
 
 
 class HandlerCallDetails(NamedTuple):
-    """The part of a call that an interceptor sees."""
+    """The part of a call that a generic handler sees, to say whether a method is one of its own."""
 
     method: str
     invocation_metadata: MetadataLike
@@ -57,16 +57,11 @@ class Server:
         self,
         thread_pool: Executor | None,
         handlers: Sequence[Any],
-        interceptors: Sequence[Any],
         options: ChannelArguments | None,
         maximum_concurrent_rpcs: int | None,
         compression: Any,
     ) -> None:
-        for interceptor in interceptors:
-            if not hasattr(interceptor, "intercept_service"):
-                raise ValueError(f"an interceptor needs intercept_service: {interceptor!r}")
         self.thread_pool = thread_pool
-        self.interceptors = tuple(interceptors)
         self.endpoint_options = options_of(options, server=True)
         if compression is None and self.endpoint_options.compression:
             compression = Compression(self.endpoint_options.compression)
@@ -258,50 +253,21 @@ class Server:
             for endpoint in endpoints:
                 endpoint.end_turn()
 
-    async def run_intercepted(self, call: ServerCall) -> None:
-        """Runs the interceptors, then the handler that they return."""
-        details = HandlerCallDetails(call.method.path, call.invocation_metadata())
-        original = call.method
-
-        async def continuation(at: int, given: Any) -> Any:
-            if at == len(self.interceptors):
-                return original.handler
-            following = at + 1
-
-            async def go_on(given: Any) -> Any:
-                return await continuation(following, given)
-
-            return await self.interceptors[at].intercept_service(go_on, given)
-
-        try:
-            handler = await continuation(0, details)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            call.endpoint.callback_failed(call, error)
-            return
-        if handler is None:
-            call.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
-            return
-        if handler is not original.handler:
-            call.method = method_of(original.path, handler)
-        await run(call)
-
 
 def server(
     migration_thread_pool: Executor | None = None,
     handlers: Sequence[Any] | None = None,
-    interceptors: Sequence[Any] | None = None,
+    interceptors: Any = None,
     options: ChannelArguments | None = None,
     maximum_concurrent_rpcs: int | None = None,
     compression: Any = None,
 ) -> Server:
-    """A server, as grpc.aio.server makes one."""
+    """A server, as grpc.aio.server makes one. NotImplementedError: interceptors were given."""
+    refuse_interceptors(interceptors)
     register_as_grpcs(Server=Server, ServicerContext=ServerCall)
     return Server(
         migration_thread_pool,
         handlers or (),
-        interceptors or (),
         options,
         maximum_concurrent_rpcs,
         compression,

@@ -256,33 +256,6 @@ async def test_a_streams_callbacks_get_its_messages_and_its_end() -> None:
         await until(lambda: "end" in served[1].ends)
 
 
-class _Refuse(rpc.ServerInterceptor):
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        if dict(details.invocation_metadata).get("token") == "right":
-            return await continuation(details)
-
-        async def refuse(_request: Any, context: Any) -> None:
-            await context.abort(rpc.StatusCode.UNAUTHENTICATED, details.method)
-
-        return rpc.unary_unary_rpc_method_handler(refuse)
-
-
-class _Token(rpc.UnaryUnaryClientInterceptor):
-    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        return await continuation(details._replace(metadata=(("token", "right"),)), request)
-
-
-async def test_interceptors_of_both_ends_see_each_call() -> None:
-    async with ends(interceptors=[_Refuse()]) as both:
-        with pytest.raises(rpc.AioRpcError) as failed:
-            await both.unary("Echo")(b"")
-        assert failed.value.code() == rpc.StatusCode.UNAUTHENTICATED
-        async with rpc.insecure_channel(f"127.0.0.1:{both.port}", interceptors=[_Token()]) as channel:
-            call = channel.unary_unary(f"/{SERVICE}/Echo")(b"body")
-            assert await call == b"body"
-            assert await call.code() == rpc.StatusCode.OK
-
-
 async def test_compressed_messages_are_bounded() -> None:
     async with ends(
         compression=rpc.Compression.Gzip, options=[("grpc.max_receive_message_length", 100_000)]

@@ -56,49 +56,32 @@ async def test_reflection_of_grpcio_is_served(by: str) -> None:
         assert sorted(listed) == sorted(names)
 
 
-class _SeenByServer(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, object]] = []
-
-    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        metadata = dict(handler_call_details.invocation_metadata)
-        self.seen.append((handler_call_details.method.rpartition("/")[2], metadata.get("token")))
-        return await continuation(handler_call_details)
+class _Counting(grpc.aio.ServerInterceptor, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any: ...
+    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any: ...
 
 
-class _Token(
-    grpc.aio.UnaryUnaryClientInterceptor,  # type: ignore[misc]
-    grpc.aio.UnaryStreamClientInterceptor,  # type: ignore[misc]
-    grpc.aio.StreamUnaryClientInterceptor,  # type: ignore[misc]
-    grpc.aio.StreamStreamClientInterceptor,  # type: ignore[misc]
-):
-    """Gives every call a token, as grpc.aio's documents say it."""
-
-    async def _with_token(self, continuation: Any, details: Any, request: Any) -> Any:
-        metadata = grpc.aio.Metadata(("token", "t"))
-        given = grpc.aio.ClientCallDetails(
-            details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
-        )
-        return await continuation(given, request)
-
-    intercept_unary_unary = intercept_unary_stream = _with_token
-    intercept_stream_unary = intercept_stream_stream = _with_token
+async def test_interceptors_are_refused_and_not_left_out_silently() -> None:
+    trust = rpc.ssl_channel_credentials()
+    for refused in (
+        lambda: rpc.server(interceptors=[_Counting()]),
+        lambda: rpc.insecure_channel("127.0.0.1:1", interceptors=[_Counting()]),
+        lambda: rpc.secure_channel("127.0.0.1:1", trust, interceptors=[_Counting()]),
+    ):
+        with pytest.raises(NotImplementedError, match="wrap the handlers"):
+            refused()
+    async with ends(interceptors=()) as both:
+        assert await both.unary("Echo")(b"x") == b"x"
 
 
-async def test_interceptors_of_grpcios_classes_see_all_four_kinds_of_calls() -> None:
-    server = _SeenByServer()
-    async with ends(interceptors=[server]) as both:
-        target = f"127.0.0.1:{both.port}"
-        async with rpc.insecure_channel(target, interceptors=[_Token()]) as channel:
-            assert await channel.unary_unary("/test.Test/Echo")(b"x") == b"x"
-            assert [m async for m in channel.unary_stream("/test.Test/Count")(b"2")] == [b"0", b"1"]
-            assert await channel.stream_unary("/test.Test/Join")(iter([b"a", b"b"])) == b"a,b"
-            stream = channel.stream_stream("/test.Test/Both")()
-            await stream.write(b"a")
-            assert await stream.read() == b"a"
-            await stream.done_writing()
-            assert await stream.read() == grpc.aio.EOF
-    assert server.seen == [("Echo", "t"), ("Count", "t"), ("Join", "t"), ("Both", "t")]
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary", "stream_stream"])
+async def test_credentials_of_a_call_are_refused_for_each_kind(kind: str) -> None:
+    credentials = grpc.access_token_call_credentials("t")
+    async with ends() as both:
+        method = getattr(both.channel, kind)("/test.Test/Echo")
+        with pytest.raises(NotImplementedError, match="send the token as metadata"):
+            method(iter([b"x"]), credentials=credentials)
+        assert both.server.metrics.calls_started == 0
 
 
 async def test_grpcios_channel_calls_our_server() -> None:
