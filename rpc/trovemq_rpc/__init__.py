@@ -43,12 +43,10 @@ from trovemq_rpc.handlers import (
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.refused_names import why_not
 from trovemq_rpc.server import (
-    CallbackStream,
     CallbackUnary,
     HandlerCallDetails,
     Server,
     ServerCall,
-    StreamCallbacks,
     server,
 )
 from trovemq_rpc.wire.compression import Compression
@@ -65,7 +63,6 @@ __all__ = [
     "BaseError",
     "BytesBudget",
     "Call",
-    "CallbackStream",
     "CallbackUnary",
     "Channel",
     "ChannelConnectivity",
@@ -81,7 +78,6 @@ __all__ = [
     "ServerCredentials",
     "ServicerContext",
     "StatusCode",
-    "StreamCallbacks",
     "StreamStreamCall",
     "StreamStreamMultiCallable",
     "StreamUnaryCall",

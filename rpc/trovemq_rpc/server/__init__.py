@@ -13,16 +13,14 @@
 
 from __future__ import annotations
 
-from trovemq_rpc.server.call import ServerCall, StreamCallbacks
-from trovemq_rpc.server.methods import CallbackStream, CallbackUnary
+from trovemq_rpc.server.call import ServerCall
+from trovemq_rpc.server.methods import CallbackUnary
 from trovemq_rpc.server.server import HandlerCallDetails, Server, server
 
 __all__ = [
-    "CallbackStream",
     "CallbackUnary",
     "HandlerCallDetails",
     "Server",
     "ServerCall",
-    "StreamCallbacks",
     "server",
 ]

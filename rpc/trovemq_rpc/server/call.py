@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from trovemq_rpc.errors import EOF, AbortError, UsageError, like_grpc, public_code
 from trovemq_rpc.http2.constants import ErrorCode
@@ -42,7 +42,6 @@ class ServerCall(Incoming, Outgoing):
     """Attributes that few calls need belong to the class until they are set: so a call is made quickly."""
 
     task: asyncio.Task[None] | None = None
-    callbacks: StreamCallbacks | None = None
     over = False
     was_cancelled = False
     deadline: float | None = None
@@ -150,7 +149,6 @@ class ServerCall(Incoming, Outgoing):
     def on_writable(self) -> None:
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
-        self._call_back("on_writable")
 
     async def send_initial_metadata(self, initial_metadata: MetadataLike) -> None:
         self.set_initial_metadata(initial_metadata)
@@ -250,15 +248,6 @@ class ServerCall(Incoming, Outgoing):
             if self.stream.state == CLOSED:
                 self.endpoint.linger_until_done(self.task)
             self.task.cancel()
-        self._call_back("on_end")
-
-    def _call_back(self, name: str) -> None:
-        """Runs a callback of the call. If it raises, this call ends and no other."""
-        if self.callbacks is not None:
-            try:
-                getattr(self.callbacks, name)(self)
-            except Exception as error:
-                self.endpoint.callback_failed(self, error)
 
     def refuse(self, code: StatusCode, details: str) -> None:
         self.finish(code, details)
@@ -309,22 +298,3 @@ class ServerCall(Incoming, Outgoing):
         self.keep()
         self.method = self.method.in_task
         self.endpoint.start(self)
-
-    @property
-    def request(self) -> Any:
-        """The request, deserialized."""
-        deserialize = self.method.deserialize
-        return self.message if deserialize is None else deserialize(self.keep())
-
-
-class StreamCallbacks(Protocol):
-    """One stream's callbacks."""
-
-    def on_messages(self, call: ServerCall, messages: list[Any], ended: bool) -> None:
-        """Messages of one read, in order; `ended`: the client sends no more."""
-
-    def on_writable(self, call: ServerCall) -> None:
-        """All bytes that `send` could not write at once are written."""
-
-    def on_end(self, call: ServerCall) -> None:
-        """The call is over, and not by our answer: cancelled, too late, or its connection is lost."""

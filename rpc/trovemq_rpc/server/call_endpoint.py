@@ -32,10 +32,6 @@ class CallEndpoint(Endpoint):
         """The call's coroutine begins."""
 
     @abstractmethod
-    def call_callbacks(self, call: Any, messages: list[Any], ended: bool) -> None:
-        """Messages of one read go to the callbacks of the call's stream."""
-
-    @abstractmethod
     def callback_failed(self, call: Any, error: Exception) -> None:
         """Only the calls that a callback left unanswered fail."""
 

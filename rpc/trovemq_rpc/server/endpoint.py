@@ -16,7 +16,7 @@ from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import STREAM_ID_LIMIT, ErrorCode
 from trovemq_rpc.http2.headers import RequestHead
 from trovemq_rpc.http2.streams import CLOSED, Stream
-from trovemq_rpc.intake import NOTHING, as_bytes
+from trovemq_rpc.intake import NOTHING
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
@@ -24,7 +24,7 @@ from trovemq_rpc.rest import Share
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import read_head
-from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_HEADERS, Method
+from trovemq_rpc.server.method import BATCH, ON_HEADERS, Method
 from trovemq_rpc.server.refusals import (
     HTTP_1,
     HTTP_1_ANSWER,
@@ -187,11 +187,8 @@ class ServerEndpoint(CallEndpoint):
             call.wheel_key = self.parts.wheel.add(deadline, call.on_deadline)
         if known.encoding != b"identity":
             call.encoding = known.encoding
-        begins = call.method.begins
-        if begins == ON_HEADERS:
+        if call.method.begins == ON_HEADERS:
             self.start(call)
-        elif begins == CALLBACKS:
-            self._open_callbacks(call)
         if ended:
             call.on_data(NOTHING, True)
 
@@ -219,22 +216,6 @@ class ServerEndpoint(CallEndpoint):
 
     def start(self, call: ServerCall) -> None:
         call.task = self.loop.create_task(run(call))
-
-    def _open_callbacks(self, call: ServerCall) -> None:
-        try:
-            call.callbacks = call.method.function(call)
-        except Exception as error:
-            self.callback_failed(call, error)
-
-    def call_callbacks(self, call: Any, messages: list[Any], ended: bool) -> None:
-        callbacks = call.callbacks
-        if callbacks is not None and not call.over:
-            deserialize = call.method.deserialize
-            try:
-                parts = [deserialize(as_bytes(m)) for m in messages] if deserialize else messages
-                callbacks.on_messages(call, parts, ended)
-            except Exception as error:
-                self.callback_failed(call, error)
 
     @staticmethod
     def callback_failed(call: ServerCall, error: Exception) -> None:

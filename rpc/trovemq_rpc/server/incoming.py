@@ -1,5 +1,5 @@
-"""The requests of a call. A small unary request takes a short way; all others go through Intake to a reader,
-a receiver or a callback.
+"""The requests of a call. A small unary request takes a short way; all others go through Intake to a reader
+or a receiver.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 from trovemq_rpc.http2.streams import Buffer
 from trovemq_rpc.intake import Received, as_bytes, lasting
 from trovemq_rpc.server.call_endpoint import CallEndpoint
-from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_MESSAGE, Method
+from trovemq_rpc.server.method import ON_HEADERS, Method
 from trovemq_rpc.stream_intake import StreamIntake
 from trovemq_rpc.wire.framing import PREFIX_SIZE, unpack_prefix
 from trovemq_rpc.wire.status import StatusCode
@@ -52,11 +52,8 @@ class Incoming(StreamIntake):
         endpoint = self.endpoint
         method = self.method
         endpoint.metrics.messages_received += len(messages)
-        if method.begins in {ON_MESSAGE, BATCH}:
+        if method.begins != ON_HEADERS:
             self._deliver_unary(messages, ended)
-        elif method.begins == CALLBACKS:
-            endpoint.call_callbacks(self, [message for _, message in messages], ended)
-            self.settle()
         else:
             if self.receiver is not None:
                 messages = self.offer(messages)

@@ -12,7 +12,6 @@ Serializer = Callable[[Any], bytes]
 ON_MESSAGE = 0  # a coroutine with one request: begins when it is complete
 ON_HEADERS = 1  # a coroutine with a stream of requests: begins at once
 BATCH = 2  # CallbackUnary
-CALLBACKS = 3  # CallbackStream
 
 
 class Method:

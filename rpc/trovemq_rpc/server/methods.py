@@ -1,10 +1,9 @@
-"""The three kinds of handlers.
+"""The two kinds of handlers.
 
 | handler | runs | with |
 | --- | --- | --- |
 | RpcMethodHandler, of generated code | as a task for each call | the request or an iterator; the context |
 | CallbackUnary | once for all calls that a turn completed | these calls, each with its `message` |
-| CallbackStream | once for all messages of a call in a read | the call and these messages |
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from trovemq_rpc.server.call import ServerCall, StreamCallbacks
+from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.method import (
     BATCH,
-    CALLBACKS,
     ON_HEADERS,
     ON_MESSAGE,
-    Deserializer,
     Method,
     Serializer,
 )
@@ -39,36 +36,18 @@ class CallbackUnary:
 
     request_streaming = False
     response_streaming = False
+    request_deserializer = None
 
     def __init__(
         self,
         on_calls: Callable[[list[ServerCall]], None],
-        request_deserializer: Deserializer | None = None,
         response_serializer: Serializer | None = None,
         *,
         coroutine: Any = None,
     ) -> None:
         self.on_calls = on_calls
-        self.request_deserializer = request_deserializer
         self.response_serializer = response_serializer
         self.coroutine = coroutine
-
-
-class CallbackStream:
-    """A stream without a task. `on_open` gets a call when its headers arrive, and returns its callbacks."""
-
-    request_streaming = True
-    response_streaming = True
-
-    def __init__(
-        self,
-        on_open: Callable[[ServerCall], StreamCallbacks],
-        request_deserializer: Deserializer | None = None,
-        response_serializer: Serializer | None = None,
-    ) -> None:
-        self.on_open = on_open
-        self.request_deserializer = request_deserializer
-        self.response_serializer = response_serializer
 
 
 def method_of(path: str, handler: Any) -> Method:
@@ -77,8 +56,6 @@ def method_of(path: str, handler: Any) -> Method:
         method = Method(path, handler, BATCH, handler.on_calls)
         method.in_task = method_of(path, handler.coroutine) if handler.coroutine is not None else None
         return method
-    if isinstance(handler, CallbackStream):
-        return Method(path, handler, CALLBACKS, handler.on_open)
     function = _behaviour(handler)
     is_generator = inspect.isasyncgenfunction(_plain(function))
     return Method(

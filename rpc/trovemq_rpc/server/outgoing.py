@@ -119,17 +119,17 @@ class Outgoing:
             self._skip_compression = False
         return flag, pieces, len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
 
-    def send(self: Any, message: Any) -> bool:
-        """Sends a response of a stream without waiting. False: it is held back, and `on_writable` follows."""
+    def send(self: Any, message: Any) -> None:
+        """Sends a response of a stream without waiting: if the client takes no more now, it is held back."""
         endpoint = self.endpoint
         flag, pieces, size = self._frame(message)
         if 0 <= endpoint.options.send_size_max < size:
             self._refuse_response(size)
-            return False
+            return
         if not self.headers_sent:
             self.send_headers()
         if self.over:
-            return False
+            return
         endpoint.metrics.messages_sent += 1
         connection = endpoint.connection
         connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
@@ -137,7 +137,6 @@ class Outgoing:
             endpoint.count_output()
         if not endpoint.gathering:
             endpoint.flush_soon()
-        return not self.stream.pending
 
     def _refuse_response(self: Any, size: int) -> None:
         limit = self.endpoint.options.send_size_max

@@ -28,7 +28,7 @@ from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.endpoint import ServerEndpoint
 from trovemq_rpc.server.method import Method
-from trovemq_rpc.server.methods import CallbackStream, CallbackUnary, method_of
+from trovemq_rpc.server.methods import CallbackUnary, method_of
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.wire.compression import Compression
 from trovemq_rpc.wire.metadata import MetadataLike
@@ -89,9 +89,7 @@ class Server:
             path = f"/{service_name}/{name}"
             self._methods[path.encode()] = method_of(path, handler)
 
-    def add_callback_handlers(
-        self, service_name: str, handlers: Mapping[str, CallbackUnary | CallbackStream]
-    ) -> None:
+    def add_callback_handlers(self, service_name: str, handlers: Mapping[str, CallbackUnary]) -> None:
         """Callbacks for methods of a service. Those that are added last win."""
         self.add_registered_method_handlers(service_name, handlers)
 

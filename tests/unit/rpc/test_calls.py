@@ -163,7 +163,7 @@ async def test_a_serializer_may_pass_bytes(passes: bool) -> None:
         for call in calls:
             call.reply(bytes(call.message))
 
-    async with ends(callbacks={"Call": rpc.CallbackUnary(on_calls, None, serialize)}) as both:
+    async with ends(callbacks={"Call": rpc.CallbackUnary(on_calls, serialize)}) as both:
         assert await both.unary("Call")(b"it") == (b"it" if passes else b"serialised it")
 
 
@@ -218,42 +218,6 @@ async def test_a_kept_message_outlives_the_receive_buffer() -> None:
         assert [bytes(view) for view, _ in kept] == bodies
         assert [lasting for _, lasting in kept] == bodies
         assert both.server.parts.receive_buffer.replaced > 0
-
-
-class _Upper:
-    """A stream's callbacks."""
-
-    def __init__(self) -> None:
-        self.ends: list[str] = []
-
-    def on_messages(self, call: rpc.ServerCall, messages: list[Any], ended: bool) -> None:
-        for message in messages:
-            call.send(bytes(message).upper())
-        if ended:
-            call.fail(rpc.StatusCode.OK)
-
-    def on_writable(self, call: rpc.ServerCall) -> None:
-        self.ends.append("writable")
-
-    def on_end(self, call: rpc.ServerCall) -> None:
-        self.ends.append("end")
-
-
-async def test_a_streams_callbacks_get_its_messages_and_its_end() -> None:
-    served: list[_Upper] = []
-
-    def on_open(_call: rpc.ServerCall) -> _Upper:
-        served.append(_Upper())
-        return served[-1]
-
-    async with ends(callbacks={"Upper": rpc.CallbackStream(on_open)}) as both:
-        stream = both.stream("Upper")(iter([b"a", b"b" * 100_000, b"c"]))
-        assert [message async for message in stream] == [b"A", b"B" * 100_000, b"C"]
-        stream = both.stream("Upper")()
-        await stream.write(b"x")
-        assert await stream.read() == b"X"
-        stream.cancel()
-        await until(lambda: "end" in served[1].ends)
 
 
 async def test_compressed_messages_are_bounded() -> None:
