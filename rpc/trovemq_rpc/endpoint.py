@@ -84,7 +84,6 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self._tail_before = 0
         self._ticks_still = 0  # since a frame that is incomplete grew
         self._ticks_setup = 0  # since the last step of TLS and of the peer's first SETTINGS
-        self._close_at = 0.0
         self._unread: dict[Stream, tuple[Buffer, int]] = {}  # the waiting bytes of each, since how many ticks
         # Keepalive
         self._active = False

@@ -47,11 +47,7 @@ class GenericHandler:
     """The methods of one service, looked up by path."""
 
     def __init__(self, service: str, method_handlers: Mapping[str, Any]) -> None:
-        self._service = service
         self._handlers = {f"/{service}/{name}": handler for name, handler in method_handlers.items()}
-
-    def service_name(self) -> str:
-        return self._service
 
     def service(self, handler_call_details: Any) -> Any:
         return self._handlers.get(handler_call_details.method)

@@ -25,8 +25,6 @@ class Metrics:
         self.window_stalls = 0  # sends that had to wait for a window; added when a connection ends
         self.too_many_pings = 0
         self.transparent_retries = 0
-        self.messages_received = 0
-        self.messages_sent = 0
 
     @staticmethod
     def count(counts: dict[str, int], key: str, more: int = 1) -> None:

@@ -151,6 +151,3 @@ class Tls:
 
     def peer_certificate(self) -> dict[str, object]:
         return self._object.getpeercert() or {}  # type: ignore[return-value]
-
-    def peer_certificate_der(self) -> bytes | None:
-        return self._object.getpeercert(binary_form=True)

@@ -130,8 +130,6 @@ class ServerEndpoint(CallEndpoint):
                     self.to_acknowledge += len(value)
                 elif ended or owner.receiver is None or not owner.pass_on(value):
                     owner.on_data(value, ended)
-                else:
-                    self.metrics.messages_received += 1
             elif kind == ev.TRAILERS:
                 if owner is not None:
                     owner.on_data(NOTHING, True)

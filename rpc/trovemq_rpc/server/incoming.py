@@ -42,17 +42,13 @@ class Incoming(StreamIntake):
                         details = f"a message of {length} bytes; at most {limit} here"
                         self.refuse(StatusCode.RESOURCE_EXHAUSTED, details)
                         return
-                    endpoint.metrics.messages_received += 1
                     self.message = data[PREFIX_SIZE:]
                     endpoint.request_complete(self)
                     return
         self.feed(data, ended)
 
     def deliver(self, messages: list[Received], ended: bool) -> None:
-        endpoint = self.endpoint
-        method = self.method
-        endpoint.metrics.messages_received += len(messages)
-        if method.begins != ON_HEADERS:
+        if self.method.begins != ON_HEADERS:
             self._deliver_unary(messages, ended)
         else:
             if self.receiver is not None:

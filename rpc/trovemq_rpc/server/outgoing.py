@@ -130,7 +130,6 @@ class Outgoing:
             self.send_headers()
         if self.over:
             return
-        endpoint.metrics.messages_sent += 1
         connection = endpoint.connection
         connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
         if size > OUTPUT_UNCOUNTED or connection.held_back > endpoint.output_held + OUTPUT_UNCOUNTED:
@@ -159,7 +158,7 @@ class Outgoing:
         """All responses of a stream that has sent none yet, and OK: one piece of output where they fit."""
         if self.over:
             return
-        flags, count = 0, 0
+        flags = 0
         framed: list[Buffer] = []
         for message in messages:
             flag, pieces, size = self._frame(message)
@@ -168,14 +167,11 @@ class Outgoing:
                 return
             flags |= flag
             framed += (pack_prefix(flag, size), *pieces)
-            count += 1
         body = b"".join(framed)
-        self._answer(flags, b"", [body], len(body), count)
+        self._answer(flags, b"", [body], len(body))
 
-    def _answer(
-        self: Any, flag: int, prefix: bytes, pieces: Sequence[Buffer], size: int, count: int = 1
-    ) -> None:
-        """The body of `count` messages: a prefix, and pieces of `size` bytes. The call is over."""
+    def _answer(self: Any, flag: int, prefix: bytes, pieces: Sequence[Buffer], size: int) -> None:
+        """The body of one message or of several: a prefix, and pieces of `size` bytes. The call is over."""
         if (self._initial or self._trailing) and (excess := self._metadata_excess()):
             self.finish(StatusCode.RESOURCE_EXHAUSTED, excess)
             return
@@ -184,7 +180,6 @@ class Outgoing:
         if self._trailing:
             trailers = Connection.encode(_trailers(StatusCode.OK, "", self._trailing))
         endpoint = self.endpoint
-        endpoint.metrics.messages_sent += count
         connection = endpoint.connection
         if self.headers_sent or len(pieces) != 1 or len(head) + len(trailers) > HEAD_SIZE_MAX:
             self.send_headers()

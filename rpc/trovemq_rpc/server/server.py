@@ -93,11 +93,6 @@ class Server:
         """Callbacks for methods of a service. Those that are added last win."""
         self.add_registered_method_handlers(service_name, handlers)
 
-    @property
-    def methods(self) -> list[str]:
-        """The paths of all registered methods."""
-        return [method.path for method in self._methods.values()]
-
     def method(self, path: bytes) -> Method | None:
         found = self._methods.get(path)
         if found is not None or not self._generic:

@@ -178,9 +178,3 @@ class MemoryLoop(asyncio.BaseEventLoop):
         for client, server in self.connections:
             client.silent = client.silent or to_server
             server.silent = server.silent or to_client
-
-    def break_connections(self) -> None:
-        """All connections are lost now, with their bytes under way."""
-        for client, _ in self.connections:
-            client.abort()
-        self.connections.clear()
