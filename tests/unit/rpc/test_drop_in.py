@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -13,6 +14,8 @@ import trovemq_rpc as rpc
 from tests.unit.rpc.rpc_ends import ends, until
 
 pytestmark = pytest.mark.asyncio
+
+UNEXPECTED = "Unexpected <class 'ValueError'>: planted"
 
 
 async def test_generated_code_of_grpcio_serves_and_calls() -> None:
@@ -82,6 +85,92 @@ async def test_credentials_of_a_call_are_refused_for_each_kind(kind: str) -> Non
         with pytest.raises(NotImplementedError, match="send the token as metadata"):
             method(iter([b"x"]), credentials=credentials)
         assert both.server.metrics.calls_started == 0
+
+
+async def _returns_with_a_code(_request: bytes, context: Any) -> bytes:
+    context.set_code(grpc.StatusCode.DATA_LOSS)
+    context.set_details("set")
+    return b"not sent"
+
+
+async def _raises_after_a_code(_request: bytes, context: Any) -> bytes:
+    context.set_code(grpc.StatusCode.OUT_OF_RANGE)
+    raise ValueError("planted")
+
+
+async def _aborts_with_a_status(_request: bytes, context: Any) -> bytes:
+    status = SimpleNamespace(code=grpc.StatusCode.ABORTED, details="whole", trailing_metadata=(("k", "v"),))
+    await context.abort_with_status(status)
+    return b""
+
+
+def _returns_from_a_thread(_request: bytes, context: Any) -> bytes:
+    context.set_code(grpc.StatusCode.NOT_FOUND)
+    return b"not sent"
+
+
+@pytest.mark.parametrize(
+    ("handler", "ending"),
+    [
+        (_returns_with_a_code, (grpc.StatusCode.DATA_LOSS, "set", ())),
+        (
+            _raises_after_a_code,
+            (grpc.StatusCode.OUT_OF_RANGE, UNEXPECTED, ()),
+        ),
+        (_aborts_with_a_status, (grpc.StatusCode.ABORTED, "whole", (("k", "v"),))),
+        (_returns_from_a_thread, (grpc.StatusCode.NOT_FOUND, "", ())),
+    ],
+)
+@pytest.mark.parametrize("make_server", [rpc.server, grpc.aio.server])
+async def test_a_handlers_status_is_the_same_on_grpcios_server(
+    make_server: Any, handler: Any, ending: tuple[Any, ...]
+) -> None:
+    server = make_server()
+    handlers = {"Call": grpc.unary_unary_rpc_method_handler(handler)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.A", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with rpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await channel.unary_unary("/a.A/Call")(b"x")
+        error = failed.value
+        assert (error.code(), error.details(), tuple(error.trailing_metadata())) == ending
+    await server.stop(None)
+
+
+async def test_generated_methods_that_nobody_wrote_are_unimplemented() -> None:
+    """Generated base classes have plain functions for them, which raise."""
+
+    def prepare(server: rpc.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(health_pb2_grpc.HealthServicer(), server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection_pb2_grpc.ServerReflectionServicer(), server
+        )
+
+    request = health_pb2.HealthCheckRequest(service="ours")
+    async with ends(prepare=prepare) as both:
+        health_stub = health_pb2_grpc.HealthStub(both.channel)
+        reflection_stub = reflection_pb2_grpc.ServerReflectionStub(both.channel)
+        for call in (
+            health_stub.Check(request),
+            health_stub.Watch(request),
+            reflection_stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest()])),
+        ):
+            assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert await call.details() == "Method not implemented!"
+
+
+async def test_a_channels_states_follow_each_other_as_grpcs() -> None:
+    async with ends() as both:
+        channel = rpc.insecure_channel(f"127.0.0.1:{both.port}")
+        seen = [channel.get_state()]
+        assert channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.IDLE
+        while seen[-1] != grpc.ChannelConnectivity.READY:
+            await channel.wait_for_state_change(seen[-1])
+            seen.append(channel.get_state())
+        await channel.close()
+        assert [state.name for state in seen] == ["IDLE", "CONNECTING", "READY"]
+        assert channel.get_state() == grpc.ChannelConnectivity.SHUTDOWN
 
 
 async def test_grpcios_channel_calls_our_server() -> None:
