@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -107,14 +106,10 @@ async def check_growth_again(broker: FuzzedBroker, name: str) -> None:
     good reason (a table grows, a lease begins), another one does not; an object that is never returned is
     left by every pass, in each of some attempts."""
     calls = list(broker.latest_of(name))[-AGAIN:] * TIMES_OF.get(name, 1)
-    gc.freeze()  # existing objects are not searched each time
-    try:
-        for settle_s in SETTLE_S_OF.get(name, SETTLE_S):
-            left = await left_by_passes(broker, name, calls, settle_s)
-            if median(left) <= LEFT_AGAIN_MAX_OF.get(name, LEFT_AGAIN_MAX):
-                return
-    finally:
-        gc.unfreeze()
+    for settle_s in SETTLE_S_OF.get(name, SETTLE_S):
+        left = await left_by_passes(broker, name, calls, settle_s)
+        if median(left) <= LEFT_AGAIN_MAX_OF.get(name, LEFT_AGAIN_MAX):
+            return
     raise AssertionError(f"{left} blocks a call are left")
 
 
