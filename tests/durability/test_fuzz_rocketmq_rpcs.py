@@ -33,7 +33,8 @@ INPUTS = 2_000 if SOAK else 150  # of one trial
 TRIALS = 10
 WARM_UP = 400  # of a soak's inputs, until everything that is loaded at the first use is there
 AGAIN = 24
-TIMES_OF = {"trovemq.rocketmq.v2.MessagingService.ReceiveMessage": 5}
+RECEIVE = "trovemq.rocketmq.v2.MessagingService.ReceiveMessage"
+TIMES_OF = {RECEIVE: 5}
 """How often a pass makes the calls. Its blocks vary by a dozen, of leases and groups that end: of 24 calls
 half a block each, which hid an object that each of them left."""
 TICK_S = 0.05
@@ -61,7 +62,7 @@ SETTLE_S = (1, *(GROWTH_SETTLE_S,) * 5)
 """So long the broker's own work continues after a pass, in each attempt. Most need one: what tables and
 caches take until they are full becomes less from attempt to attempt."""
 SETTLE_S_OF = {
-    "trovemq.rocketmq.v2.MessagingService.ReceiveMessage": (241,) * 3,
+    RECEIVE: (241,) * 3,
     "trovemq.v1.MessageService.Append": (61,) * 5,
     "trovemq.v1.MessageService.Fetch": (61,) * 5,
     "trovemq.v1.TransactionService.Transact": (61,) * 5,
@@ -69,7 +70,14 @@ SETTLE_S_OF = {
 }
 """Of calls that leave leases, or timers of their own."""
 METHODS = sorted(methods_of(ROCKETMQ))
-LIMITS: dict[str, Any] = {"clients_max": 40, "timers_max": 400, "transactions_max": 100, "in_flight_max": 200}
+LIMITS: dict[str, Any] = {
+    "clients_max": 40,
+    "timers_max": 400,
+    "transactions_max": 100,
+    "in_flight_max": 200,
+}
+LIMITS_OF: dict[str, dict[str, Any]] = {RECEIVE: {"receive_poll_min_ms": 5_000}}
+"""Of other calls 0: each receive of the feeding that finds nothing would wait for that time."""
 
 
 @contextmanager
@@ -87,7 +95,8 @@ async def fuzz(
 ) -> FuzzedBroker:
     """A whole trial; `power_cut` gives the bytes then on the disk."""
     with in_process(), limited():
-        broker = FuzzedBroker(files, small_broker_settings(**LIMITS), source)
+        limits = {"receive_poll_min_ms": 0, **LIMITS, **LIMITS_OF.get(name, {})}
+        broker = FuzzedBroker(files, small_broker_settings(**limits), source)
         with faults_seen(broker.calls):
             async with broker.working():
                 if SOAK:
