@@ -23,6 +23,7 @@ from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_daemon.tls import TlsIdentity
 from trovemq_daemon.transport_budget import TransportBudget
+from trovemq_proto.channels import TRANSPORT_DEFAULT
 from trovemq_rpc.options import ConnectionCount
 
 AccessCheck: TypeAlias = Callable[[str, Any], Any]
@@ -38,7 +39,7 @@ own bounds."""
 class GrpcLimits:
     """Limits of one server, and its transport. Sizes in bytes, times in milliseconds."""
 
-    transport: GrpcTransport = "grpcio"
+    transport: GrpcTransport = TRANSPORT_DEFAULT
     receive_size_max: int = 4_194_304  # one request message
     send_size_max: int = 67_108_864  # one reply message
     concurrent_streams_max: int = 1_000  # calls and streams open at once on one connection

@@ -125,11 +125,11 @@ async def test_a_client_that_verifies_nothing_speaks_http2(identity: TlsIdentity
 
 @pytest.mark.asyncio
 async def test_a_port_that_is_taken_is_refused(identity: TlsIdentity) -> None:
-    server = new_server()
-    taken = server.bind(LOOPBACK)
-    with pytest.raises(AddressInUseError, match="in use"):
-        server.bind_tls(taken, identity)
-    await server.stop(0)
+    other = new_server()
+    async with served(identity) as (taken, _):
+        with pytest.raises(AddressInUseError, match="in use"):
+            other.bind_tls(taken, identity)
+    await other.stop(0)
 
 
 def test_a_development_certificate_names_the_hosts_and_holds_for_a_year() -> None:
