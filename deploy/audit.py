@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-LOCKS: Final = ("requirements.lock", "requirements-dev.lock")
+LOCKS: Final = ("locks/run.txt", "locks/dev.txt")
 NAMED_MAX: Final = 8
 COMMAND: Final = (
     *(sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off"),

@@ -1,7 +1,7 @@
 """The bill of materials, in CycloneDX 1.6, made of the lock files alone: `make sbom`.
 
 One component for each pinned distribution, with every hash that may be installed. Broker, nameserver, SDK and
-command line run on those of requirements.lock (scope "required"); those that only building, testing, pages,
+command line run on those of locks/run.txt (scope "required"); those that only building, testing, pages,
 demo or pipeline need are "excluded". Nothing is asked of a network, and the same lock files give the same
 bytes.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-RUNTIME: Final = "requirements.lock"
+RUNTIME: Final = "locks/run.txt"
 PROJECTS: Final = ("proto", "store", "rpc", "clients/python", "pipeline")
 NAMESPACE: Final = uuid.UUID("6d8e5a9c-2f04-5c0b-9f61-0c0a4ce51f7e")
 
@@ -74,13 +74,13 @@ def pins_of(text: str) -> Iterator[Pin]:
 def read_pins(root: Path) -> list[Pin]:
     """Of every lock file, by name and version; one that several lock is one, and is there for all of them."""
     pins: dict[tuple[str, str], Pin] = {}
-    locks = sorted(root.glob("requirements*.lock"), key=lambda path: (path.name != RUNTIME, path.name))
-    for lock in locks:
-        for pin in pins_of(lock.read_text(encoding="utf-8")):
+    locks = [f"locks/{path.name}" for path in root.glob("locks/*.txt")]
+    for lock in sorted(locks, key=lambda name: (name != RUNTIME, name)):
+        for pin in pins_of((root / lock).read_text(encoding="utf-8")):
             known = pins.setdefault((pin.name, pin.version), pin)
             known.hashes |= pin.hashes
             known.markers &= pin.markers  # one lock file that installs it everywhere is enough
-            known.locks.append(lock.name)
+            known.locks.append(lock)
     return [pin for _, pin in sorted(pins.items())]
 
 

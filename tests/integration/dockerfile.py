@@ -102,6 +102,8 @@ class Build:
             for source in sources:
                 shutil.copytree(origin.path(source), stage.path(target), symlinks=True)
             return
+        if target.endswith("/"):
+            stage.path(target).mkdir(parents=True, exist_ok=True)
         for path in (self._context / name for name in sources):
             if path.is_dir():
                 shutil.copytree(path, stage.path(target), ignore=_IGNORED, dirs_exist_ok=True)

@@ -11,7 +11,7 @@ import pytest
 from deploy.sbom import bill, pins_of
 
 ROOT = Path(__file__).resolve().parents[3]
-LOCKS = sorted(ROOT.glob("requirements*.lock"))
+LOCKS = sorted(ROOT.glob("locks/*.txt"))
 
 
 def test_every_pinned_distribution_is_there_with_its_hashes() -> None:
@@ -26,7 +26,7 @@ def test_every_pinned_distribution_is_there_with_its_hashes() -> None:
             component = by_purl[f"pkg:pypi/{name}@{version}"]
             hashes = {one["content"] for one in component["hashes"]}
             assert set(re.findall(r"sha256:(\w+)", entry)) <= hashes
-            assert lock.name in {one["value"] for one in component["properties"]}
+            assert f"locks/{lock.name}" in {one["value"] for one in component["properties"]}
 
 
 def test_what_daemons_and_clients_run_on_is_required_and_the_rest_is_not() -> None:
