@@ -124,11 +124,11 @@ test-random: setup ## Every test in random order (SEED=n)
 	@WHOLE=1 $(PYTEST) -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
 
 .PHONY: repeat
-repeat: setup ## 20 runs in random order, continues where it stopped (ARGS="--runs 5"); writes docs/repeat.md
+repeat: setup ## 20 runs in random order, continues where it stopped (ARGS="--runs 5"); writes docs/reports/repeat.md
 	@$(RUN) -m tests.support.repeat $(ARGS)
 
 .PHONY: durations
-durations: setup ## Record how long the tests of the last `make test` took: docs/tests.md, tests/durations.json
+durations: setup ## Record how long the tests of the last `make test` took: docs/reports/tests.md, tests/durations.json
 	@$(RUN) -m tests.support.durations
 
 .PHONY: quick
@@ -141,12 +141,12 @@ test-pythons: setup ## The fast tests on each Python from 3.11 to 3.14 of this m
 	@$(RUN) -m tools.pythons $(ARGS)
 
 .PHONY: soak
-soak: setup ## Every trial of durability, all flights, each Python; about an hour; writes docs/soak.md
+soak: setup ## Every trial of durability, all flights, each Python; about an hour; writes docs/reports/soak.md
 	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit tests/world
 	@$(MAKE) test-pythons
 
 .PHONY: soak-rpc
-soak-rpc: setup ## The gRPC transport's part of soak, some minutes; writes docs/soak-rpc.md
+soak-rpc: setup ## The gRPC transport's part of soak, some minutes; writes docs/reports/soak-rpc.md
 	@SOAK=1 SOAK_NAME=soak-rpc $(PYTEST) --timeout 3600 tests/unit/rpc
 
 .PHONY: test-pipeline-long
@@ -158,7 +158,7 @@ conformance: setup ## The official RocketMQ 5 clients against a broker (ARGS="py
 	@$(RUN) -m tests.conformance.run $(ARGS)
 
 .PHONY: interop-grpc
-interop-grpc: setup ## gRPC's interoperability cases and h2spec with our transport; writes docs/rpc-interop.md
+interop-grpc: setup ## gRPC's interoperability cases and h2spec with our transport; writes docs/reports/rpc-interop.md
 	@$(RUN) -m tests.interop_grpc.run $(ARGS)
 
 # --- checks -----------------------------------------------------------------------------------------

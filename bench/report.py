@@ -17,9 +17,9 @@ from rich.table import Table
 
 PAGE_HEAD = (
     "# Benchmarks\n\n"
-    "Written by `make bench ARGS='--markdown docs/benchmarks.md'`: each section is one run, client and\n"
-    "broker on the same processors. On a machine that others use as well, compare only figures of the\n"
-    "same run.\n"
+    "Written by `make bench ARGS='--markdown docs/reports/benchmarks.md'`: each section is one run,\n"
+    "client and broker on the same processors. On a machine that others use as well, compare only figures\n"
+    "of the same run.\n"
 )
 
 

@@ -1,4 +1,4 @@
-"""Old faults of docs/track-record.md that one text brings back."""
+"""Old faults of docs/reports/track-record.md that one text brings back."""
 
 from __future__ import annotations
 

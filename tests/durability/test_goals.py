@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.trials import GOALS
 
-PAGE = Path(__file__).parents[2] / "docs" / "tests.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reports" / "tests.md"
 
 
 def test_the_page_says_how_much_of_each_goal_is_run() -> None:

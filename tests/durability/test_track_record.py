@@ -1,4 +1,4 @@
-"""Old faults found again: docs/track-record.md, each with its fix reverted (planted.py)."""
+"""Old faults found again: docs/reports/track-record.md, each with its fix reverted (planted.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.durability.old_faults import FAULTS
 from tests.durability.planted import ROOT, Planted, Planting, find
 from tests.support.trials import SOAK, Trials
 
-PAGE: Final = (ROOT / "docs" / "track-record.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "docs" / "reports" / "track-record.md").read_text(encoding="utf-8")
 
 
 def test_each_mend_is_in_the_code() -> None:

@@ -1,6 +1,6 @@
 """Runs gRPC's interoperability cases between our package and the others, and h2spec against our server.
 
-    make interop-grpc                      everything; writes docs/rpc-interop.md
+    make interop-grpc                      everything; writes docs/reports/rpc-interop.md
     make interop-grpc ARGS="grpc-go"       one peer; writes nothing
 
 Peers: grpcio, and grpc-go and grpc-java where Go, and Java with Maven, are installed. The exit code is 0 when
@@ -32,7 +32,7 @@ from tests.interop_grpc.peers import (
 )
 from tests.interop_grpc.programs.cases import CASES
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "rpc-interop.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reports" / "rpc-interop.md"
 NATIVE: Final = Python("native")
 PEERS: Final[dict[str, Peer]] = {"grpcio": Python("grpcio"), "grpc-go": Go(), "grpc-java": Java()}
 

@@ -1,10 +1,10 @@
-"""How long each test took: recorded in every run, shown in docs/tests.md, and bounded by a budget a file.
+"""How long each test took: recorded in every run, shown in docs/reports/tests.md, bounded by a budget a file.
 
 A run of pytest writes build/durations.json: seconds of set-up, call and teardown together, by test,
 slowest first; and the processor's seconds of the same, without those of daemons, whose parent is a fork
 server. `make durations` makes the last whole run the recorded one: tests/durations.json (seconds by file) and
-the section of docs/tests.md. tests/unit/project/test_durations.py holds the recorded run within the budgets,
-so that a check never depends on how busy a machine is.
+the section of docs/reports/tests.md. tests/unit/project/test_durations.py holds the recorded run within the
+budgets, so that a check never depends on how busy a machine is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[2]
 RUN_PATH: Final = Path("build/durations.json")
 RECORD_PATH: Final = Path("tests/durations.json")
-PAGE_PATH: Final = Path("docs/tests.md")
+PAGE_PATH: Final = Path("docs/reports/tests.md")
 BEGIN: Final = "<!-- durations: begin -->"
 END: Final = "<!-- durations: end -->"
 
@@ -141,7 +141,7 @@ def over_budget(files: Mapping[str, float]) -> list[str]:
 
 
 def page(run: Mapping[str, Any]) -> str:
-    """The section of docs/tests.md."""
+    """The section of docs/reports/tests.md."""
     tests: dict[str, float] = run["tests"]
     folders = folders_of(files_of(tests))
     processor = folders_of(files_of(run["processor"]))

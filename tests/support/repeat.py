@@ -1,9 +1,9 @@
 """The whole suite many times, in random order: `python -m tests.support.repeat` (`make repeat`).
 
 Run n has seed n, which orders modules and tests (pytest-randomly); every second run has two busy loops
-beside it. Each result is added to tests/repeat.jsonl at once, and docs/repeat.md is written from it. A later
-call continues: it does the runs that are missing, and those that failed, again. So the runs may spread over
-days and commits; each row names its own. Exit code 1: some run had a failure.
+beside it. Each result is added to tests/repeat.jsonl at once, and docs/reports/repeat.md is written from it.
+A later call continues: it does the runs that are missing, and those that failed, again. So the runs may
+spread over days and commits; each row names its own. Exit code 1: some run had a failure.
 
     --runs 20        how many
     --first 1        the seed of the first
@@ -29,7 +29,7 @@ from typing import Any, Final
 
 LEDGER: Final = Path("tests/repeat.jsonl")
 LOGS: Final = Path("build")
-PAGE: Final = Path("docs/repeat.md")
+PAGE: Final = Path("docs/reports/repeat.md")
 BUSY_LOOPS: Final = 2
 RUN_S_MAX: Final = 3600
 _COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped)")

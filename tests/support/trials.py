@@ -4,11 +4,11 @@ A trial is one kill, one crash state, one flipped bit, one hostile input: number
 alone. By default a test runs a fixed part of its trials, at least as many as GOALS; the environment chooses
 others:
 
-    SOAK=1        all of them (`make soak`, which also writes the counts into docs/soak.md)
+    SOAK=1        all of them (`make soak`, which also writes the counts into docs/reports/soak.md)
     TRIAL=n       that one alone: as the note of a failure says
     WHOLE=1       the run has every test (`make test` and `make soak` say so): a goal of which less than its
                   part was run is then an error
-    SOAK_NAME=n   the run is `make n` and writes docs/n.md: a soak of some tests alone
+    SOAK_NAME=n   the run is `make n` and writes docs/reports/n.md: a soak of some tests alone
 
 Each test counts its trials under a goal of GOALS; the counts are printed at the end of pytest's output.
 """
@@ -33,7 +33,7 @@ SOAK: Final = os.environ.get("SOAK") == "1"
 ONLY: Final = int(os.environ["TRIAL"]) if "TRIAL" in os.environ else None
 WHOLE: Final = os.environ.get("WHOLE") == "1"
 NAME: Final = os.environ.get("SOAK_NAME", "soak")
-RESULT_PATH: Final = Path(f"docs/{NAME}.md")
+RESULT_PATH: Final = Path(f"docs/reports/{NAME}.md")
 _PROPERTY: Final = "trials"
 _SKIPPED: Final = "skipped"
 
@@ -235,7 +235,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _page(rows: list[tuple[str, str, str, str, str]]) -> str:
-    """docs/soak.md."""
+    """docs/reports/soak.md."""
     linux, python = platform.release().partition("-")[0], platform.python_version()
     lines = [
         "# The last soak" + (" of the gRPC transport" if NAME == "soak-rpc" else ""),

@@ -1,4 +1,4 @@
-"""The recorded run of all tests keeps its budgets, and docs/tests.md shows it."""
+"""The recorded run of all tests keeps its budgets, and docs/reports/tests.md shows it."""
 
 from __future__ import annotations
 

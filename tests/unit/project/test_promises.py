@@ -1,4 +1,4 @@
-"""docs/tests.md names tests that exist, and every row of it names one."""
+"""docs/reports/tests.md names tests that exist, and every row of it names one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.durations import BEGIN
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "tests.md").read_text(encoding="utf-8").partition(BEGIN)[0]
+PAGE = (ROOT / "docs" / "reports" / "tests.md").read_text(encoding="utf-8").partition(BEGIN)[0]
 ROWS = [line for line in PAGE.splitlines() if re.match(r"\| (?!Promise|Setting)", line)]
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", PAGE)))
 

@@ -55,7 +55,7 @@ numbers only fall."""
 
 EXCEPTIONS = {
     # faults under the names of their time
-    "docs/track-record.md", "tests/durability/old_faults.py", "tests/durability/client_faults.py",
+    "docs/reports/track-record.md", "tests/durability/old_faults.py", "tests/durability/client_faults.py",
     "tests/unit/project/test_words.py",
 }  # fmt: skip
 
