@@ -197,6 +197,10 @@ docs: setup ## Generate the pages of reference, dashboards and alert rules
 	@$(RUN) docs/generate.py
 	@$(RUN) -m deploy.monitoring
 
+.PHONY: news
+news: setup ## Collect the fragments in news/ into CHANGELOG.md (VERSION=0.2.0); without VERSION it prints them
+	@$(RUN) -m towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
+
 .PHONY: format
 format: setup ## Format the code and sort the imports
 	@$(RUN) -m ruff check --select I --fix --quiet .
