@@ -221,6 +221,11 @@ $(STAMP_DOCS): $(STAMP) locks/docs.txt
 	@$(UV) pip install --quiet --python $(RUN) --require-hashes -r locks/docs.txt
 	@touch $@
 
+.PHONY: wheels
+wheels: setup ## Build the wheel of each distribution: dist/
+	@for project in $(dir $(PROJECTS)); do \
+	  (cd $$project && $(CURDIR)/$(RUN) -m hatchling build -t wheel -d $(CURDIR)/dist); done
+
 .PHONY: sbom
 sbom: setup ## The bill of materials in CycloneDX, of the lock files: build/sbom.cdx.json
 	@$(RUN) -m deploy.sbom build/sbom.cdx.json

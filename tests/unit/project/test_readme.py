@@ -20,6 +20,7 @@ PAGES = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "RELEASING.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 ]
 
@@ -110,7 +111,8 @@ def test_the_first_pages_are_short() -> None:
 
 def test_the_commands_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", page("Makefile"), flags=re.MULTILINE))
-    used = set(re.findall(r"`?make ([a-z-]+)\b[^\n]*(?:`|#)", page("README.md") + page("CONTRIBUTING.md")))
+    pages = "".join(map(page, ("README.md", "CONTRIBUTING.md", "RELEASING.md")))
+    used = set(re.findall(r"`?make ([a-z-]+)\b[^\n]*(?:`|#)", pages))
     assert {"run", "test"} <= used
     assert used <= targets
 
