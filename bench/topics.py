@@ -89,10 +89,11 @@ async def _watch(broker: BrokerProcess) -> None:
     """The routes of all topics, as a nameserver's clients may watch them."""
     import grpc
 
-    from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+    from tests.support.stubs import ROUTES, stub_of
+    from trovemq_proto.v1 import route_pb2
 
     async with grpc.aio.insecure_channel(broker.address) as channel:
-        async for _ in route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(route_pb2.WatchRoutesRequest()):
+        async for _ in stub_of(ROUTES, channel).WatchRoutes(route_pb2.WatchRoutesRequest()):
             pass
 
 

@@ -28,6 +28,7 @@ import grpc
 from nameserver.users import KnownUsers, read_users
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.file_watch import FileWatch
+from trovemq_daemon.grpc_services import method_handler
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.peers import peer_of_call
@@ -42,8 +43,8 @@ from trovemq_proto.v1 import route_pb2, security_pb2
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-SECURITY_SERVICE: Final = "trovemq.v1.SecurityService"
-_OPEN: Final = (f"/{SECURITY_SERVICE}/Authenticate", "/grpc.health.v1.Health/")
+_SECURITY: Final = security_pb2.DESCRIPTOR.services_by_name["SecurityService"]
+_OPEN: Final = (f"/{_SECURITY.full_name}/Authenticate", "/grpc.health.v1.Health/")
 _KEY_SIZE: Final = 32
 
 
@@ -82,12 +83,8 @@ class NameserverAccess:
     # --- handshakes -----------------------------------------------------------------------------------
     def add_to(self, server: Any) -> None:
         """Adds the service of handshakes; a nameserver does not administer users."""
-        handler = grpc.unary_unary_rpc_method_handler(
-            self._authenticate,
-            request_deserializer=security_pb2.AuthenticateRequest.FromString,
-            response_serializer=security_pb2.AuthenticateReply.SerializeToString,
-        )
-        server.add_registered_method_handlers(SECURITY_SERVICE, {"Authenticate": handler})
+        handler = method_handler(_SECURITY.methods_by_name["Authenticate"], self._authenticate)
+        server.add_registered_method_handlers(_SECURITY.full_name, {"Authenticate": handler})
 
     async def _authenticate(
         self, request: security_pb2.AuthenticateRequest, context: Context

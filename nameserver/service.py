@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing
 from typing import Any, Final
 
-import grpc
-from grpc.aio import ServicerContext
+from grpc.aio import Server, ServicerContext
 
 from nameserver.replies import ClusterReplies
 from nameserver.routes import (
@@ -21,6 +20,7 @@ from nameserver.routes import (
     checked_topics,
 )
 from nameserver.wire import broker_from_wire, route_to_wire, topics_from_wire
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.request_bounds import BoundedReader
@@ -37,8 +37,8 @@ EXPIRY_INTERVAL_MS: Final = 100
 TOPICS_ASKED_MAX: Final = 1_024
 HEARTBEAT_PARTS: Final = 64
 """The most parts of a heartbeat beside its topics."""
-ROUTE_SERVICE: Final = "trovemq.v1.RouteService"
-REGISTRATION_SERVICE: Final = "trovemq.v1.RegistrationService"
+ROUTE_SERVICE: Final = route_pb2.DESCRIPTOR.services_by_name["RouteService"]
+REGISTRATION_SERVICE: Final = route_pb2.DESCRIPTOR.services_by_name["RegistrationService"]
 
 
 class Registry:
@@ -95,26 +95,8 @@ class RouteService:
         self._name = name
         self._version = version
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        handlers = {
-            "GetServerInfo": grpc.unary_unary_rpc_method_handler(
-                self.get_server_info,
-                request_deserializer=route_pb2.GetServerInfoRequest.FromString,
-                response_serializer=route_pb2.ServerInfo.SerializeToString,
-            ),
-            "GetRoute": grpc.unary_unary_rpc_method_handler(
-                self.get_route,
-                request_deserializer=route_pb2.GetRouteRequest.FromString,
-                response_serializer=route_pb2.RouteReply.SerializeToString,
-            ),
-            "GetCluster": grpc.unary_unary_rpc_method_handler(
-                self.get_cluster, request_deserializer=route_pb2.GetClusterRequest.FromString
-            ),
-            "WatchRoutes": grpc.unary_stream_rpc_method_handler(
-                self.watch_routes, request_deserializer=route_pb2.WatchRoutesRequest.FromString
-            ),
-        }
-        server.add_registered_method_handlers(ROUTE_SERVICE, handlers)
+    def add_to(self, server: Server) -> None:
+        add_service(server, ROUTE_SERVICE, self)
 
     async def get_server_info(
         self, request: route_pb2.GetServerInfoRequest, context: ServicerContext[Any, Any]
@@ -181,18 +163,14 @@ class RegistrationService:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def add_to(self, server: grpc.aio.Server) -> None:
+    def add_to(self, server: Server) -> None:
         topics_max = self._registry.limits.topics_per_broker_max
-        register = grpc.stream_stream_rpc_method_handler(
-            self.register,
-            request_deserializer=BoundedReader(
-                route_pb2.Heartbeat,
-                topics_max + HEARTBEAT_PARTS,
-                f"; this nameserver's topics_per_broker_max is {topics_max}",
-            ),
-            response_serializer=route_pb2.HeartbeatReply.SerializeToString,
+        reader = BoundedReader(
+            route_pb2.Heartbeat,
+            topics_max + HEARTBEAT_PARTS,
+            f"; this nameserver's topics_per_broker_max is {topics_max}",
         )
-        server.add_registered_method_handlers(REGISTRATION_SERVICE, {"Register": register})
+        add_service(server, REGISTRATION_SERVICE, self, {"Register": reader})
 
     async def register(
         self, request_iterator: AsyncIterator[route_pb2.Heartbeat], context: ServicerContext[Any, Any]

@@ -66,7 +66,7 @@ class GrpcLimits:
 
 
 class GuardedServices:
-    """The target of `add_…Servicer_to_server`: each handler gets its guard, once. It collects the names of
+    """The server to which services are added: each handler gets its guard, once. It collects the names of
     the added services, so that they are listed nowhere else."""
 
     def __init__(
@@ -85,7 +85,8 @@ class GuardedServices:
         self.names: set[str] = set()
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[object]) -> None:
-        """Generated code registers the same handlers by `add_registered_method_handlers`."""
+        """The generated code of health checking and reflection registers the same handlers by
+        `add_registered_method_handlers`."""
 
     def add_registered_method_handlers(
         self,
@@ -112,8 +113,8 @@ class GuardedServices:
 class GrpcServer:
     """A gRPC server, before and after it listens.
 
-    Order of use: `add_…Servicer_to_server(servicer, it.server)` for each service, `bind()` and `bind_tls()`,
-    `start()`, `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
+    Order of use: `add_service(it.server, …)` for each service, `bind()` and `bind_tls()`, `start()`,
+    `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
     """
 
     def __init__(

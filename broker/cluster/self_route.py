@@ -1,4 +1,3 @@
-# ruff: noqa: N802  the methods have the names of their RPCs
 """RouteService of a broker, with routes to itself only, so that a client needs no nameserver to use one
 broker."""
 
@@ -8,14 +7,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from grpc.aio import ServicerContext
+from grpc.aio import Server, ServicerContext
 
 from broker.cluster.view import BrokerView, TopicSummary, broker_info, spacing_s, topic_routes
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.watchers import Watchers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import route_pb2
+
+SERVICE: Final = route_pb2.DESCRIPTOR.services_by_name["RouteService"]
 
 _Fields = tuple[tuple[bool, bool], list[tuple[str, int, str]]]
 
@@ -25,7 +27,7 @@ TOPICS_OF_STEP: Final = 1_000
 """Topics that are written into a reply before other requests run."""
 
 
-class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
+class SelfRouteService:
     """Answers as a nameserver that knows this broker only; `version` is the topics' data version."""
 
     def __init__(
@@ -41,11 +43,14 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         self._watchers = Watchers(watchers_max)
         view.add_change_listener(self._watchers.notify)
 
+    def add_to(self, server: Server) -> None:
+        add_service(server, SERVICE, self)
+
     def close(self) -> None:
         """Ends the watchers' streams; call before the server is stopped."""
         self._watchers.close()
 
-    async def GetServerInfo(
+    async def get_server_info(
         self, request: route_pb2.GetServerInfoRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ServerInfo:
         description = self._view.description()
@@ -56,7 +61,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
             now=self._clock_ms(),
         )
 
-    async def GetRoute(
+    async def get_route(
         self, request: route_pb2.GetRouteRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.RouteReply:
         if not request.topic:
@@ -64,12 +69,12 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
         reply = await self._reply(self._topics([request.topic]))
         return route_pb2.RouteReply(brokers=reply.brokers)
 
-    async def GetCluster(
+    async def get_cluster(
         self, request: route_pb2.GetClusterRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ClusterReply:
         return await self._reply(self._view.topics(), always=True)
 
-    async def WatchRoutes(
+    async def watch_routes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[route_pb2.ClusterReply]:
         """The present state, and after each change the latest one: of the requested topics their whole state,

@@ -38,17 +38,6 @@ from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import (
-    admin_pb2_grpc,
-    biography_pb2_grpc,
-    broker_pb2_grpc,
-    group_pb2_grpc,
-    query_pb2_grpc,
-    route_pb2_grpc,
-    search_pb2_grpc,
-    security_pb2_grpc,
-    store_pb2_grpc,
-)
 from trovemq_store.engine.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -204,19 +193,12 @@ class BrokerServices:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         parts = self.parts
-        parts.messages.add_to(server)
-        parts.transactions.add_to(server)
-        self.rocketmq.add_to(server)
-        self.consumers.add_to(server)
-        query_pb2_grpc.add_QueryServiceServicer_to_server(parts.queries, server)
-        search_pb2_grpc.add_SearchServiceServicer_to_server(parts.searches, server)
-        store_pb2_grpc.add_StoreServiceServicer_to_server(parts.store_service, server)
-        broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._broker, server)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
-        group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
-        security_pb2_grpc.add_SecurityServiceServicer_to_server(self._users, server)
-        biography_pb2_grpc.add_BiographyServiceServicer_to_server(self._tracks, server)
-        route_pb2_grpc.add_RouteServiceServicer_to_server(self._route, server)
+        for service in (
+            *(parts.messages, parts.transactions, parts.queries, parts.searches, parts.store_service),
+            *(self.rocketmq, self.consumers, self._broker, self._admin, self._groups, self._users),
+            *(self._tracks, self._route),
+        ):
+            service.add_to(server)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """The background tasks by name; they run until they are cancelled."""

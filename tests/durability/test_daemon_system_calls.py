@@ -27,10 +27,11 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.rocketmq_client import RawClient, create_topics
+from tests.support.stubs import QUERIES, stub_of
 from tests.support.trials import SOAK, Trials
 from trovemq_daemon.lifecycle import ExitCode
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import query_pb2, query_pb2_grpc
+from trovemq_proto.v1 import query_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +158,7 @@ def send_all(client: RawClient, acknowledged: list[bytes], begin: int, count: in
 
 def check_all(address: str, acknowledged: list[bytes]) -> None:
     with grpc.insecure_channel(address) as channel:
-        queries = query_pb2_grpc.QueryServiceStub(channel)
+        queries = stub_of(QUERIES, channel)
         found = b""
         for offset in range(len(acknowledged) + SENDS):
             place = {"topic": "orders", "queue_id": 0, "queue_offset": offset}
@@ -284,7 +285,7 @@ def test_a_segment_cut_under_a_running_daemon_costs_its_own_messages_alone(tmp_p
             served = 0
             refusals: list[str] = []
             with grpc.insecure_channel(broker.address) as channel:
-                queries = query_pb2_grpc.QueryServiceStub(channel)
+                queries = stub_of(QUERIES, channel)
                 for offset in range(20):
                     place = {"topic": "orders", "queue_id": 0, "queue_offset": offset}
                     request = query_pb2.GetMessageRequest(location=place)

@@ -19,9 +19,10 @@ import pytest
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.rocketmq_client import RawClient, create_topics
 from tests.support.small_disks import WHAT, fill_up, small_disk
+from tests.support.stubs import ADMIN, QUERIES, stub_of
 from tests.support.trials import Trials
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, query_pb2, query_pb2_grpc
+from trovemq_proto.v1 import admin_pb2, query_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ class Trial:
 
     def check_all(self, address: str) -> None:
         with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
-            queries = query_pb2_grpc.QueryServiceStub(channel)
+            queries = stub_of(QUERIES, channel)
             for offset, body in enumerate(self.sent):
                 place = {"topic": "orders", "queue_id": 0, "queue_offset": offset}
                 reply = queries.GetMessage(query_pb2.GetMessageRequest(location=place), timeout=WAIT_S_MAX)
@@ -107,7 +108,7 @@ def consume(client: RawClient, count: int) -> None:
 
 def commit_offsets(address: str, begin: int) -> None:
     with grpc.insecure_channel(address) as channel:
-        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        admin = stub_of(ADMIN, channel)
         for offset in range(begin, begin + 8):
             request = admin_pb2.CommitOffsetRequest(
                 group="audit", topic="orders", queue_id=0, offset=offset % 3

@@ -6,22 +6,25 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, get_args
 
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf.descriptor import MethodDescriptor
 
 import trovemq
 from tests.durability.raw_http2 import RawCall
 from tests.support.broker_process import BrokerProcess, Stubs, error_of, refused
 from tests.support.rocketmq_client import RawClient
+from tests.support.services_here import NATIVE, ROCKETMQ, methods_of, path_of
+from tests.support.stubs import ADMIN, stub_of
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, message_pb2
+from trovemq_proto.v1 import admin_pb2, message_pb2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -91,6 +94,33 @@ async def test_a_client_of_rocketmq_sends_and_receives(broker: BrokerProcess, st
     await asyncio.to_thread(talk)
 
 
+async def test_the_methods_of_the_descriptors_are_served_and_no_others(stubs: Stubs) -> None:
+    """Each is called with bytes that are no message: a method that is served refuses them, or its caller."""
+
+    async def is_served(path: str, method: MethodDescriptor) -> bool:
+        kind = [
+            "stream" if streaming else "unary"
+            for streaming in (method.client_streaming, method.server_streaming)
+        ]
+        make: Any = getattr(stubs.channel, "_".join(kind))
+        call = make(path)(iter([b"\xff"]) if method.client_streaming else b"\xff", timeout=60)
+        if method.server_streaming:
+            with suppress(grpc.aio.AioRpcError):
+                async for _ in call:
+                    pass  # the code comes after the replies
+        return await call.code() is not grpc.StatusCode.UNIMPLEMENTED
+
+    methods = {path_of(method): method for method in methods_of((*NATIVE, *ROCKETMQ)).values()}
+    unserved = {path for path, method in methods.items() if not await is_served(path, method)}
+    assert unserved == {
+        "/apache.rocketmq.v2.MessagingService/SyncLiteSubscription",
+        "/apache.rocketmq.v2.Admin/DeleteSubscription",
+    }
+    (one,) = [method for path, method in methods.items() if path == SEND]
+    assert not await is_served("/trovemq.v1.MessageService/Nothing", one)
+    assert not await is_served("/trovemq.v1.RegistrationService/Register", one), "this is a nameserver's"
+
+
 async def test_a_refusal_has_the_same_status_and_details(stubs: Stubs) -> None:
     send = stubs.messages.Send(message_pb2.SendRequest(topic="nowhere", messages=[{"body": b"x"}]))
     with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -140,7 +170,7 @@ async def test_clients_by_tls_and_plain_ones_at_its_port(broker: BrokerProcess) 
     shown = await asyncio.to_thread(ssl.get_server_certificate, (at.host, at.port))
     credentials = grpc.ssl_channel_credentials(shown.encode())
     async with grpc.aio.secure_channel(line["tls"], credentials) as channel:
-        await admin_pb2_grpc.AdminServiceStub(channel).ListTopics(admin_pb2.ListTopicsRequest(), timeout=60)
+        await stub_of(ADMIN, channel).ListTopics(admin_pb2.ListTopicsRequest(), timeout=60)
     for address in (line["tls"], broker.address):
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -11,9 +11,10 @@ import grpc
 import pytest
 
 from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.stubs import ADMIN, stub_of
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.tls import development_identity
-from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc
+from trovemq_proto.v1 import admin_pb2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -29,7 +30,7 @@ async def topics_by_tls(address: str, certificate: bytes) -> list[str]:
     """Makes a topic and lists the topics, as a client that trusts this certificate alone."""
     credentials = grpc.ssl_channel_credentials(certificate)
     async with grpc.aio.secure_channel(address, credentials) as channel:
-        stub: Any = admin_pb2_grpc.AdminServiceStub(channel)
+        stub: Any = stub_of(ADMIN, channel)
         await stub.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=1), timeout=60)
         reply = await stub.ListTopics(admin_pb2.ListTopicsRequest(), timeout=60)
         return [topic.topic for topic in reply.topics]

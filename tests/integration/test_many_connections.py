@@ -12,8 +12,9 @@ import pytest
 
 from tests.durability.process_memory import memory_kib
 from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.stubs import ADMIN, MESSAGES, stub_of
 from tests.support.trials import SOAK
-from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, message_pb2, message_pb2_grpc
+from trovemq_proto.v1 import admin_pb2, message_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def descriptors(process: int) -> int:
 async def come_and_go(address: str, *, rude: bool) -> None:
     """One connection: a call, a stream, a pull that waits; half of them leave without ending these."""
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
-        messages = message_pb2_grpc.MessageServiceStub(channel)
+        messages = stub_of(MESSAGES, channel)
         await messages.Pull(message_pb2.FetchRequest(topic="orders"), timeout=30)
         fetch = messages.Fetch()
         await fetch.write(message_pb2.FetchRequest(topic="orders", wait_ms=30_000))
@@ -54,7 +55,7 @@ async def test_1000_connections_that_come_and_go_leave_nothing(tmp_path: Path) -
     with running_broker(tmp_path) as broker:
         process = broker.process.pid
         async with grpc.aio.insecure_channel(broker.address, options=OPTIONS) as channel:
-            await admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(
+            await stub_of(ADMIN, channel).CreateTopic(
                 admin_pb2.CreateTopicRequest(topic="orders", queue_count=1)
             )
             for number in range(AT_ONCE):

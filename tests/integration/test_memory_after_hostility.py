@@ -21,8 +21,9 @@ from tests.durability.process_memory import memory_kib
 from tests.durability.raw_http2 import RawCall
 from tests.integration.test_unread_replies import fill
 from tests.support.broker_process import running_broker
+from tests.support.stubs import MESSAGES, stub_of
 from tests.support.trials import SOAK
-from trovemq_proto.v1 import message_pb2, message_pb2_grpc
+from trovemq_proto.v1 import message_pb2
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,12 +43,12 @@ OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_
 async def pull(address: str) -> None:
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         request = message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=MIB)
-        await message_pb2_grpc.MessageServiceStub(channel).Pull(request, timeout=30)
+        await stub_of(MESSAGES, channel).Pull(request, timeout=30)
 
 
 async def unread_streams(address: str) -> None:
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
-        calls: list[Any] = [message_pb2_grpc.MessageServiceStub(channel).Fetch() for _ in range(STREAMS)]
+        calls: list[Any] = [stub_of(MESSAGES, channel).Fetch() for _ in range(STREAMS)]
         for call in calls:
             await call.write(message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=4 * MIB))
         await asyncio.sleep(1)

@@ -13,10 +13,11 @@ import pytest_asyncio
 
 import trovemq
 from tests.support.broker_process import running_broker
+from tests.support.stubs import MESSAGES, stub_of
 from trovemq import Client, TroveError, errors
 from trovemq.testing import BrokerProcess, free_port
 from trovemq_proto.records import Message, parse_properties
-from trovemq_proto.v1 import message_pb2, message_pb2_grpc
+from trovemq_proto.v1 import message_pb2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -150,7 +151,7 @@ async def test_a_unary_send_says_of_gaps_too(client: Client, broker: BrokerProce
         return message_pb2.SendRequest(topic=topic, queue_id=0, messages=messages)
 
     async with grpc.aio.insecure_channel(broker.address) as channel:
-        service = message_pb2_grpc.MessageServiceStub(channel)
+        service = stub_of(MESSAGES, channel)
         first = await service.Send(request(0))
         second = await service.Send(request(1, 4))
     assert not first.sequence_gaps

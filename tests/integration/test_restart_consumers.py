@@ -17,9 +17,10 @@ import grpc
 import pytest
 
 from tests.support.rocketmq_client import RawClient, create_orderly_group, create_topics
+from tests.support.stubs import ADMIN, stub_of
 from trovemq.testing import BrokerProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc
+from trovemq_proto.v1 import admin_pb2
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("restart_consumers")]
 
@@ -93,7 +94,7 @@ def bodies(messages: list[v2.Message]) -> list[bytes]:
 def events_written(broker: BrokerProcess) -> None:
     """Events go into the log every 100 ms: a kill before that means that messages are delivered again."""
     with grpc.insecure_channel(broker.address) as channel:
-        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        stub = stub_of(ADMIN, channel)
         end = time.monotonic() + 30
         while stub.GetStatistics(admin_pb2.GetStatisticsRequest()).counters["events_pending"]:
             assert time.monotonic() < end, "events stay in memory"

@@ -14,15 +14,13 @@ import pytest
 
 from tests.support.broker_process import error_of, running_broker
 from tests.support.rocketmq_client import RawClient, create_topics
+from tests.support.stubs import MESSAGES, QUERIES, STORE, stub_of
 from trovemq_proto.records import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import (
     message_pb2,
-    message_pb2_grpc,
     query_pb2,
-    query_pb2_grpc,
     store_pb2,
-    store_pb2_grpc,
 )
 from trovemq_store.backup.restore import restore
 
@@ -42,8 +40,8 @@ class Plain:
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
-        self._messages = message_pb2_grpc.MessageServiceStub(self._channel)
-        self._queries = query_pb2_grpc.QueryServiceStub(self._channel)
+        self._messages = stub_of(MESSAGES, self._channel)
+        self._queries = stub_of(QUERIES, self._channel)
 
     def __enter__(self) -> Plain:
         return self
@@ -88,7 +86,7 @@ class Plain:
 
     def back_up(self, target: Path) -> None:
         request = store_pb2.BackupRequest(directory=str(target))
-        *_, last = store_pb2_grpc.StoreServiceStub(self._channel).Backup(request, timeout=60)
+        *_, last = stub_of(STORE, self._channel).Backup(request, timeout=60)
         assert last.done
 
     def query(self) -> int:

@@ -16,12 +16,11 @@ from tests.durability.process_memory import memory_kib
 from tests.durability.raw_http2 import unread_calls
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.engine import record
+from tests.support.stubs import ADMIN, MESSAGES, stub_of
 from trovemq_proto.channels import TRANSPORTS
 from trovemq_proto.v1 import (
     admin_pb2,
-    admin_pb2_grpc,
     message_pb2,
-    message_pb2_grpc,
     query_pb2,
 )
 
@@ -51,10 +50,8 @@ def gauge(broker: BrokerProcess, name: str) -> float:
 
 
 async def fill(channel: Any) -> None:
-    await admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(
-        admin_pb2.CreateTopicRequest(topic="orders", queue_count=1)
-    )
-    messages = message_pb2_grpc.MessageServiceStub(channel)
+    await stub_of(ADMIN, channel).CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=1))
+    messages = stub_of(MESSAGES, channel)
     append = messages.Append()
     for number in range(4):
         data = record(b"%d" % number * MIB, unique_key="U", keys="k", append_property_crc=True)
@@ -68,7 +65,7 @@ async def fill(channel: Any) -> None:
 @asynccontextmanager
 async def unread_fetches(address: str) -> AsyncIterator[None]:
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
-        calls = [message_pb2_grpc.MessageServiceStub(channel).Fetch() for _ in range(STREAMS)]
+        calls = [stub_of(MESSAGES, channel).Fetch() for _ in range(STREAMS)]
         for call in calls:
             await call.write(message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=4 * MIB))
         yield
@@ -101,7 +98,7 @@ async def test_replies_that_nobody_read_took_two_gibibytes_for_ever(
                 assert gauge(broker, "trovemq_reply_bytes_peak") <= CONNECTION + OVER
                 assert memory_kib("RssAnon", process) - before <= GROWN_KIB_MAX
                 request = message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=MIB)
-                await message_pb2_grpc.MessageServiceStub(good).Pull(request, timeout=10)
+                await stub_of(MESSAGES, good).Pull(request, timeout=10)
             deadline = time.monotonic() + 30
             while gauge(broker, "trovemq_reply_bytes") and time.monotonic() < deadline:
                 await asyncio.sleep(0.2)

@@ -19,11 +19,12 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.rocketmq_client import SERVICE, RawClient, message, receive_request
+from tests.support.stubs import ADMIN as NATIVE_ADMIN
+from tests.support.stubs import stub_of
 from tests.support.trials import SOAK
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import admin_pb2 as native_pb2
-from trovemq_proto.v1 import admin_pb2_grpc
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +91,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert process.address, process.lines
         with grpc.insecure_channel(process.address) as channel:
             for name, kind in TOPICS.items():
-                admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(
+                stub_of(NATIVE_ADMIN, channel).CreateTopic(
                     native_pb2.CreateTopicRequest(topic=name, queue_count=2, message_type=kind)
                 )
         yield process
@@ -311,7 +312,7 @@ def wait_until_polls_wait(broker: BrokerProcess, count: int) -> None:
 
 def _waiting_polls(broker: BrokerProcess) -> int:
     with grpc.insecure_channel(broker.address) as channel:
-        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        stub = stub_of(NATIVE_ADMIN, channel)
         return int(stub.GetStatistics(native_pb2.GetStatisticsRequest()).counters["receives_waiting"])
 
 
@@ -535,7 +536,7 @@ def test_polls_that_wait_took_every_call_that_the_server_had(tmp_path: Path) -> 
     broker = BrokerProcess(tmp_path / "store", (*settings, "long_polls_max=10"))
     try:
         with grpc.insecure_channel(broker.address) as channel:
-            admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(
+            stub_of(NATIVE_ADMIN, channel).CreateTopic(
                 native_pb2.CreateTopicRequest(topic="orders", queue_count=1)
             )
         with RawClient(broker.address) as polls, RawClient(broker.address) as client:

@@ -19,14 +19,11 @@ import grpc
 import pytest
 
 from tests.support.fork_server import popen
+from tests.support.stubs import ADMIN, MESSAGES, QUERIES, ROUTES, stub_of
 from trovemq_proto.errors import TroveError, from_wire
 from trovemq_proto.v1 import (
-    admin_pb2_grpc,
     common_pb2,
     message_pb2,
-    message_pb2_grpc,
-    query_pb2_grpc,
-    route_pb2_grpc,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,10 +131,10 @@ class Stubs:
     def __init__(self, address: str) -> None:
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self.channel = grpc.aio.insecure_channel(address, options=options)
-        self.messages: Any = message_pb2_grpc.MessageServiceStub(self.channel)
-        self.queries: Any = query_pb2_grpc.QueryServiceStub(self.channel)
-        self.admin: Any = admin_pb2_grpc.AdminServiceStub(self.channel)
-        self.routes: Any = route_pb2_grpc.RouteServiceStub(self.channel)
+        self.messages: Any = stub_of(MESSAGES, self.channel)
+        self.queries: Any = stub_of(QUERIES, self.channel)
+        self.admin: Any = stub_of(ADMIN, self.channel)
+        self.routes: Any = stub_of(ROUTES, self.channel)
 
     async def __aenter__(self) -> Stubs:
         return self

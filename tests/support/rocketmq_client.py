@@ -9,9 +9,10 @@ from typing import Any, Self
 
 import grpc
 
+from tests.support.stubs import ADMIN, GROUPS, stub_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
-from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, group_pb2, group_pb2_grpc
+from trovemq_proto.v1 import admin_pb2, group_pb2
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CALL_S_MAX = 240
@@ -136,7 +137,7 @@ class RawClient:
 def create_topics(address: str, topics: Mapping[str, str], *, queue_count: int = 2) -> None:
     """Topics by name, with their message types."""
     with grpc.insecure_channel(address) as channel:
-        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        admin = stub_of(ADMIN, channel)
         for name, message_type in topics.items():
             request = admin_pb2.CreateTopicRequest(
                 topic=name, queue_count=queue_count, message_type=message_type
@@ -147,7 +148,7 @@ def create_topics(address: str, topics: Mapping[str, str], *, queue_count: int =
 def create_orderly_group(address: str, name: str) -> None:
     with grpc.insecure_channel(address) as channel:
         settings = group_pb2.GroupSettings(orderly=True, retry_max=-1)
-        group_pb2_grpc.GroupServiceStub(channel).CreateGroup(
+        stub_of(GROUPS, channel).CreateGroup(
             group_pb2.CreateGroupRequest(group=name, settings=settings), timeout=CALL_S_MAX
         )
 

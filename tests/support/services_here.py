@@ -280,10 +280,7 @@ class Calls:
         self._callbacks: dict[str, Any] = {}
         self._number = 0
 
-    # --- for add_…Servicer_to_server ------------------------------------------------------------------
-    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        pass
-
+    # --- for services ---------------------------------------------------------------------------------
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         self._handlers |= {
             f"/{service}/{name}": self._guard.handler(

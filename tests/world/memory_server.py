@@ -7,17 +7,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Self
 
 import trovemq_rpc as rpc
+from tests.support.stubs import MESSAGES, QUERIES, REGISTRATION, ROUTES, add_fake
 from tests.unit.sdk.fake_server import FakeServer, _Messages, _Queries, _Routes
 from trovemq_daemon.grpc_server import GrpcLimits
-from trovemq_proto.v1 import message_pb2_grpc, query_pb2_grpc, route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import route_pb2
 from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_rpc.testing.pipe import Faults
 
 ADDRESS = ("127.0.0.1", 8081)
 
 
-class _Registration(route_pb2_grpc.RegistrationServiceServicer):
-    async def Register(self, heartbeats: Any, context: Any) -> AsyncIterator[route_pb2.HeartbeatReply]:
+class _Registration:
+    async def register(self, heartbeats: Any, context: Any) -> AsyncIterator[route_pb2.HeartbeatReply]:
         async for _ in heartbeats:
             yield route_pb2.HeartbeatReply()
 
@@ -27,10 +28,10 @@ class MemoryServer(FakeServer):
 
     async def start(self) -> Self:
         server = rpc.server(options=GrpcLimits(transport="trovemq").options())
-        route_pb2_grpc.add_RouteServiceServicer_to_server(_Routes(self), server)
-        message_pb2_grpc.add_MessageServiceServicer_to_server(_Messages(self), server)
-        query_pb2_grpc.add_QueryServiceServicer_to_server(_Queries(self), server)
-        route_pb2_grpc.add_RegistrationServiceServicer_to_server(_Registration(), server)
+        add_fake(server, ROUTES, _Routes(self))
+        add_fake(server, MESSAGES, _Messages(self))
+        add_fake(server, QUERIES, _Queries(self))
+        add_fake(server, REGISTRATION, _Registration())
         server.add_generic_rpc_handlers((self.messaging.handlers(),))
         await server.start()
         self._server = server

@@ -19,10 +19,11 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.rocketmq_client import RawClient, create_topics, message
+from tests.support.stubs import QUERIES, stub_of
 from trovemq_daemon.limits import CONNECTIONS_MIN
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
-from trovemq_proto.v1 import query_pb2, query_pb2_grpc
+from trovemq_proto.v1 import query_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +84,7 @@ class Worker:
         return bool(found)
 
 
-def look_up(queries: query_pb2_grpc.QueryServiceStub, number: int) -> bool:
+def look_up(queries: Any, number: int) -> bool:
     """Whether it was answered. The answer has the message."""
     request = query_pb2.QueryByKeyRequest(topic="orders", key=f"k{number}")
     pages: list[query_pb2.QueryPage] = []
@@ -116,7 +117,7 @@ def test_a_broker_without_a_free_descriptor_took_its_log_for_damaged(tmp_path: P
         RawClient(broker.address) as client,
         grpc.insecure_channel(broker.address) as channel,
     ):
-        queries, worker = query_pb2_grpc.QueryServiceStub(channel), Worker(client)
+        queries, worker = stub_of(QUERIES, channel), Worker(client)
         queries.QueueOffsets(query_pb2.QueueOffsetsRequest(topic="orders"), timeout=60)  # connects
         worker.receive()
         with limited(broker, 1):
@@ -139,7 +140,7 @@ def test_idle_connections_without_credentials_took_all_descriptors(tmp_path: Pat
         create_topics(broker.address, {"orders": "NORMAL"}, queue_count=QUEUES)
         fill(client)
         with limited(broker, 200), grpc.insecure_channel(broker.address) as channel:
-            queries, worker = query_pb2_grpc.QueryServiceStub(channel), Worker(client)
+            queries, worker = stub_of(QUERIES, channel), Worker(client)
             assert look_up(queries, 0)
             host, _, port = broker.address.rpartition(":")
             for _ in range(IDLE):

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from tests.support.rocketmq_client import RawClient, receive_request
+from tests.support.stubs import GROUPS, stub_of
 from tests.world.cluster_here import cluster_here
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
-from trovemq_proto.v1 import admin_pb2, group_pb2, group_pb2_grpc
+from trovemq_proto.v1 import admin_pb2, group_pb2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -78,7 +79,7 @@ def telemetry(client: RawClient) -> Iterator[Any]:
 async def test_a_client_goes_on_when_its_topic_or_group_is_back(tmp_path: Path) -> None:
     async with cluster_here(tmp_path, auto_create_group=False) as cluster:
         broker = await cluster.start("a")
-        groups = group_pb2_grpc.GroupServiceStub(broker.stubs.channel)
+        groups = stub_of(GROUPS, broker.stubs.channel)
         await broker.create_topic(TOPIC, 2)
         await groups.CreateGroup(group_pb2.CreateGroupRequest(group=GROUP))
         with RawClient(broker.address) as client, RawClient(broker.address) as sender, ExitStack() as end:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -20,6 +20,7 @@ from broker.security.quotas import LIMITS, Quota, Quotas, check_subject
 from broker.security.rules import Rule, decide
 from broker.server.access.audit import OK
 from broker.server.access.changes import SecurityChanges
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.peers import parse_source, peer_of_call
 from trovemq_daemon.sessions import SESSION_TIME_MAX_MS, Sessions
@@ -28,7 +29,9 @@ from trovemq_proto import errors
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import security_pb2, security_pb2_grpc
+from trovemq_proto.v1 import security_pb2
+
+SERVICE: Final = security_pb2.DESCRIPTOR.services_by_name["SecurityService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 SECRET_BYTES = 32
@@ -48,12 +51,15 @@ class SecurityParts:
     """Called with the user, the address and the outcome of a handshake's last step."""
 
 
-class SecurityService(security_pb2_grpc.SecurityServiceServicer):
+class SecurityService:
     """The methods are those of security.proto; every refusal is a TroveError."""
 
     def __init__(self, parts: SecurityParts | None) -> None:
         """None: the broker has no authentication, and every call is answered with AUTHENTICATION_DISABLED."""
         self._known = parts
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
 
     @property
     def _parts(self) -> SecurityParts:
@@ -66,7 +72,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         return self._parts.changes.table.state
 
     # --- handshakes -----------------------------------------------------------------------------------
-    async def Authenticate(  # noqa: N802
+    async def authenticate(
         self, request: security_pb2.AuthenticateRequest, context: Context
     ) -> security_pb2.AuthenticateReply:
         parts = self._parts
@@ -86,7 +92,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         )
 
     # --- users ----------------------------------------------------------------------------------------
-    async def CreateUser(  # noqa: N802
+    async def create_user(
         self, request: security_pb2.CreateUserRequest, context: Context
     ) -> security_pb2.UserSecret:
         _check_private(context)
@@ -99,7 +105,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self._log("access.user_created", name)
         return self._secret(name, "" if request.secret else secret.decode())
 
-    async def AlterUser(  # noqa: N802
+    async def alter_user(
         self, request: security_pb2.AlterUserRequest, _context: Context
     ) -> security_pb2.UserDescription:
         name, enabled = request.access_key, request.enabled
@@ -107,7 +113,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self._log("access.user_enabled" if enabled else "access.user_disabled", name)
         return self._user(self._state.require_user(name))
 
-    async def RotateSecret(  # noqa: N802
+    async def rotate_secret(
         self, request: security_pb2.RotateSecretRequest, context: Context
     ) -> security_pb2.UserSecret:
         name = request.access_key
@@ -121,7 +127,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self._log("access.secret_rotated", name)
         return self._secret(name, "" if request.secret else secret.decode())
 
-    async def DeleteUser(  # noqa: N802
+    async def delete_user(
         self, request: security_pb2.DeleteUserRequest, _context: Context
     ) -> security_pb2.DeleteUserReply:
         name = request.access_key
@@ -129,14 +135,14 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self._log("access.user_deleted", name)
         return security_pb2.DeleteUserReply()
 
-    async def ListUsers(  # noqa: N802
+    async def list_users(
         self, _request: security_pb2.ListUsersRequest, _context: Context
     ) -> security_pb2.ListUsersReply:
         users = self._state.users
         return security_pb2.ListUsersReply(users=[self._user(users[name]) for name in sorted(users)])
 
     # --- rules ----------------------------------------------------------------------------------------
-    async def CreateRule(  # noqa: N802
+    async def create_rule(
         self, request: security_pb2.CreateRuleRequest, _context: Context
     ) -> security_pb2.AccessRule:
         made: list[Rule] = []
@@ -158,7 +164,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self._log("access.rule_created", rule.subject, rule=str(rule))
         return self._rule(rule)
 
-    async def DeleteRule(  # noqa: N802
+    async def delete_rule(
         self, request: security_pb2.DeleteRuleRequest, _context: Context
     ) -> security_pb2.DeleteRuleReply:
         number = request.number
@@ -166,7 +172,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self._log("access.rule_deleted", "", number=number)
         return security_pb2.DeleteRuleReply()
 
-    async def ListRules(  # noqa: N802
+    async def list_rules(
         self, request: security_pb2.ListRulesRequest, _context: Context
     ) -> security_pb2.ListRulesReply:
         state, name = self._state, request.access_key
@@ -175,7 +181,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         rules = [rule for _, rule in sorted(state.rules.items()) if not name or rule.subject == name]
         return security_pb2.ListRulesReply(rules=[self._rule(rule) for rule in rules])
 
-    async def TestAccess(  # noqa: N802
+    async def test_access(
         self, request: security_pb2.TestAccessRequest, context: Context
     ) -> security_pb2.TestAccessReply:
         user = self._state.require_user(request.access_key)
@@ -199,7 +205,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         return reply
 
     # --- quotas ---------------------------------------------------------------------------------------
-    async def SetQuota(  # noqa: N802
+    async def set_quota(
         self, request: security_pb2.SetQuotaRequest, _context: Context
     ) -> security_pb2.QuotaDescription:
         subject, given = check_subject(request.subject), request.quota
@@ -208,7 +214,7 @@ class SecurityService(security_pb2_grpc.SecurityServiceServicer):
         self._log("access.quota_set", "", subject=subject, quota=str(quota))
         return self._quota(subject, quota)
 
-    async def ListQuotas(  # noqa: N802
+    async def list_quotas(
         self, _request: security_pb2.ListQuotasRequest, _context: Context
     ) -> security_pb2.ListQuotasReply:
         quotas = sorted(self._state.quotas.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -13,11 +13,12 @@ from broker.fetch.offsets import OffsetKeeper, ResetTarget
 from broker.groups.held_log import TopicHold
 from broker.query.queue_sizes import QueueSizes
 from broker.server.monitoring.traffic import Traffic
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
-from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from trovemq_proto.v1 import admin_pb2, common_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
 from trovemq_store.engine.steps import Steps
@@ -25,12 +26,14 @@ from trovemq_store.topics.names import is_system_topic
 from trovemq_store.topics.topic_options import option_texts
 from trovemq_store.topics.topics import QUEUE_COUNT_DEFAULT, TopicConfig
 
+SERVICE: Final = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 NO_OFFSET = -1
 TOPICS_STEP = 128
 
 
-class AdminService(admin_pb2_grpc.AdminServiceServicer):
+class AdminService:
     """The methods are those of admin.proto; every refusal is a TroveError."""
 
     def __init__(
@@ -57,8 +60,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._counters = counters
         self._sizes = QueueSizes()
 
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
+
     # --- topics -------------------------------------------------------------------------------------
-    async def CreateTopic(  # noqa: N802
+    async def create_topic(
         self, request: admin_pb2.CreateTopicRequest, _context: Context
     ) -> admin_pb2.TopicDescription:
         config = await self._changes.create(
@@ -69,7 +75,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
         return self._description(config.name, config, with_queues=True)
 
-    async def AlterTopic(  # noqa: N802
+    async def alter_topic(
         self, request: admin_pb2.AlterTopicRequest, _context: Context
     ) -> admin_pb2.TopicDescription:
         config = await self._changes.alter(
@@ -80,7 +86,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
         return self._description(config.name, config, with_queues=True)
 
-    async def DescribeTopic(  # noqa: N802
+    async def describe_topic(
         self, request: admin_pb2.DescribeTopicRequest, _context: Context
     ) -> admin_pb2.TopicDescription:
         config = self._store.topics.get(request.topic)
@@ -94,7 +100,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             description.hold.CopyFrom(_wire_hold(hold))
         return description
 
-    async def ListTopics(  # noqa: N802
+    async def list_topics(
         self, request: admin_pb2.ListTopicsRequest, _context: Context
     ) -> admin_pb2.ListTopicsReply:
         """All topics of the table, and all others of which the store has queues."""
@@ -114,7 +120,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 reply.topics.append(self._description(name, config, with_queues=False))
         return reply
 
-    async def DeleteTopic(  # noqa: N802
+    async def delete_topic(
         self, request: admin_pb2.DeleteTopicRequest, _context: Context
     ) -> admin_pb2.DeleteTopicReply:
         physical_offset = await self._changes.delete(request.topic)
@@ -160,7 +166,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return self._store.store_timestamp_at(last) or 0
 
     # --- consumer offsets ---------------------------------------------------------------------------
-    async def CommitOffset(  # noqa: N802
+    async def commit_offset(
         self, request: admin_pb2.CommitOffsetRequest, _context: Context
     ) -> admin_pb2.CommitOffsetReply:
         await self._offsets.commit(
@@ -168,13 +174,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
         return admin_pb2.CommitOffsetReply()
 
-    async def GetOffset(  # noqa: N802
+    async def get_offset(
         self, request: admin_pb2.GetOffsetRequest, _context: Context
     ) -> admin_pb2.GetOffsetReply:
         offset = self._offsets.get(request.group, request.topic, QueueId(request.queue_id))
         return admin_pb2.GetOffsetReply(offset=NO_OFFSET if offset is None else offset)
 
-    async def ResetOffset(  # noqa: N802
+    async def reset_offset(
         self, request: admin_pb2.ResetOffsetRequest, _context: Context
     ) -> admin_pb2.ResetOffsetReply:
         queue_id = QueueId(request.queue_id) if request.HasField("queue_id") else None
@@ -191,7 +197,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     # --- statistics ---------------------------------------------------------------------------------
-    async def GetStatistics(  # noqa: N802
+    async def get_statistics(
         self, _request: admin_pb2.GetStatisticsRequest, _context: Context
     ) -> admin_pb2.Statistics:
         return admin_pb2.Statistics(

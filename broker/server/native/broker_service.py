@@ -10,9 +10,12 @@ import grpc
 from broker.admin.condition import Condition
 from broker.admin.drain import Drain, DrainState
 from broker.admin.shown_settings import RunningSettings, ShownSetting
+from trovemq_daemon.grpc_services import add_service
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import broker_pb2, broker_pb2_grpc
+from trovemq_proto.v1 import broker_pb2
+
+SERVICE: Final = broker_pb2.DESCRIPTOR.services_by_name["BrokerService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -26,7 +29,7 @@ _STATES: Final = {
 }
 
 
-class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
+class BrokerService:
     """The methods of broker.proto. Every refusal is a TroveError."""
 
     def __init__(
@@ -37,24 +40,23 @@ class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
         self._settings = settings
         self._look = look
 
-    async def Drain(  # noqa: N802
-        self, request: broker_pb2.DrainRequest, _context: Context
-    ) -> broker_pb2.DrainStatus:
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
+
+    async def drain(self, request: broker_pb2.DrainRequest, _context: Context) -> broker_pb2.DrainStatus:
         self._drain.begin(request.grace_ms, request.stop_wait_max_ms if request.stop else None)
         return self._status()
 
-    async def Undrain(  # noqa: N802
-        self, _request: broker_pb2.UndrainRequest, _context: Context
-    ) -> broker_pb2.DrainStatus:
+    async def undrain(self, _request: broker_pb2.UndrainRequest, _context: Context) -> broker_pb2.DrainStatus:
         self._drain.undo()
         return self._status()
 
-    async def GetDrain(  # noqa: N802
+    async def get_drain(
         self, _request: broker_pb2.GetDrainRequest, _context: Context
     ) -> broker_pb2.DrainStatus:
         return self._status()
 
-    async def GetCondition(  # noqa: N802
+    async def get_condition(
         self, _request: broker_pb2.GetConditionRequest, _context: Context
     ) -> broker_pb2.BrokerCondition:
         found = await self._look()
@@ -75,7 +77,7 @@ class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
             http_exposed=found.http_exposed,
         )
 
-    async def ListSettings(  # noqa: N802
+    async def list_settings(
         self, request: broker_pb2.ListSettingsRequest, _context: Context
     ) -> broker_pb2.ListSettingsReply:
         if len(request.names) > NAMES_MAX:
@@ -83,7 +85,7 @@ class BrokerService(broker_pb2_grpc.BrokerServiceServicer):
         shown = self._settings.shown(request.names)
         return broker_pb2.ListSettingsReply(settings=[self._setting(one) for one in shown])
 
-    async def SetSetting(  # noqa: N802
+    async def set_setting(
         self, request: broker_pb2.SetSettingRequest, _context: Context
     ) -> broker_pb2.Setting:
         return self._setting(self._settings.set(request.name, request.value))

@@ -52,9 +52,9 @@ from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.receiving import POLLING_MAX_S, Receiver
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import client_id_of
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.reply_budget import ReplyBudget
-from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.receipts import handle_of
@@ -62,7 +62,7 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.engine.steps import Steps
 
-SERVICE_NAME: Final = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"].full_name
+SERVICE: Final = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"]
 
 BATCH_MESSAGES_MAX: Final = 512
 BATCH_BYTES_MAX: Final = 1 << 20
@@ -98,10 +98,7 @@ class ConsumerService:
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        consume = grpc.stream_stream_rpc_method_handler(
-            self.consume, request_deserializer=BoundedReader(consumer_pb2.ConsumeFrame)
-        )
-        server.add_registered_method_handlers(SERVICE_NAME, {"Consume": consume})
+        add_service(server, SERVICE, self)
 
     async def consume(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         client_id = client_id_of(context)

@@ -33,18 +33,21 @@ from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
 from broker.server.rocketmq.group_order import fifo_topics
 from broker.server.rocketmq.messages import message_of
 from broker.track.delayed import delayed_messages
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import group_pb2, group_pb2_grpc
+from trovemq_proto.v1 import group_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import check_group_name, is_system_group, is_system_topic
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+SERVICE: Final = group_pb2.DESCRIPTOR.services_by_name["GroupService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -69,7 +72,7 @@ class GroupServiceParts:
     clock_ms: Callable[[], EpochMs]
 
 
-class GroupService(group_pb2_grpc.GroupServiceServicer):
+class GroupService:
     """The methods are those of group.proto; every refusal is a TroveError."""
 
     def __init__(self, parts: GroupServiceParts) -> None:
@@ -82,15 +85,18 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         )
         self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._messages_of)
 
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
+
     # --- groups -------------------------------------------------------------------------------------
-    async def CreateGroup(  # noqa: N802
+    async def create_group(
         self, request: group_pb2.CreateGroupRequest, _context: Context
     ) -> group_pb2.GroupDescription:
         settings = request.settings if request.HasField("settings") else None
         await self._parts.changes.create(group_of(request.group, settings))
         return self._describe(request.group, self._parts.changes.topics_of(request.group))
 
-    async def AlterGroup(  # noqa: N802
+    async def alter_group(
         self, request: group_pb2.AlterGroupRequest, _context: Context
     ) -> group_pb2.GroupDescription:
         wanted = group_of(request.group, request.settings if request.HasField("settings") else None)
@@ -102,14 +108,14 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         )
         return self._describe(request.group, self._parts.changes.topics_of(request.group))
 
-    async def DeleteGroup(  # noqa: N802
+    async def delete_group(
         self, request: group_pb2.DeleteGroupRequest, _context: Context
     ) -> group_pb2.DeleteGroupReply:
         await self._parts.changes.delete(request.group)
         self._registry.forget_group(request.group)
         return group_pb2.DeleteGroupReply()
 
-    async def ListGroups(  # noqa: N802
+    async def list_groups(
         self, _request: group_pb2.ListGroupsRequest, _context: Context
     ) -> group_pb2.ListGroupsReply:
         """All groups of the table, and all others that have offsets or members."""
@@ -129,12 +135,12 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
                 reply.groups.append(self._description(name, (*topics.get(name, ()), *asked.get(name, ()))))
         return reply
 
-    async def DescribeGroup(  # noqa: N802
+    async def describe_group(
         self, request: group_pb2.DescribeGroupRequest, _context: Context
     ) -> group_pb2.GroupDescription:
         return self._describe(request.group, self._topics_of(request.group))
 
-    async def ListMembers(  # noqa: N802
+    async def list_members(
         self, request: group_pb2.ListMembersRequest, _context: Context
     ) -> group_pb2.ListMembersReply:
         self._topics_of(request.group)
@@ -172,9 +178,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         )
 
     # --- lag ----------------------------------------------------------------------------------------
-    async def GetLag(  # noqa: N802
-        self, request: group_pb2.GetLagRequest, _context: Context
-    ) -> group_pb2.GetLagReply:
+    async def get_lag(self, request: group_pb2.GetLagRequest, _context: Context) -> group_pb2.GetLagReply:
         topics = self._topics_of(request.group)
         if request.topic:
             queue_ids(self._store, request.topic)
@@ -198,7 +202,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         except TroveError:
             return []  # it cannot be parsed: its consumers get an error, and all messages still wait
 
-    async def ResetGroup(  # noqa: N802
+    async def reset_group(
         self, request: group_pb2.ResetGroupRequest, _context: Context
     ) -> group_pb2.ResetGroupReply:
         queue_id = QueueId(request.queue_id) if request.HasField("queue_id") else None
@@ -214,7 +218,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return group_pb2.ResetGroupReply(entries=[reset_entry_to_wire(entry) for entry in entries])
 
     # --- dead letters -------------------------------------------------------------------------------
-    async def ResendDeadLetters(  # noqa: N802
+    async def resend_dead_letters(
         self, request: group_pb2.ResendDeadLettersRequest, _context: Context
     ) -> group_pb2.ResendDeadLettersReply:
         clock_ms = self._parts.clock_ms
@@ -226,7 +230,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             entries=[_resent(offset, result, failure) for offset, result in results.items() if result]
         )
 
-    async def FindResentDeadLetters(  # noqa: N802
+    async def find_resent_dead_letters(
         self, request: group_pb2.ResendDeadLettersRequest, _context: Context
     ) -> group_pb2.ResendDeadLettersReply:
         results = await self._each_letter(
@@ -274,7 +278,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             return
 
     # --- commands to consumers ----------------------------------------------------------------------
-    async def ConsumeDirectly(  # noqa: N802
+    async def consume_directly(
         self, request: group_pb2.ConsumeDirectlyRequest, _context: Context
     ) -> group_pb2.ConsumeDirectlyReply:
         check_group_name(request.group)
@@ -295,7 +299,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             found.records[chosen], _known_topic(message), message.queue_id, found.queue_offsets[chosen]
         )
 
-    async def PrintThreadStackTrace(  # noqa: N802
+    async def print_thread_stack_trace(
         self, request: group_pb2.PrintStackTraceRequest, _context: Context
     ) -> group_pb2.PrintStackTraceReply:
         check_group_name(request.group)
@@ -305,7 +309,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return group_pb2.PrintStackTraceReply(stack_trace=answer.text)
 
     # --- delayed messages ---------------------------------------------------------------------------
-    async def FindDelayed(  # noqa: N802
+    async def find_delayed(
         self, request: group_pb2.FindDelayedRequest, _context: Context
     ) -> group_pb2.FindDelayedReply:
         timers = self._parts.model.timers

@@ -16,13 +16,13 @@ from broker.server.native.fetch_stream import FetchParts, FetchStream, pull_now,
 from broker.server.native.frames import read_append_frame
 from broker.server.native.reply_stream import OpenStreams
 from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
-from trovemq_daemon.request_bounds import BoundedReader
+from trovemq_daemon.grpc_services import service_handlers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.v1 import message_pb2
 
-SERVICE_NAME: Final = message_pb2.DESCRIPTOR.services_by_name["MessageService"].full_name
+SERVICE: Final = message_pb2.DESCRIPTOR.services_by_name["MessageService"]
 SEND_MESSAGES_MAX: Final = 1_024
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -39,35 +39,10 @@ class MessageService:
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        handlers = {
-            "Append": grpc.stream_stream_rpc_method_handler(
-                self.append, request_deserializer=read_append_frame
-            ),
-            "Fetch": grpc.stream_stream_rpc_method_handler(
-                self.fetch, request_deserializer=BoundedReader(message_pb2.FetchRequest)
-            ),
-            "Send": CallbackHandler(
-                self.begin_send,
-                grpc.unary_unary_rpc_method_handler(
-                    self.send,
-                    request_deserializer=message_pb2.SendRequest.FromString,
-                    response_serializer=message_pb2.AppendReply.SerializeToString,
-                ),
-                self._coalescer.together,
-            ),
-            "Pull": CallbackHandler(
-                self.begin_pull,
-                grpc.unary_unary_rpc_method_handler(
-                    self.pull, request_deserializer=message_pb2.FetchRequest.FromString
-                ),
-            ),
-            "GetProducer": grpc.unary_unary_rpc_method_handler(
-                self.get_producer,
-                request_deserializer=message_pb2.GetProducerRequest.FromString,
-                response_serializer=message_pb2.GetProducerReply.SerializeToString,
-            ),
-        }
-        server.add_registered_method_handlers(SERVICE_NAME, handlers)
+        handlers = service_handlers(SERVICE, self, {"Append": read_append_frame})
+        handlers["Send"] = CallbackHandler(self.begin_send, handlers["Send"], self._coalescer.together)
+        handlers["Pull"] = CallbackHandler(self.begin_pull, handlers["Pull"])
+        server.add_registered_method_handlers(SERVICE.full_name, handlers)
 
     async def append(self, _requests: object, context: Context) -> None:
         await self.streams.serve(AppendStream(self._append, context))

@@ -16,12 +16,15 @@ from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import moved_offsets
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
-from trovemq_proto.v1 import query_pb2, query_pb2_grpc
+from trovemq_proto.v1 import query_pb2
 from trovemq_store.engine.message_store import MessageStore
+
+SERVICE: Final = query_pb2.DESCRIPTOR.services_by_name["QueryService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 NOTES_MAX: Final = 64
@@ -38,7 +41,7 @@ _KEY_TYPE: Final = {
 }
 
 
-class QueryService(query_pb2_grpc.QueryServiceServicer):
+class QueryService:
     """The methods are those of query.proto; every refusal is a TroveError."""
 
     def __init__(self, store: MessageStore, queries_max: int, traffic: Traffic, turns: Turns) -> None:
@@ -50,12 +53,15 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         self.lookup_count = 0
         """Look-ups by key and id since the start."""
 
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
+
     @property
     def running(self) -> int:
         """The number of running queries."""
         return self._running
 
-    async def GetMessage(  # noqa: N802
+    async def get_message(
         self, request: query_pb2.GetMessageRequest, _context: Context
     ) -> query_pb2.GetMessageReply:
         self.lookup_count += 1
@@ -77,7 +83,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
                 more=not found.complete,
             )
 
-    async def QueryByKey(  # noqa: N802
+    async def query_by_key(
         self, request: query_pb2.QueryByKeyRequest, context: Context
     ) -> AsyncIterator[query_pb2.QueryPage]:
         with self._traffic.answering("QueryByKey", context):
@@ -97,7 +103,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
                 if page.records or page.last:
                     yield _page(page, notes if page.last else None)
 
-    async def SearchOffset(  # noqa: N802
+    async def search_offset(
         self, request: query_pb2.SearchOffsetRequest, _context: Context
     ) -> query_pb2.SearchOffsetReply:
         offset = search_offset(
@@ -109,7 +115,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         )
         return query_pb2.SearchOffsetReply(offset=offset)
 
-    async def QueueOffsets(  # noqa: N802
+    async def queue_offsets(
         self, request: query_pb2.QueueOffsetsRequest, _context: Context
     ) -> query_pb2.QueueOffsetsReply:
         found = queue_offsets(self._store, request.topic, list(map(QueueId, request.queue_ids)))

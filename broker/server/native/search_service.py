@@ -23,13 +23,16 @@ from broker.query.search.conditions import (
 from broker.query.search.search import SearchPage, SearchPart, search_page, search_pages
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import moved_offsets
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import search_pb2, search_pb2_grpc
+from trovemq_proto.v1 import search_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
+
+SERVICE: Final = search_pb2.DESCRIPTOR.services_by_name["SearchService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 NOTES_MAX: Final = 64
@@ -51,7 +54,7 @@ class SearchCounters:
     search_scanned_bytes: int = 0
 
 
-class SearchService(search_pb2_grpc.SearchServiceServicer):
+class SearchService:
     """The method is that of search.proto; every refusal is a TroveError. `one_more` counts a search while it
     runs, together with other queries, and raises if there are too many."""
 
@@ -68,7 +71,10 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
         self._turns = turns
         self.counters: Final = SearchCounters()
 
-    async def Search(  # noqa: N802
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
+
+    async def search(
         self, request: search_pb2.SearchRequest, context: Context
     ) -> AsyncIterator[search_pb2.SearchPage]:
         with self._traffic.answering("Search", context):

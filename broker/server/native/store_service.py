@@ -19,18 +19,21 @@ import grpc
 from broker.server.native.store_backup import BackupRun
 from broker.server.native.store_scrub import begin_scrub, scrub_reply, scrub_steps
 from broker.server.pace import REPORT_S, Pace
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import store_pb2, store_pb2_grpc
+from trovemq_proto.v1 import store_pb2
 from trovemq_store.backup.copying import storage_error
 from trovemq_store.backup.writer import BackupWriter, checked_target
 from trovemq_store.check.findings import Finding
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import reported
 from trovemq_store.files.files import StorageError
+
+SERVICE: Final = store_pb2.DESCRIPTOR.services_by_name["StoreService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -52,7 +55,7 @@ class StoreCounters:
     backup_failures: int = 0
 
 
-class StoreService(store_pb2_grpc.StoreServiceServicer):
+class StoreService:
     """The methods are those of store.proto; every refusal is a TroveError.
 
     root: the store's directory. changing: the lock that is held while files of queues or segments are
@@ -75,6 +78,9 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
         self._running: set[str] = set()
         self.counters: Final = StoreCounters()
 
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
+
     @contextmanager
     def _only_one(self, what: str) -> Iterator[None]:
         if what in self._running:
@@ -86,7 +92,7 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
             self._running.discard(what)
 
     # --- scrub --------------------------------------------------------------------------------------
-    async def Scrub(  # noqa: N802
+    async def scrub(
         self, request: store_pb2.ScrubRequest, _context: Context
     ) -> AsyncIterator[store_pb2.ScrubReply]:
         rate = _checked_rate(request.bytes_per_second)
@@ -113,7 +119,7 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
         )
 
     # --- backup -------------------------------------------------------------------------------------
-    async def Backup(  # noqa: N802
+    async def backup(
         self, request: store_pb2.BackupRequest, _context: Context
     ) -> AsyncIterator[store_pb2.BackupReply]:
         rate = _checked_rate(request.bytes_per_second)

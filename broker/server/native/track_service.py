@@ -18,12 +18,15 @@ from broker.track.copies import Copy, Location
 from broker.track.diagnosis import CONSUMED_REASONS, ConsumptionStatus, Members
 from broker.track.message_tracker import MessageTrack, MessageTracker
 from broker.track.timeline import TrackEvent
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
-from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
+from trovemq_proto.v1 import biography_pb2
 from trovemq_store.engine.message_store import MessageStore
+
+SERVICE: Final = biography_pb2.DESCRIPTOR.services_by_name["BiographyService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -44,14 +47,17 @@ class TrackParts:
     clock_ms: Callable[[], EpochMs]
 
 
-class TrackService(biography_pb2_grpc.BiographyServiceServicer):
+class TrackService:
     """The method is that of biography.proto; every refusal is a TroveError."""
 
     def __init__(self, parts: TrackParts) -> None:
         self._parts = parts
         self._tracker = MessageTracker(parts.store, parts.model, self._members_of, self._subscribed_groups)
 
-    async def Biography(  # noqa: N802
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, SERVICE, self)
+
+    async def biography(
         self, request: biography_pb2.BiographyRequest, _context: Context
     ) -> biography_pb2.BiographyReply:
         with self._parts.one_more():

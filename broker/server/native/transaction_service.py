@@ -21,15 +21,15 @@ from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import born_host_of, wire_durability
+from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.v1 import transaction_pb2
 
-SERVICE_NAME: Final = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"].full_name
+SERVICE: Final = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -53,19 +53,7 @@ class TransactionService:
         self._running: set[asyncio.Task[Any]] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        handlers = {
-            "Transact": grpc.stream_unary_rpc_method_handler(
-                self.transact,
-                request_deserializer=BoundedReader(transaction_pb2.TransactionFrame),
-                response_serializer=transaction_pb2.TransactionReply.SerializeToString,
-            ),
-            "GetTransaction": grpc.unary_unary_rpc_method_handler(
-                self.get_transaction,
-                request_deserializer=transaction_pb2.GetTransactionRequest.FromString,
-                response_serializer=transaction_pb2.TransactionReply.SerializeToString,
-            ),
-        }
-        server.add_registered_method_handlers(SERVICE_NAME, handlers)
+        add_service(server, SERVICE, self)
 
     async def end_all(self, timeout_s: float) -> None:
         """Ends all streams: open transactions are rolled back, running commits are answered."""

@@ -31,9 +31,10 @@ from broker.server.rocketmq.pulling import Puller
 from broker.server.rocketmq.receiving import Receiver
 from broker.server.rocketmq.routes import RouteParts, Routes
 from broker.server.rocketmq.sending import Sender
-from broker.server.rocketmq.status import begin_call, reader, stream, unary, write_reply
+from broker.server.rocketmq.status import begin_call, reader, stream, unary
 from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
 from trovemq_daemon.callback_handlers import Begin, CallbackHandler
+from trovemq_daemon.grpc_services import method_handler
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -131,10 +132,10 @@ class RocketmqService:
             name: _handler(_MESSAGING.methods_by_name[name], call, refused=refused.get(name))
             for name, call in calls.items()
         }
-        telemetry = grpc.stream_stream_rpc_method_handler(
+        telemetry = method_handler(
+            _MESSAGING.methods_by_name["Telemetry"],
             self.telemetry.telemetry,
-            request_deserializer=reader(service_pb2.TelemetryCommand),
-            response_serializer=write_reply,
+            reader(service_pb2.TelemetryCommand),
         )
         return {**handlers, "Telemetry": telemetry}
 
@@ -197,19 +198,13 @@ def _handler(
     refused: Callable[[str], None] | None = None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """The call with its errors inside of the reply, and with the types that the protocol gives it."""
-    read = reader(GetMessageClass(method.input_type))
     reply_type = _reply_type(method)
-    if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(
-            stream(method.name, call, reply_type),
-            request_deserializer=read,
-            response_serializer=write_reply,
-        )
-    return grpc.unary_unary_rpc_method_handler(
-        unary(method.name, call, reply_type, anonymous=anonymous, refused=refused),
-        request_deserializer=read,
-        response_serializer=write_reply,
+    behaviour: Callable[..., Any] = (
+        stream(method.name, call, reply_type)
+        if method.server_streaming
+        else unary(method.name, call, reply_type, anonymous=anonymous, refused=refused)
     )
+    return method_handler(method, behaviour, reader(GetMessageClass(method.input_type)))
 
 
 def _reply_type(method: MethodDescriptor) -> Callable[..., Any]:

@@ -212,19 +212,6 @@ def reader(request_type: type[Request]) -> Callable[[bytes], Request | Malformed
     return read
 
 
-class _ReplyWriter:
-    """A response serializer that passes replies that are serialised already."""
-
-    passes_bytes: Final = True
-    """Our own transport does not call it for these."""
-
-    def __call__(self, reply: Message | bytes) -> bytes:
-        return reply if isinstance(reply, bytes) else reply.SerializeToString()
-
-
-write_reply: Final = _ReplyWriter()
-
-
 def internal_error(error: Exception, context: Context, method: str) -> TroveError:
     """Logs an unexpected error; returns the error for the client, without its details."""
     request_id = metadata_value(context, REQUEST_ID_KEY)[:METADATA_VALUE_SIZE_MAX]

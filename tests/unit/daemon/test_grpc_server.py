@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.logs import logged
+from tests.support.stubs import ROUTES, add_fake, stub_of
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
 from trovemq_daemon.errors import AddressInUseError
@@ -27,16 +28,16 @@ from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import common_pb2, route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import common_pb2, route_pb2
 
 pytestmark = pytest.mark.asyncio
 METADATA_SIZE_SAFE = 8_192  # beyond that, grpcio loses some answers, and all from 16 KiB on
 
 
-class Behaviour(route_pb2_grpc.RouteServiceServicer):
+class Behaviour:
     """Fails in the way that the topic's name says."""
 
-    async def GetRoute(self, request: Any, context: Any) -> route_pb2.RouteReply:
+    async def get_route(self, request: Any, context: Any) -> route_pb2.RouteReply:
         match request.topic:
             case "trove":
                 raise TroveError(errors.OFFSET_OUT_OF_RANGE, "5 is not in 0..4", min_offset=0, max_offset=4)
@@ -54,7 +55,7 @@ class Behaviour(route_pb2_grpc.RouteServiceServicer):
                 await context.abort(grpc.StatusCode.DATA_LOSS, "own words")
         return route_pb2.RouteReply()
 
-    async def WatchRoutes(self, request: Any, context: Any) -> AsyncIterator[route_pb2.ClusterReply]:
+    async def watch_routes(self, request: Any, context: Any) -> AsyncIterator[route_pb2.ClusterReply]:
         yield route_pb2.ClusterReply(version=1)
         if request.topics:
             raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
@@ -70,7 +71,7 @@ async def served(
         RpcMetrics(registry, cluster="c", node_type="broker", node_id="a"),
         access,
     )
-    route_pb2_grpc.add_RouteServiceServicer_to_server(Behaviour(), server.server)
+    add_fake(server.server, ROUTES, Behaviour())
     if callbacks is not None:
         services: Any = server.server
         services.add_registered_method_handlers("test.Test", {"Call": callbacks})
@@ -85,7 +86,7 @@ async def served(
 
 async def failure(channel: Any, topic: str) -> tuple[grpc.aio.AioRpcError, common_pb2.Error]:
     with pytest.raises(grpc.aio.AioRpcError) as failed:
-        await route_pb2_grpc.RouteServiceStub(channel).GetRoute(route_pb2.GetRouteRequest(topic=topic))
+        await stub_of(ROUTES, channel).GetRoute(route_pb2.GetRouteRequest(topic=topic))
     metadata = dict(failed.value.trailing_metadata() or ())
     return failed.value, common_pb2.Error.FromString(metadata.get(ERROR_METADATA_KEY, b""))
 
@@ -151,7 +152,7 @@ async def test_a_handlers_own_abort_passes(transport: GrpcTransport) -> None:
 
 async def test_a_stream_may_fail_after_its_first_reply(transport: GrpcTransport) -> None:
     async with served(transport) as (channel, registry, _):
-        stub = route_pb2_grpc.RouteServiceStub(channel)
+        stub = stub_of(ROUTES, channel)
         assert [reply.version async for reply in stub.WatchRoutes(route_pb2.WatchRoutesRequest())] == [1]
         call = stub.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["x"]))
         assert (await call.read()).version == 1
@@ -165,11 +166,9 @@ async def test_a_stream_may_fail_after_its_first_reply(transport: GrpcTransport)
 async def test_a_request_over_the_limit_is_refused_and_the_server_continues(transport: GrpcTransport) -> None:
     async with served(transport, receive_size_max=10_000) as (channel, _, _):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await route_pb2_grpc.RouteServiceStub(channel).GetRoute(
-                route_pb2.GetRouteRequest(topic="x" * 20_000)
-            )
+            await stub_of(ROUTES, channel).GetRoute(route_pb2.GetRouteRequest(topic="x" * 20_000))
         assert failed.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        await route_pb2_grpc.RouteServiceStub(channel).GetRoute(route_pb2.GetRouteRequest(topic="fine"))
+        await stub_of(ROUTES, channel).GetRoute(route_pb2.GetRouteRequest(topic="fine"))
 
 
 async def test_a_second_server_cannot_share_the_port(transport: GrpcTransport) -> None:
@@ -232,7 +231,7 @@ async def test_bytes_that_are_no_request_are_refused_and_not_logged(transport: G
 async def test_requests_that_grpc_would_inflate_are_refused(transport: GrpcTransport) -> None:
     async with served(transport) as (channel, _, _):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await route_pb2_grpc.RouteServiceStub(channel).GetRoute(
+            await stub_of(ROUTES, channel).GetRoute(
                 route_pb2.GetRouteRequest(topic="x" * 10_000), compression=grpc.Compression.Gzip
             )
         assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -243,7 +242,7 @@ async def test_calls_above_the_limit_are_refused(transport: GrpcTransport) -> No
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         await watch.read()
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await route_pb2_grpc.RouteServiceStub(channel).GetRoute(route_pb2.GetRouteRequest())
+            await stub_of(ROUTES, channel).GetRoute(route_pb2.GetRouteRequest())
         assert failed.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         watch.cancel()
 

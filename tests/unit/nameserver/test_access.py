@@ -17,6 +17,7 @@ import trovemq
 from broker.cluster.registration import Registrations, RegistrationState, registration_channels
 from nameserver.app import NameserverApp
 from nameserver.settings import NameserverSettings
+from tests.support.stubs import REGISTRATION, ROUTES, stub_of
 from tests.unit.nameserver.test_registration import FAST, local_broker, until
 from tests.unit.nameserver.test_services import heartbeat, names
 from trovemq._wire.failures import error_from_grpc
@@ -26,7 +27,7 @@ from trovemq_daemon.private_files import read_credentials
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import GrpcTransport
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import route_pb2
 
 pytestmark = pytest.mark.asyncio
 
@@ -166,22 +167,20 @@ async def test_without_credentials_there_is_health_and_nothing_else(users_file: 
     async with served(users_file) as (app, address), grpc.aio.insecure_channel(str(address)) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == 1
-        routes = route_pb2_grpc.RouteServiceStub(channel)
+        routes = stub_of(ROUTES, channel)
         calls = (
             routes.GetServerInfo(route_pb2.GetServerInfoRequest()),
             routes.GetRoute(route_pb2.GetRouteRequest(topic="orders")),
             routes.GetCluster(route_pb2.GetClusterRequest()),
             routes.WatchRoutes(route_pb2.WatchRoutesRequest()).read(),
-            route_pb2_grpc.RegistrationServiceStub(channel).Register().read(),
+            stub_of(REGISTRATION, channel).Register().read(),
             names(channel),
         )
         for call in calls:
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await call
             assert refusal(raised.value) == "AUTHENTICATION_FAILED"
-        unsigned = route_pb2_grpc.RegistrationServiceStub(channel).Register(
-            metadata=(("trovemq-auth-bin", b"x" * 56),)
-        )
+        unsigned = stub_of(REGISTRATION, channel).Register(metadata=(("trovemq-auth-bin", b"x" * 56),))
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await unsigned.write(heartbeat())
         assert await unsigned.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -23,11 +23,12 @@ from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker
 from nameserver.app import NameserverApp
 from nameserver.settings import NameserverSettings
+from tests.support.stubs import ROUTES, add_fake, stub_of
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import route_pb2
 
 FAST = RegistrationSettings(heartbeat_interval_ms=50, retry_min_ms=10, retry_max_ms=100)
 SLOW_HEARTBEAT = RegistrationSettings(heartbeat_interval_ms=60_000, retry_min_ms=10, retry_max_ms=100)
@@ -247,7 +248,7 @@ async def self_route(
     metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a")
     server = GrpcServer(GrpcLimits(), metrics)
     service = SelfRouteService(broker, lambda: NOW_MS, sleep=sleep)
-    route_pb2_grpc.add_RouteServiceServicer_to_server(service, server.server)
+    add_fake(server.server, ROUTES, service)
     address = server.bind(Address("127.0.0.1", 0))
     await server.start()
     async with grpc.aio.insecure_channel(str(address)) as channel:
@@ -259,7 +260,7 @@ async def self_route(
 async def test_a_broker_answers_about_itself_as_a_nameserver_would() -> None:
     broker, topics = local_broker()
     async with self_route(broker) as (service, channel):
-        stub = route_pb2_grpc.RouteServiceStub(channel)
+        stub = stub_of(ROUTES, channel)
         info = await stub.GetServerInfo(route_pb2.GetServerInfoRequest())
         assert (info.role, info.name, info.version) == (route_pb2.BROKER, "broker-a", "0.1.0")
         assert info.now == NOW_MS
@@ -286,7 +287,7 @@ async def test_a_broker_answers_about_itself_as_a_nameserver_would() -> None:
 async def test_each_new_topic_was_looked_for_among_all_by_every_route_watcher() -> None:
     broker, topics = local_broker()
     async with self_route(broker) as (service, channel):
-        stub = route_pb2_grpc.RouteServiceStub(channel)
+        stub = stub_of(ROUTES, channel)
         watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["last", "orders"]))
         await watch.read()
         listed = topics.listed
@@ -313,7 +314,7 @@ async def test_many_topics_are_not_sent_again_for_each_new_one() -> None:
         await go_on.wait()
 
     async with self_route(broker, sleep) as (service, channel):
-        stub = route_pb2_grpc.RouteServiceStub(channel)
+        stub = stub_of(ROUTES, channel)
         watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest())
         await watch.read()
         topics.create("first")
@@ -333,7 +334,7 @@ async def test_many_topics_are_not_sent_again_for_each_new_one() -> None:
 async def test_who_asks_for_changes_gets_no_topic_twice() -> None:
     broker, topics = local_broker()
     async with self_route(broker) as (service, channel):
-        stub = route_pb2_grpc.RouteServiceStub(channel)
+        stub = stub_of(ROUTES, channel)
         watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest(changes=True))
         first = await watch.read()
         assert (first.changes, [topic.topic for topic in first.brokers[0].topics]) == (False, ["orders"])
@@ -364,9 +365,7 @@ async def test_changes_that_were_undone_unseen_stayed_in_the_watchers_state() ->
     """The state was as at first, and was not said again; the watcher had got a change in between."""
     broker, topics = local_broker()
     async with self_route(broker) as (service, channel):
-        watch = route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(
-            route_pb2.WatchRoutesRequest(changes=True)
-        )
+        watch = stub_of(ROUTES, channel).WatchRoutes(route_pb2.WatchRoutesRequest(changes=True))
         await watch.read()
         topics.create("t1")
         assert (await watch.read()).changes

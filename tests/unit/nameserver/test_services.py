@@ -13,7 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from nameserver.app import NameserverApp
 from nameserver.settings import NameserverSettings
-from trovemq_proto.v1 import common_pb2, route_pb2, route_pb2_grpc
+from tests.support.stubs import REGISTRATION, ROUTES, stub_of
+from trovemq_proto.v1 import common_pb2, route_pb2
 
 pytestmark = pytest.mark.asyncio
 
@@ -37,7 +38,7 @@ def heartbeat(name: str = "a", *topics: str, port: int = 8081, version: int = 1)
 
 
 async def register(channel: grpc.aio.Channel, first: route_pb2.Heartbeat) -> Any:
-    call = route_pb2_grpc.RegistrationServiceStub(channel).Register()
+    call = stub_of(REGISTRATION, channel).Register()
     await call.write(first)
     reply = await call.read()
     assert not reply.HasField("error"), reply
@@ -50,7 +51,7 @@ async def read_all(call: Any) -> None:
 
 
 async def names(channel: grpc.aio.Channel, topic: str = "") -> list[str]:
-    routes = route_pb2_grpc.RouteServiceStub(channel)
+    routes = stub_of(ROUTES, channel)
     if topic:
         reply = await routes.GetRoute(route_pb2.GetRouteRequest(topic=topic))
     else:
@@ -66,7 +67,7 @@ async def test_registered_brokers_are_in_the_routes_with_all_that_they_said() ->
         assert await names(channel, "orders") == ["a", "b"]
         assert await names(channel, "bills") == ["a"]
         assert await names(channel, "none") == []
-        routes = route_pb2_grpc.RouteServiceStub(channel)
+        routes = stub_of(ROUTES, channel)
         reply = await routes.GetRoute(route_pb2.GetRouteRequest(topic="bills"))
         assert reply.brokers[0].broker == common_pb2.BrokerInfo(
             cluster="C", name="a", address="127.0.0.1:8081", body_size_max=7, data_version=1
@@ -86,7 +87,7 @@ async def test_leaving_takes_effect_before_its_reply() -> None:
 async def test_a_broken_stream_leaves_the_routes_after_its_grace() -> None:
     async with nameserver(broker_broken_ms=200) as (app, channel):
         call = await register(channel, heartbeat("a"))
-        watch = route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(route_pb2.WatchRoutesRequest())
+        watch = stub_of(ROUTES, channel).WatchRoutes(route_pb2.WatchRoutesRequest())
         assert len((await watch.read()).brokers) == 1
         call.cancel()
         last = await watch.read()
@@ -106,7 +107,7 @@ async def test_a_killed_broker_was_forgotten() -> None:
         async with asyncio.timeout(240):
             while app.registry.expirations == 0:
                 await asyncio.sleep(0.05)
-        routes = route_pb2_grpc.RouteServiceStub(channel)
+        routes = stub_of(ROUTES, channel)
         reply = await routes.GetCluster(route_pb2.GetClusterRequest())
         (lost,) = reply.lost
         assert (lost.name, lost.cluster, lost.address) == ("a", "C", "127.0.0.1:8081")
@@ -118,7 +119,7 @@ async def test_nobody_said_who_had_the_topic_of_a_killed_broker() -> None:
     async with nameserver(broker_broken_ms=100) as (app, channel):
         killed = await register(channel, heartbeat("a", "orders", "bills"))
         await register(channel, heartbeat("b", "orders", port=8082))
-        routes = route_pb2_grpc.RouteServiceStub(channel)
+        routes = stub_of(ROUTES, channel)
         reply = await routes.GetRoute(route_pb2.GetRouteRequest(topic="bills"))
         assert not reply.lost
         killed.cancel()
@@ -147,7 +148,7 @@ async def test_a_silent_broker_leaves_and_its_stream_ends_with_the_reason() -> N
 async def test_a_second_live_broker_of_one_name_is_refused() -> None:
     async with nameserver() as (_, channel):
         await register(channel, heartbeat("a"))
-        call = route_pb2_grpc.RegistrationServiceStub(channel).Register()
+        call = stub_of(REGISTRATION, channel).Register()
         await call.write(heartbeat("a", port=9))
         reply = await call.read()
         assert reply.error.symbol == "BROKER_NAME_TAKEN"
@@ -158,7 +159,7 @@ async def test_a_second_live_broker_of_one_name_is_refused() -> None:
 
 async def test_the_first_message_must_describe_the_broker() -> None:
     async with nameserver() as (_, channel):
-        call = route_pb2_grpc.RegistrationServiceStub(channel).Register()
+        call = stub_of(REGISTRATION, channel).Register()
         await call.write(route_pb2.Heartbeat(data_version=1))
         assert (await call.read()).error.symbol == "BROKER_NOT_FOUND"
 
@@ -166,7 +167,7 @@ async def test_the_first_message_must_describe_the_broker() -> None:
 async def test_a_slow_watcher_gets_the_latest_state_once() -> None:
     async with nameserver() as (app, channel):
         call = await register(channel, heartbeat("a", "t0"))
-        watch = route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(route_pb2.WatchRoutesRequest())
+        watch = stub_of(ROUTES, channel).WatchRoutes(route_pb2.WatchRoutesRequest())
         first = await watch.read()
         for version in range(2, 50):
             await call.write(heartbeat("a", f"t{version}", version=version))
@@ -183,7 +184,7 @@ async def test_a_slow_watcher_gets_the_latest_state_once() -> None:
 async def test_a_watcher_of_topics_hears_of_those_alone() -> None:
     async with nameserver() as (_, channel):
         call = await register(channel, heartbeat("a", "t1"))
-        routes = route_pb2_grpc.RouteServiceStub(channel)
+        routes = stub_of(ROUTES, channel)
         watch = routes.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["t9"]))
         assert len((await watch.read()).brokers) == 0
         await register(channel, heartbeat("b", "t2", port=2))
@@ -194,7 +195,7 @@ async def test_a_watcher_of_topics_hears_of_those_alone() -> None:
 
 async def test_too_many_watchers_are_refused_and_a_place_becomes_free_again() -> None:
     async with nameserver(watchers_max=1) as (app, channel):
-        routes = route_pb2_grpc.RouteServiceStub(channel)
+        routes = stub_of(ROUTES, channel)
         first = routes.WatchRoutes(route_pb2.WatchRoutesRequest())
         await first.read()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -214,7 +215,7 @@ async def test_stopping_ends_watchers_and_registrations() -> None:
     app = NameserverApp(NameserverSettings(listen="127.0.0.1:0", http="off"))
     address, _ = await app.start()
     async with grpc.aio.insecure_channel(str(address)) as channel:
-        watch = route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(route_pb2.WatchRoutesRequest())
+        watch = stub_of(ROUTES, channel).WatchRoutes(route_pb2.WatchRoutesRequest())
         await watch.read()
         await register(channel, heartbeat("a"))
         await app.stop()
@@ -225,7 +226,7 @@ async def test_stopping_ends_watchers_and_registrations() -> None:
 
 async def test_server_info_health_and_illegal_requests() -> None:
     async with nameserver() as (_, channel):
-        routes = route_pb2_grpc.RouteServiceStub(channel)
+        routes = stub_of(ROUTES, channel)
         info = await routes.GetServerInfo(route_pb2.GetServerInfoRequest())
         assert info.role == route_pb2.NAMESERVER
         health = health_pb2_grpc.HealthStub(channel)

@@ -14,16 +14,14 @@ import grpc
 import grpc.aio
 
 from tests.support.fake_messaging import FakeMessaging
+from tests.support.stubs import MESSAGES, QUERIES, ROUTES, add_fake
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, pack_host
 from trovemq_proto.v1 import (
     common_pb2,
     message_pb2,
-    message_pb2_grpc,
     query_pb2,
-    query_pb2_grpc,
     route_pb2,
-    route_pb2_grpc,
 )
 
 FrameHook = Callable[[message_pb2.AppendFrame], Awaitable[message_pb2.AppendReply | None]]
@@ -99,9 +97,9 @@ class FakeServer:
         if self._stopping is not None:
             await self._stopping
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        route_pb2_grpc.add_RouteServiceServicer_to_server(_Routes(self), self._server)
-        message_pb2_grpc.add_MessageServiceServicer_to_server(_Messages(self), self._server)
-        query_pb2_grpc.add_QueryServiceServicer_to_server(_Queries(self), self._server)
+        add_fake(self._server, ROUTES, _Routes(self))
+        add_fake(self._server, MESSAGES, _Messages(self))
+        add_fake(self._server, QUERIES, _Queries(self))
         self._server.add_generic_rpc_handlers((self.messaging.handlers(),))
         address = self.address or "127.0.0.1:0"
         if self._tls is None:
@@ -197,24 +195,24 @@ class FakeServer:
         return [message for frame in self.frames for message in RecordBatch.split(frame.records).messages()]
 
 
-class _Routes(route_pb2_grpc.RouteServiceServicer):
+class _Routes:
     def __init__(self, fake: FakeServer) -> None:
         self._fake = fake
 
-    async def GetServerInfo(self, request: Any, context: Any) -> route_pb2.ServerInfo:
+    async def get_server_info(self, request: Any, context: Any) -> route_pb2.ServerInfo:
         return route_pb2.ServerInfo(
             role=self._fake.role, version="0", name=self._fake.name, now=self._fake.now_ms
         )
 
-    async def GetRoute(self, request: Any, context: Any) -> route_pb2.RouteReply:
+    async def get_route(self, request: Any, context: Any) -> route_pb2.RouteReply:
         self._fake.routes_asked.append(request.topic)
         lost = self._fake.lost.get(request.topic)
         return route_pb2.RouteReply(lost=[] if lost is None else [lost])
 
-    async def GetCluster(self, request: Any, context: Any) -> route_pb2.ClusterReply:
+    async def get_cluster(self, request: Any, context: Any) -> route_pb2.ClusterReply:
         return self._fake.cluster()
 
-    async def WatchRoutes(self, request: Any, context: Any) -> AsyncIterator[route_pb2.ClusterReply]:
+    async def watch_routes(self, request: Any, context: Any) -> AsyncIterator[route_pb2.ClusterReply]:
         changed = asyncio.Event()
         self._fake._changed.append(changed)
         try:
@@ -226,11 +224,11 @@ class _Routes(route_pb2_grpc.RouteServiceServicer):
             self._fake._changed.remove(changed)
 
 
-class _Messages(message_pb2_grpc.MessageServiceServicer):
+class _Messages:
     def __init__(self, fake: FakeServer) -> None:
         self._fake = fake
 
-    async def Append(self, frames: Any, context: Any) -> None:
+    async def append(self, frames: Any, context: Any) -> None:
         self._fake.streams += 1
         async for frame in frames:
             self._fake.frames.append(frame)
@@ -238,7 +236,7 @@ class _Messages(message_pb2_grpc.MessageServiceServicer):
             if reply is not None and not frame.one_way:
                 await context.write(reply)
 
-    async def GetProducer(
+    async def get_producer(
         self, request: message_pb2.GetProducerRequest, context: Any
     ) -> message_pb2.GetProducerReply:
         self._fake.producers.append(request.producer_id)
@@ -247,7 +245,7 @@ class _Messages(message_pb2_grpc.MessageServiceServicer):
             raise AssertionError
         return message_pb2.GetProducerReply(next_sequence=self._fake.next_sequence)
 
-    async def Fetch(self, requests: Any, context: Any) -> None:
+    async def fetch(self, requests: Any, context: Any) -> None:
         async for request in requests:
             self._fake.fetches.append(request)
             assert self._fake.on_fetch is not None
@@ -257,11 +255,11 @@ class _Messages(message_pb2_grpc.MessageServiceServicer):
             await context.write(reply)
 
 
-class _Queries(query_pb2_grpc.QueryServiceServicer):
+class _Queries:
     def __init__(self, fake: FakeServer) -> None:
         self._fake = fake
 
-    async def QueryByKey(self, request: Any, context: Any) -> AsyncIterator[query_pb2.QueryPage]:
+    async def query_by_key(self, request: Any, context: Any) -> AsyncIterator[query_pb2.QueryPage]:
         self._fake.queries.append(request)
         assert self._fake.on_query is not None
         try:
@@ -272,7 +270,7 @@ class _Queries(query_pb2_grpc.QueryServiceServicer):
         for page in pages:
             yield page
 
-    async def GetMessage(self, request: Any, context: Any) -> query_pb2.GetMessageReply:
+    async def get_message(self, request: Any, context: Any) -> query_pb2.GetMessageReply:
         self._fake.gets.append(request)
         assert self._fake.on_get is not None
         try:
@@ -281,6 +279,6 @@ class _Queries(query_pb2_grpc.QueryServiceServicer):
             await abort(context, error)
             raise AssertionError("abort raises") from error
 
-    async def QueueOffsets(self, request: Any, context: Any) -> query_pb2.QueueOffsetsReply:
+    async def queue_offsets(self, request: Any, context: Any) -> query_pb2.QueueOffsetsReply:
         assert self._fake.on_queue_offsets is not None
         return self._fake.on_queue_offsets()

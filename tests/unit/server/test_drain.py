@@ -131,7 +131,7 @@ def test_undo_offers_it_again() -> None:
 @pytest.mark.parametrize("asked", [{"topics": ["orders"]}, {}, {"changes": True}], ids=str)
 def test_watchers_of_routes_learn_of_it(asked: dict[str, Any]) -> None:
     async def steps(bench: Bench) -> None:
-        watch = bench.calls.all._route.WatchRoutes(route_pb2.WatchRoutesRequest(**asked), None)
+        watch = bench.calls.all._route.watch_routes(route_pb2.WatchRoutesRequest(**asked), None)
         assert not (await anext(watch)).brokers[0].broker.draining
         await bench.drain(grace_ms=1_000)
         first, second = [(await anext(watch)).brokers[0].broker for _ in range(2)]

@@ -152,7 +152,7 @@ async def refused(call: Any) -> ErrorSpec:
 @pytest.mark.asyncio
 async def test_a_group_is_on_disk_before_the_reply_with_the_defaults_filled_in() -> None:
     bench = Bench()
-    made = await bench.service.CreateGroup(pb.CreateGroupRequest(group="billing"), CONTEXT)
+    made = await bench.service.create_group(pb.CreateGroupRequest(group="billing"), CONTEXT)
     assert (made.group, made.created, made.settings.retry_max, made.settings.orderly) == (
         "billing",
         True,
@@ -161,7 +161,7 @@ async def test_a_group_is_on_disk_before_the_reply_with_the_defaults_filled_in()
     )
     assert list(made.settings.backoff_ms)[:3] == [1_000, 5_000, 10_000]
     assert "billing" in SubscriptionGroups.load(bench.files)
-    exists = bench.service.CreateGroup(pb.CreateGroupRequest(group="billing"), CONTEXT)
+    exists = bench.service.create_group(pb.CreateGroupRequest(group="billing"), CONTEXT)
     assert await refused(exists) is errors.GROUP_EXISTS
 
 
@@ -169,9 +169,9 @@ async def test_a_group_is_on_disk_before_the_reply_with_the_defaults_filled_in()
 async def test_settings_are_replaced_as_a_whole() -> None:
     bench = Bench()
     first = pb.GroupSettings(orderly=True, retry_max=3, backoff_ms=[10, 20])
-    await bench.service.CreateGroup(pb.CreateGroupRequest(group="g", settings=first), CONTEXT)
+    await bench.service.create_group(pb.CreateGroupRequest(group="g", settings=first), CONTEXT)
     second = pb.GroupSettings(retry_max=-1, exponential=True, backoff_initial_ms=7)
-    altered = await bench.service.AlterGroup(pb.AlterGroupRequest(group="g", settings=second), CONTEXT)
+    altered = await bench.service.alter_group(pb.AlterGroupRequest(group="g", settings=second), CONTEXT)
     wanted = pb.GroupSettings(
         retry_max=16,
         exponential=True,
@@ -180,7 +180,7 @@ async def test_settings_are_replaced_as_a_whole() -> None:
         backoff_multiplier=2.0,
     )
     assert altered.settings == wanted
-    described = await bench.service.DescribeGroup(pb.DescribeGroupRequest(group="g"), CONTEXT)
+    described = await bench.service.describe_group(pb.DescribeGroupRequest(group="g"), CONTEXT)
     assert described.settings == wanted
 
 
@@ -203,7 +203,7 @@ async def test_a_wrong_group_is_not_made(group: str, settings: pb.GroupSettings,
     bench = Bench()
     assert (
         await refused(
-            bench.service.CreateGroup(pb.CreateGroupRequest(group=group, settings=settings), CONTEXT)
+            bench.service.create_group(pb.CreateGroupRequest(group=group, settings=settings), CONTEXT)
         )
         is spec
     )
@@ -214,11 +214,11 @@ async def test_a_wrong_group_is_not_made(group: str, settings: pb.GroupSettings,
 async def test_what_is_not_known_is_not_found() -> None:
     service = Bench().service
     calls = [
-        service.AlterGroup(pb.AlterGroupRequest(group="g"), CONTEXT),
-        service.DeleteGroup(pb.DeleteGroupRequest(group="g"), CONTEXT),
-        service.DescribeGroup(pb.DescribeGroupRequest(group="g"), CONTEXT),
-        service.ListMembers(pb.ListMembersRequest(group="g"), CONTEXT),
-        service.GetLag(pb.GetLagRequest(group="g"), CONTEXT),
+        service.alter_group(pb.AlterGroupRequest(group="g"), CONTEXT),
+        service.delete_group(pb.DeleteGroupRequest(group="g"), CONTEXT),
+        service.describe_group(pb.DescribeGroupRequest(group="g"), CONTEXT),
+        service.list_members(pb.ListMembersRequest(group="g"), CONTEXT),
+        service.get_lag(pb.GetLagRequest(group="g"), CONTEXT),
     ]
     assert [await refused(call) for call in calls] == [errors.GROUP_NOT_FOUND] * 5
 
@@ -226,11 +226,11 @@ async def test_what_is_not_known_is_not_found() -> None:
 @pytest.mark.asyncio
 async def test_lists_have_groups_of_the_table_of_offsets_and_of_members() -> None:
     bench = Bench()
-    await bench.service.CreateGroup(pb.CreateGroupRequest(group="made"), CONTEXT)
+    await bench.service.create_group(pb.CreateGroupRequest(group="made"), CONTEXT)
     bench.store.offsets.commit("pulls", "orders", QueueId(0), QueueOffset(0))
     bench.store.offsets.commit("TOOLS_CONSUMER", "orders", QueueId(0), QueueOffset(0))
     bench.connect()
-    found = (await bench.service.ListGroups(pb.ListGroupsRequest(), CONTEXT)).groups
+    found = (await bench.service.list_groups(pb.ListGroupsRequest(), CONTEXT)).groups
     assert [(one.group, one.created, list(one.topics), one.member_count) for one in found] == [
         ("billing", False, ["orders"], 1),
         ("made", True, [], 0),
@@ -249,7 +249,7 @@ async def test_a_deleted_group_starts_over_and_its_dead_letters_stay() -> None:
     bench.model.writer.append([NewRecord("%RETRY%billing_orders", QueueId(0), b"again")], NOW_MS)
     bench.store.dispatch()
     bench.store.offsets.commit("other", "orders", QueueId(0), QueueOffset(1))
-    await bench.service.DeleteGroup(pb.DeleteGroupRequest(group="billing"), CONTEXT)
+    await bench.service.delete_group(pb.DeleteGroupRequest(group="billing"), CONTEXT)
     assert bench.model.groups.get("billing") is None
     assert bench.model.delivery.in_flight_count == 0
     assert bench.store.offsets.groups() == ["other"]
@@ -264,7 +264,7 @@ async def test_the_retry_topic_of_another_group_is_not_taken_for_ones_own() -> N
     bench.store.offsets.commit("a", "orders", QueueId(0), QueueOffset(0))
     bench.store.offsets.commit("a_orders", "orders", QueueId(0), QueueOffset(0))
     bench.store.topics.ensure_internal("%RETRY%a_orders", 1)
-    await bench.service.DeleteGroup(pb.DeleteGroupRequest(group="a"), CONTEXT)
+    await bench.service.delete_group(pb.DeleteGroupRequest(group="a"), CONTEXT)
     assert "%RETRY%a_orders" in bench.store.topics, "it is the classic retry topic of a_orders"
 
 
@@ -272,7 +272,7 @@ async def test_the_retry_topic_of_another_group_is_not_taken_for_ones_own() -> N
 async def test_members_with_what_they_subscribe_to() -> None:
     bench = Bench()
     bench.connect(expression="paid")
-    (member,) = (await bench.service.ListMembers(pb.ListMembersRequest(group="billing"), CONTEXT)).members
+    (member,) = (await bench.service.list_members(pb.ListMembersRequest(group="billing"), CONTEXT)).members
     assert (member.client_id, member.client_type, member.language, member.version) == (
         "c",
         "PUSH_CONSUMER",
@@ -296,16 +296,16 @@ async def test_lag_counts_what_is_in_flight_and_what_the_filter_takes() -> None:
     bench.model.groups.for_use("billing", auto_create=True, now_ms=NOW_MS)
     bench.store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(2))
     bench.connect(expression="paid")
-    (first, *others) = (await bench.service.GetLag(pb.GetLagRequest(group="billing"), CONTEXT)).queues
+    (first, *others) = (await bench.service.get_lag(pb.GetLagRequest(group="billing"), CONTEXT)).queues
     assert (first.topic, first.queue_id, first.committed, first.max_offset) == ("orders", 0, 2, 10)
     assert (first.lag, first.lag_ms, first.estimated) == (3, 97, False)
     assert all((queue.lag, queue.committed) == (0, -1) for queue in others)
     bench.receive(2)
     (first, *_) = (
-        await bench.service.GetLag(pb.GetLagRequest(group="billing", topic="orders"), CONTEXT)
+        await bench.service.get_lag(pb.GetLagRequest(group="billing", topic="orders"), CONTEXT)
     ).queues
     assert (first.in_flight, first.next_offset, first.lag) == (2, 4, 2 + 2)
-    missing = bench.service.GetLag(pb.GetLagRequest(group="billing", topic="nothing"), CONTEXT)
+    missing = bench.service.get_lag(pb.GetLagRequest(group="billing", topic="nothing"), CONTEXT)
     assert await refused(missing) is errors.TOPIC_NOT_FOUND
 
 
@@ -318,11 +318,11 @@ async def test_a_preview_forgets_nothing_and_a_reset_what_is_in_flight() -> None
     request = pb.ResetGroupRequest(
         group="billing", topic="orders", queue_id=0, timestamp=NOW_MS + 1, preview=True
     )
-    (entry,) = (await bench.service.ResetGroup(request, CONTEXT)).entries
+    (entry,) = (await bench.service.reset_group(request, CONTEXT)).entries
     assert entry.offset == 1
     assert bench.model.delivery.in_flight_count == 3
     request.preview = False
-    (entry,) = (await bench.service.ResetGroup(request, CONTEXT)).entries
+    (entry,) = (await bench.service.reset_group(request, CONTEXT)).entries
     assert (entry.offset, entry.in_flight) == (1, 3)
     assert bench.model.delivery.in_flight_count == 0
     assert ConsumerOffsets.load(bench.files).get("billing", "orders", QueueId(0)) == 1
@@ -336,7 +336,7 @@ async def test_a_reset_without_a_target_is_refused() -> None:
         pb.ResetGroupRequest(group="g", topic="orders"),
         pb.ResetGroupRequest(group="g", topic="orders", to_min=False),
     ):
-        assert await refused(service.ResetGroup(request, CONTEXT)) is errors.REQUEST_ILLEGAL
+        assert await refused(service.reset_group(request, CONTEXT)) is errors.REQUEST_ILLEGAL
 
 
 @pytest.mark.asyncio
@@ -344,7 +344,7 @@ async def test_a_misspelt_group_was_reset_without_a_word() -> None:
     service = Bench().service
     for preview in (True, False):
         request = pb.ResetGroupRequest(group="typo", topic="orders", to_min=True, preview=preview)
-        assert await refused(service.ResetGroup(request, CONTEXT)) is errors.GROUP_NOT_FOUND
+        assert await refused(service.reset_group(request, CONTEXT)) is errors.GROUP_NOT_FOUND
 
 
 # --- dead letters -------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ async def test_each_letter_has_its_result_and_the_reply_waits_for_the_disk() -> 
     bench.bury(DLQ_ORIGIN_TOPIC="orders", UNIQ_KEY="U1")
     bench.bury(UNIQ_KEY="U2")
     request = pb.ResendDeadLettersRequest(group="billing", offsets=[0, 1, 7, 0])
-    entries = (await bench.service.ResendDeadLetters(request, CONTEXT)).entries
+    entries = (await bench.service.resend_dead_letters(request, CONTEXT)).entries
     assert [(one.offset, one.topic, one.error) for one in entries] == [
         (0, "orders", ""),
         (1, "", "PROPERTY_ILLEGAL"),
@@ -364,11 +364,11 @@ async def test_each_letter_has_its_result_and_the_reply_waits_for_the_disk() -> 
     assert entries[0].offset_msg_id == sent.offset_msg_id
     assert bench.synced == [bench.store.end_offset]
     bench.store.dispatch()
-    again = (await bench.service.ResendDeadLetters(request, CONTEXT)).entries
+    again = (await bench.service.resend_dead_letters(request, CONTEXT)).entries
     assert (again[0].again, again[0].offset_msg_id) == (True, sent.offset_msg_id)
     assert len(read_queue(bench.store)) == 1, "nothing is doubled"
     request = pb.ResendDeadLettersRequest(group="billing", offsets=[0, 1])
-    (found, unknown) = (await bench.service.FindResentDeadLetters(request, CONTEXT)).entries
+    (found, unknown) = (await bench.service.find_resent_dead_letters(request, CONTEXT)).entries
     assert (found.offset, found.offset_msg_id) == (0, sent.offset_msg_id)
     assert unknown.error == "PROPERTY_ILLEGAL"
 
@@ -383,7 +383,7 @@ async def test_a_sync_that_fails_is_the_result_of_what_it_would_have_covered() -
 
     bench.service = GroupService(_with(bench, durable=fail))
     request = pb.ResendDeadLettersRequest(group="billing", offsets=[0, 1])
-    entries = (await bench.service.ResendDeadLetters(request, CONTEXT)).entries
+    entries = (await bench.service.resend_dead_letters(request, CONTEXT)).entries
     assert [one.error for one in entries] == ["FLUSH_DISK_TIMEOUT", "OFFSET_OUT_OF_RANGE"]
     assert entries[0].offset_msg_id, "the message is in the log"
 
@@ -398,7 +398,7 @@ async def test_resending_none_or_too_many_is_refused(count: int) -> None:
     bench = Bench()
     bench.bury(DLQ_ORIGIN_TOPIC="orders")
     request = pb.ResendDeadLettersRequest(group="billing", offsets=range(count))
-    assert await refused(bench.service.ResendDeadLetters(request, CONTEXT)) is errors.REQUEST_ILLEGAL
+    assert await refused(bench.service.resend_dead_letters(request, CONTEXT)) is errors.REQUEST_ILLEGAL
 
 
 # --- commands to consumers ----------------------------------------------------------------------------
@@ -411,7 +411,7 @@ async def test_a_message_is_consumed_directly_by_either_id_and_nothing_moves() -
         request = pb.ConsumeDirectlyRequest(
             client_id="c", group="billing", topic="orders", message=identifier
         )
-        reply = await bench.service.ConsumeDirectly(request, CONTEXT)
+        reply = await bench.service.consume_directly(request, CONTEXT)
         assert (reply.result, reply.message) == ("OK", "said")
     message = stream.sent[0].verify_message_command.message
     assert (message.topic.name, message.body, message.system_properties.message_id) == (
@@ -430,7 +430,7 @@ async def test_a_dead_letter_is_consumed_under_the_topic_that_the_consumer_knows
     stream = bench.connect()
     request = pb.ConsumeDirectlyRequest(client_id="c", group="billing", message="U1")
     stream.code = v2.FAILED_TO_CONSUME_MESSAGE
-    assert (await bench.service.ConsumeDirectly(request, CONTEXT)).result == "FAILED_TO_CONSUME_MESSAGE"
+    assert (await bench.service.consume_directly(request, CONTEXT)).result == "FAILED_TO_CONSUME_MESSAGE"
     assert stream.sent[0].verify_message_command.message.topic.name == "orders"
 
 
@@ -439,16 +439,16 @@ async def test_commands_that_get_no_result_say_why() -> None:
     bench = Bench()
     send(bench.store, b"hello", unique_key="U1")
     request = pb.ConsumeDirectlyRequest(client_id="c", group="billing", message="U1", timeout_ms=1)
-    assert await refused(bench.service.ConsumeDirectly(request, CONTEXT)) is errors.CONSUMER_NOT_ONLINE
+    assert await refused(bench.service.consume_directly(request, CONTEXT)) is errors.CONSUMER_NOT_ONLINE
     stream = bench.connect()
     stream.code = None
-    assert await refused(bench.service.ConsumeDirectly(request, CONTEXT)) is errors.CONSUME_MSG_TIMEOUT
+    assert await refused(bench.service.consume_directly(request, CONTEXT)) is errors.CONSUME_MSG_TIMEOUT
     stream.code = v2.NOT_IMPLEMENTED
-    assert await refused(bench.service.ConsumeDirectly(request, CONTEXT)) is errors.NOT_IMPLEMENTED
+    assert await refused(bench.service.consume_directly(request, CONTEXT)) is errors.NOT_IMPLEMENTED
     request.message = "U9"
-    assert await refused(bench.service.ConsumeDirectly(request, CONTEXT)) is errors.MESSAGE_NOT_FOUND
+    assert await refused(bench.service.consume_directly(request, CONTEXT)) is errors.MESSAGE_NOT_FOUND
     request.group = ""
-    assert await refused(bench.service.ConsumeDirectly(request, CONTEXT)) is errors.GROUP_ILLEGAL
+    assert await refused(bench.service.consume_directly(request, CONTEXT)) is errors.GROUP_ILLEGAL
 
 
 @pytest.mark.asyncio
@@ -456,7 +456,7 @@ async def test_a_stack_trace_comes_from_the_client() -> None:
     bench = Bench()
     bench.connect()
     request = pb.PrintStackTraceRequest(client_id="c", group="billing")
-    assert (await bench.service.PrintThreadStackTrace(request, CONTEXT)).stack_trace == "main: here"
+    assert (await bench.service.print_thread_stack_trace(request, CONTEXT)).stack_trace == "main: here"
 
 
 # --- delayed messages ---------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ def delay(bench: Bench, after_ms: int, topic: str = "orders", **properties: str)
 
 
 async def found(bench: Bench, key: str, topic: str = "orders") -> list[tuple[str, int]]:
-    reply = await bench.service.FindDelayed(pb.FindDelayedRequest(topic=topic, key=key), CONTEXT)
+    reply = await bench.service.find_delayed(pb.FindDelayedRequest(topic=topic, key=key), CONTEXT)
     assert reply.complete
     keys = [decode_message(entry.record).unique_key or "" for entry in reply.entries]
     return [(key, entry.delivery_timestamp - NOW_MS) for key, entry in zip(keys, reply.entries, strict=True)]
@@ -495,7 +495,7 @@ async def test_what_waits_is_found_by_either_key_until_delivered_or_recalled() -
 async def test_the_handle_of_what_waits_recalls_it() -> None:
     bench = Bench()
     delay(bench, 60_000, UNIQ_KEY="U1", KEYS="a")
-    reply = await bench.service.FindDelayed(pb.FindDelayedRequest(topic="orders", key="a"), CONTEXT)
+    reply = await bench.service.find_delayed(pb.FindDelayedRequest(topic="orders", key="a"), CONTEXT)
     handle = decode_recall_handle(reply.entries[0].recall_handle)
     bench.model.timers.recall(handle.topic, handle.deliver_ms, handle.message_id, bench.now_ms)
     bench.store.dispatch()
@@ -507,4 +507,4 @@ async def test_the_handle_of_what_waits_recalls_it() -> None:
 async def test_what_waits_for_a_topic_that_is_not_here_is_an_error() -> None:
     bench = Bench()
     request = pb.FindDelayedRequest(topic="nothing", key="a")
-    assert await refused(bench.service.FindDelayed(request, CONTEXT)) is errors.TOPIC_NOT_FOUND
+    assert await refused(bench.service.find_delayed(request, CONTEXT)) is errors.TOPIC_NOT_FOUND

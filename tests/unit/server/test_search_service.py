@@ -42,7 +42,7 @@ def service(store: MessageStore, limit: ErrorSpec | None = None) -> SearchServic
 
 
 async def asked(of: SearchService, request: search_pb2.SearchRequest) -> list[search_pb2.SearchPage]:
-    return [page async for page in of.Search(request, CONTEXT)]
+    return [page async for page in of.search(request, CONTEXT)]
 
 
 def having(value: str, field: int = search_pb2.SEARCH_KEY) -> search_pb2.SearchCondition:

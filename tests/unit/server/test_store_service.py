@@ -40,7 +40,7 @@ async def serving(path: Path, messages: int = 60) -> AsyncIterator[StoreService]
 async def test_a_scrub(tmp_path: Path) -> None:
     async with serving(tmp_path) as service:
         request = store_pb2.ScrubRequest(bytes_per_second=FAST)
-        replies = [reply async for reply in service.Scrub(request, CONTEXT)]
+        replies = [reply async for reply in service.scrub(request, CONTEXT)]
         assert replies[-1].done
         assert (replies[-1].records, replies[-1].units, replies[-1].items) == (60, 60, 60)
         assert (service.counters.scrubs, service.counters.scrub_damages) == (1, 0)
@@ -53,7 +53,7 @@ async def test_damage_is_counted(tmp_path: Path) -> None:
             file.seek(200)
             file.write(b"damage")
         request = store_pb2.ScrubRequest(bytes_per_second=FAST)
-        replies = [reply async for reply in service.Scrub(request, CONTEXT)]
+        replies = [reply async for reply in service.scrub(request, CONTEXT)]
         assert service.counters.scrub_damages == replies[-1].damages == 1
         found = [finding for reply in replies for finding in reply.findings if not finding.note]
         assert [(each.file, each.offset) for each in found] == [(f"commitlog/{0:020d}", 0)]
@@ -63,11 +63,11 @@ async def test_damage_is_counted(tmp_path: Path) -> None:
 async def test_a_rate_that_is_refused(tmp_path: Path, rate: int) -> None:
     async with serving(tmp_path, 0) as service:
         with pytest.raises(TroveError) as caught:
-            await anext(service.Scrub(store_pb2.ScrubRequest(bytes_per_second=rate), CONTEXT))
+            await anext(service.scrub(store_pb2.ScrubRequest(bytes_per_second=rate), CONTEXT))
         assert caught.value.spec is errors.REQUEST_ILLEGAL
         request = store_pb2.BackupRequest(directory=str(tmp_path / "backup"), bytes_per_second=rate)
         with pytest.raises(TroveError) as caught:
-            await anext(service.Backup(request, CONTEXT))
+            await anext(service.backup(request, CONTEXT))
         assert caught.value.spec is errors.REQUEST_ILLEGAL
         assert not (tmp_path / "backup").exists()
 
@@ -78,7 +78,7 @@ async def test_one_backup_at_a_time_and_what_is_stopped_is_removed(tmp_path: Pat
         slow = store_pb2.BackupRequest(directory=str(first), bytes_per_second=2048, copy=True)
 
         async def read() -> None:
-            async for _ in service.Backup(slow, CONTEXT):
+            async for _ in service.backup(slow, CONTEXT):
                 pass
 
         task = asyncio.create_task(read())
@@ -86,14 +86,14 @@ async def test_one_backup_at_a_time_and_what_is_stopped_is_removed(tmp_path: Pat
             await asyncio.sleep(0.001)
         other = store_pb2.BackupRequest(directory=str(tmp_path / "other"))
         with pytest.raises(TroveError) as caught:
-            await anext(service.Backup(other, CONTEXT))
+            await anext(service.backup(other, CONTEXT))
         assert caught.value.spec is errors.LIMIT_EXCEEDED
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not first.exists()
         assert service.counters.backup_failures == 1
-        replies = [reply async for reply in service.Backup(other, CONTEXT)]
+        replies = [reply async for reply in service.backup(other, CONTEXT)]
         assert replies[-1].done
         assert service.counters.backups == 1
 
@@ -117,12 +117,12 @@ async def test_a_backup_that_fails_is_removed(
         monkeypatch.setattr("trovemq_store.backup.writer.link_file", failing)
         request = store_pb2.BackupRequest(directory=str(tmp_path / "backup"))
         with pytest.raises(TroveError, match="the backup failed") as caught:
-            async for _ in service.Backup(request, CONTEXT):
+            async for _ in service.backup(request, CONTEXT):
                 pass
         assert caught.value.spec is spec
         assert not (tmp_path / "backup").exists()
         monkeypatch.undo()
-        assert [reply async for reply in service.Backup(request, CONTEXT)][-1].done
+        assert [reply async for reply in service.backup(request, CONTEXT)][-1].done
 
 
 async def test_neither_waits_for_the_disk_on_the_loop(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ async def test_neither_waits_for_the_disk_on_the_loop(tmp_path: Path) -> None:
         scrub = store_pb2.ScrubRequest(bytes_per_second=FAST)
         backup = store_pb2.BackupRequest(directory=str(tmp_path / "backup"), bytes_per_second=FAST)
         with waits_forbidden():
-            assert [reply async for reply in service.Scrub(scrub, CONTEXT)][-1].done
-            assert [reply async for reply in service.Backup(backup, CONTEXT)][-1].done
+            assert [reply async for reply in service.scrub(scrub, CONTEXT)][-1].done
+            assert [reply async for reply in service.backup(backup, CONTEXT)][-1].done
 
 
 async def test_backups_are_made_below_the_allowed_directory_only(tmp_path: Path) -> None:
@@ -144,6 +144,6 @@ async def test_backups_are_made_below_the_allowed_directory_only(tmp_path: Path)
             )
             request = store_pb2.BackupRequest(directory=str(tmp_path / "elsewhere"))
             with pytest.raises(TroveError, match=word) as caught:
-                await anext(service.Backup(request, CONTEXT))
+                await anext(service.backup(request, CONTEXT))
             assert caught.value.spec is errors.REQUEST_ILLEGAL
     assert not (tmp_path / "elsewhere").exists()

@@ -19,9 +19,9 @@ from broker.server.rocketmq.status import (
     status_of,
     stream,
     unary,
-    write_reply,
 )
 from tests.support.rpc_context import RpcContext
+from trovemq_daemon.grpc_services import write_reply
 from trovemq_proto import errors
 from trovemq_proto.errors import ERRORS, TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
