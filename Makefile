@@ -161,12 +161,11 @@ generated: setup ## Generated code and pages are as their sources give them; pla
 	@$(RUN) -m pytest -q -m "not slow" $(CHECKED)
 
 # --- generated files ---------------------------------------------------------------------------
-# Of RocketMQ's protocol the messages only: broker and SDK name its methods themselves.
+# The messages only: services are registered from their descriptors (trovemq_daemon/grpc_services.py).
 .PHONY: proto
 proto: setup ## Generate the protocol's Python code from the .proto files
-	@protoc=($(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT)); \
-	  "$${protoc[@]}" --grpc_python_out=$(PROTO_OUT) proto/trovemq_proto/v1/*.proto; \
-	  "$${protoc[@]}" proto/trovemq_proto/rocketmq/v2/*.proto
+	@$(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) \
+	  proto/trovemq_proto/v1/*.proto proto/trovemq_proto/rocketmq/v2/*.proto
 	@$(RUN) -m grpc_tools.protoc -I . --python_out=$(TESTS_OUT) --pyi_out=$(TESTS_OUT) \
 	  tests/interop_grpc/programs/interop.proto
 

@@ -32,7 +32,7 @@ LIBRARIES: Final = ("pytest_asyncio.plugin", "hypothesis.stateful", "unittest.mo
 OWN: Final = frozenset(
     {"broker", "nameserver", "trovemq", "trovemq_daemon", "trovemq_proto", "trovemq_store", "tests", "bench"}
 )
-GENERATED: Final = ("_pb2", "_pb2_grpc")
+GENERATED: Final = "_pb2"
 """Protobuf has one registry of messages in a process: these modules stay."""
 OPTIONS: Final = (
     *("-q", "-rfE", "--tb=line", "--hypothesis-profile=first-failure"),

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import Distribution, distribution
@@ -191,6 +192,14 @@ def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_p
         assert json.loads(run([commands / "trovemq", "query", "orders", "b7", *at]).stdout)["keys"] == "b7"
         consumed = run([commands / "trovemq", "tail", "orders", "-n", "2", "--no-follow", *at])
         assert (consumed.returncode, consumed.stderr) == (0, "")
+
+
+def test_stubs_of_ones_own_can_be_generated_from_the_wheel(wheels: dict[str, Path]) -> None:
+    with zipfile.ZipFile(wheels["trovemq-proto"]) as wheel:
+        packed = {name for name in wheel.namelist() if name.endswith(".proto")}
+    folder = ROOT / "proto"
+    assert packed == {str(path.relative_to(folder)) for path in folder.rglob("*.proto")}
+    assert len(packed) > 10
 
 
 def test_the_transport_stands_alone_and_is_typed(wheels: dict[str, Path], tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def text_of(path: Path) -> str | None:
 def modules(places: tuple[str, ...] = (*CODE, "deploy", "bench", "docs", "tools", "tests")) -> list[Path]:
     """Our own Python modules, without generated ones."""
     found = [path for path in tracked_files() if path.suffix == ".py" and within(path, places)]
-    return [path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+    return [path for path in found if not path.stem.endswith("_pb2")]
 
 
 @dataclass(frozen=True, slots=True)

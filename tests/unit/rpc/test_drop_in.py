@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from grpc_tools import protoc
 
 import trovemq_rpc as rpc
 from tests.unit.rpc.rpc_ends import ends, until
@@ -16,6 +21,68 @@ from tests.unit.rpc.rpc_ends import ends, until
 pytestmark = pytest.mark.asyncio
 
 UNEXPECTED = "Unexpected <class 'ValueError'>: planted"
+GREETER = """
+syntax = "proto3";
+package drop_in;
+message Name { string text = 1; }
+message Greeting { string text = 1; }
+service Greeter {
+  rpc Greet(Name) returns (Greeting);
+  rpc Repeat(Name) returns (stream Greeting);
+  rpc Join(stream Name) returns (Greeting);
+  rpc Answer(stream Name) returns (stream Greeting);
+}
+"""
+
+
+@pytest.fixture
+def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """The two modules that grpcio-tools generates for GREETER: messages, then stubs and servicers."""
+    (tmp_path / "drop_in.proto").write_text(GREETER)
+    folder = str(tmp_path)
+    arguments = [f"-I{folder}", f"--python_out={folder}", f"--grpc_python_out={folder}", "drop_in.proto"]
+    assert protoc.main(["protoc", *arguments]) == 0
+    monkeypatch.syspath_prepend(folder)
+    names = ("drop_in_pb2", "drop_in_pb2_grpc")
+    yield importlib.import_module(names[0]), importlib.import_module(names[1])
+    for name in names:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("channel_of", ["trovemq", "grpcio"])
+async def test_generated_code_makes_all_four_kinds_of_calls(
+    generated: tuple[Any, Any], channel_of: str
+) -> None:
+    messages, services = generated
+
+    class Greeter(services.GreeterServicer):  # type: ignore[misc,name-defined]
+        async def Greet(self, request: Any, context: Any) -> Any:
+            return messages.Greeting(text=f"hello {request.text}")
+
+        async def Repeat(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            for _ in range(2):
+                yield messages.Greeting(text=request.text)
+
+        async def Join(self, requests: Any, context: Any) -> Any:
+            return messages.Greeting(text=",".join([request.text async for request in requests]))
+
+        async def Answer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+            async for request in requests:
+                yield messages.Greeting(text=request.text.upper())
+
+    def prepare(server: rpc.Server) -> None:
+        services.add_GreeterServicer_to_server(Greeter(), server)
+
+    def names() -> Iterator[Any]:
+        return (messages.Name(text=text) for text in "ab")
+
+    module: Any = rpc if channel_of == "trovemq" else grpc.aio
+    async with ends(prepare=prepare) as both, module.insecure_channel(f"127.0.0.1:{both.port}") as channel:
+        stub = services.GreeterStub(channel)
+        assert (await stub.Greet(messages.Name(text="a"))).text == "hello a"
+        assert [reply.text async for reply in stub.Repeat(messages.Name(text="a"))] == ["a", "a"]
+        assert (await stub.Join(names())).text == "a,b"
+        assert [reply.text async for reply in stub.Answer(names())] == ["A", "B"]
 
 
 async def test_generated_code_of_grpcio_serves_and_calls() -> None:
