@@ -24,7 +24,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final
@@ -34,8 +33,8 @@ from trovemq._rocketmq.credit import Credit
 from trovemq._rocketmq.identity import metadata_of
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.settling_together import RELEASE, Change, Settling
-from trovemq._rocketmq.statuses import may_pass
-from trovemq._rocketmq.stream_owner import Owner
+from trovemq._rocketmq.statuses import may_pass, subscription_closed
+from trovemq._rocketmq.stream_owner import Owner, StreamSettings
 from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.connection import Connection, Stream
 from trovemq._wire.consumer import (
@@ -58,18 +57,6 @@ POLLS_KEPT_MAX: Final = 128  # of the last batches; a broker sends at most 64 th
 ANSWERED_KEPT_S: Final = 2.0
 """Acknowledgements are kept until the result of one that came so much later: a broker writes them to disk at
 least ten times a second."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings:
-    """The subscription, as it is sent to the broker."""
-
-    group: str
-    topic: str
-    filter_type: str
-    filter: str
-    invisible_ms: int | None
-    client_id: str
 
 
 class GroupStream:
@@ -180,7 +167,7 @@ class GroupStream:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self.fail_all(_closed())
+        self.fail_all(subscription_closed())
 
     async def _wait_while(self, waits: Callable[[], bool], until: float) -> None:
         try:
@@ -226,7 +213,7 @@ class GroupStream:
         receipt = message.receipt
         assert receipt is not None, "messages with a handle of their own are settled by it"
         if self._closed:
-            self._owner.on_result(message, done=False, failure=_closed())
+            self._owner.on_result(message, done=False, failure=subscription_closed())
             return False
         self._gathering_of(receipt, change).messages.append(message)
         self._count(change, 1)
@@ -254,7 +241,7 @@ class GroupStream:
         """Acknowledges the messages, which have this receipt, as `settle` does."""
         if self._closed:
             for message in messages:
-                self._owner.on_result(message, done=False, failure=_closed())
+                self._owner.on_result(message, done=False, failure=subscription_closed())
             return
         self._gathering_of(receipt, None).messages.extend(messages)
         self.unacknowledged += len(messages)
@@ -277,7 +264,7 @@ class GroupStream:
         """As `settle`, and waits for the result."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._closed:
-            future.set_exception(_closed())
+            future.set_exception(subscription_closed())
             return future
         self._futures[message] = future
         self.settle(message, change)
@@ -590,7 +577,3 @@ def _end_with(stream: Stream, task: asyncio.Task[None]) -> None:
         if task.exception() is not None:
             _log.error("%s failed", task.get_name(), exc_info=task.exception())
         stream.cancel()
-
-
-def _closed() -> TroveError:
-    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message may be delivered again")

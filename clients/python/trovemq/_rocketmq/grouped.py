@@ -242,10 +242,8 @@ class GroupConsumer:
                 answer.add_done_callback(partial(_pass_on, waiting))
 
     def _new_stream(self, home: _Home) -> GroupStream:
-        from trovemq._rocketmq.group_stream import (
-            GroupStream,
-            StreamSettings,
-        )  # imported here because look-ups do not need it
+        from trovemq._rocketmq.group_stream import GroupStream  # imported here: look-ups do not need it
+        from trovemq._rocketmq.stream_owner import StreamSettings
 
         subscription = self._subscription
         settings = StreamSettings(

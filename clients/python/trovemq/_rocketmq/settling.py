@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from trovemq._rocketmq.messaging import MessagingService
-from trovemq._rocketmq.statuses import may_pass
+from trovemq._rocketmq.statuses import may_pass, subscription_closed
 from trovemq.options import ClientOptions
 from trovemq.received import ReceivedMessage
 from trovemq_proto import errors
@@ -62,7 +62,7 @@ class Settler:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[None] = loop.create_future()
         if self._closed:
-            answer.set_exception(_closed())
+            answer.set_exception(subscription_closed())
             return answer
         self._track(answer, consumed=True)
         self._pending.append(_Acknowledgement(message, answer, self._deadline()))
@@ -89,7 +89,7 @@ class Settler:
         """Delays the redelivery of a message to that time at the earliest; the message gets a new receipt
         handle."""
         if self._closed:
-            raise _closed()
+            raise subscription_closed()
         message.receipt_handle = await self._service().change_invisible(
             self._group, message, duration_ms, suspend=False
         )
@@ -132,7 +132,7 @@ class Settler:
             if isinstance(answer, asyncio.Task):
                 answer.cancel()
             elif not answer.done():
-                answer.set_exception(_closed())
+                answer.set_exception(subscription_closed())
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _wait_for(self, answers: set[asyncio.Future[None]], until: float) -> None:
@@ -200,7 +200,7 @@ class Settler:
         loop = asyncio.get_running_loop()
         if self._closed:
             refused: asyncio.Future[None] = loop.create_future()
-            refused.set_exception(_closed())
+            refused.set_exception(subscription_closed())
             return refused
         task = loop.create_task(self._limited(call))
         self._track(task, consumed=consumed)
@@ -245,7 +245,3 @@ class Settler:
         for answers in (self._under_way, self._consumed) if consumed else (self._under_way,):
             answers.add(answer)
             answer.add_done_callback(answers.discard)
-
-
-def _closed() -> TroveError:
-    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message may be delivered again")

@@ -85,3 +85,8 @@ def may_pass(error: TroveError) -> bool:
 def status(code: v2.Code, text: str = "") -> v2.Status:
     """A status that this client sends."""
     return v2.Status(code=code, message=text[:STATUS_TEXT_SIZE_MAX])
+
+
+def subscription_closed() -> TroveError:
+    """The error of settlements that come after the end of their subscription."""
+    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message may be delivered again")

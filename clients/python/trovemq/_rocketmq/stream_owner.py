@@ -1,8 +1,9 @@
-"""The group consumer, as its Consume streams see it."""
+"""The group consumer, as its Consume streams see it, and the settings of its subscription."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
@@ -34,3 +35,15 @@ class Owner(Settlement, Protocol):
 
     def is_final(self, error: TroveError) -> bool:
         """Whether no later try can succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """The subscription, as it is sent to the broker."""
+
+    group: str
+    topic: str
+    filter_type: str
+    filter: str
+    invisible_ms: int | None
+    client_id: str
