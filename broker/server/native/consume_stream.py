@@ -4,7 +4,9 @@ messages.
 | from the client | effect                                                                                   |
 |-----------------|------------------------------------------------------------------------------------------|
 | `start`         | the stream belongs to one group, topic and filter                                        |
-| credit          | a task sends batches until the credit is used up, and waits while there are no messages  |
+| credit          | a task sends batches until the credit is used up, and waits while there are no messages. |
+|                 | Negative credit of messages takes some back; batches on their way to the client may have |
+|                 | used it already. The rest is then negative, and later credit fills it up first           |
 | received batch  | confirms all batches up to it: the client keeps them when the stream ends                |
 | settlements     | applied in their order, many of them in steps, and before the frame's credit counts; one |
 |                 | reply has the results of a frame. They count until the message is delivered again, also  |
@@ -17,6 +19,10 @@ connection may have died in silence, and it would get messages until the broker 
 When a reset or a deletion has made deliveries void, a reply names the last batch before it (`void_batch`), so
 that the client returns the messages that its program has not begun. A reset may concern one queue, and never
 concerns retries: the return ends leases that still count, and is refused for the others.
+
+A reply with `joined` says that another client has subscribed to the topic for the group (join_notices.py).
+The client may then release messages that its program has not begun, and take back credit: a client takes
+none back before, because older brokers refuse that.
 
 Invariants
 - The stream never sends more messages than there is credit for, and at most one message more than the bytes.
@@ -45,7 +51,9 @@ import grpc
 from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from broker.groups.delivery.settling import RefusedOffset
 from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.groups.receive_waits import GroupTopicKey
 from broker.server.native.frames import write_with_records
+from broker.server.native.join_notices import JoinNotices
 from broker.server.native.reply_stream import OpenStreams, ReplyStream
 from broker.server.rocketmq.acknowledging import Acknowledger
 from broker.server.rocketmq.parts import RocketmqParts
@@ -76,6 +84,7 @@ RESULTS_SMALL: Final = 256
 """The results of up to this many messages are always a small reply."""
 CREDIT_MESSAGES_MAX: Final = 65_536
 CREDIT_BYTES_MAX: Final = 268_435_456
+_JOINED: Final = consumer_pb2.ConsumeReply(joined=True).SerializeToString()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +104,7 @@ class ConsumerService:
 
     def __init__(self, parts: ConsumeParts) -> None:
         self._parts = parts
+        self._notices: Final = JoinNotices(parts.rocketmq.registry)
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -103,7 +113,7 @@ class ConsumerService:
     async def consume(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         client_id = client_id_of(context)
         with self._parts.rocketmq.registry.receiving(client_id, context):
-            await self.streams.serve(ConsumeStream(self._parts, client_id, context))
+            await self.streams.serve(ConsumeStream(self._parts, client_id, context, self._notices))
 
 
 class _Subscription(NamedTuple):
@@ -113,6 +123,10 @@ class _Subscription(NamedTuple):
     topic: str
     filter: Filter
     invisible_ms: int | None
+
+    @property
+    def pair(self) -> GroupTopicKey:
+        return self.group, self.topic
 
 
 class _SettlingStep(NamedTuple):
@@ -134,18 +148,24 @@ class _Sent:
 
 class ConsumeStream(ReplyStream):
     def __init__(
-        self, parts: ConsumeParts, client_id: str, context: grpc.aio.ServicerContext[Any, Any]
+        self,
+        parts: ConsumeParts,
+        client_id: str,
+        context: grpc.aio.ServicerContext[Any, Any],
+        notices: JoinNotices,
     ) -> None:
         super().__init__(context, 1, parts.replies)
         self._parts = parts
         self._client_id = client_id
+        self._notices = notices
+        self._notifier: asyncio.Task[None] | None = None
         self._client = parts.rocketmq.registry.get(client_id)
         self._subscription: _Subscription | None = None
         self._credit_messages = self._credit_bytes = 0
         self._credited = asyncio.Event()
         self._batch = self._void_batch = 0
         self._void_waits = False
-        self._is_sending = False
+        self._is_sending = self._is_stopped = False
         self._idle = asyncio.Event()  # set when a batch was written
         self._unconfirmed: deque[_Sent] = deque()
         self._deliverer: asyncio.Task[None] | None = None
@@ -158,10 +178,12 @@ class ConsumeStream(ReplyStream):
             await self._release_unconfirmed()
 
     def close(self) -> None:
-        if self._deliverer is not None:
-            self._deliverer.cancel()
+        for task in (self._deliverer, self._notifier):
+            if task is not None:
+                task.cancel()
         if self._subscription is not None:
-            pair = (self._subscription.group, self._subscription.topic)
+            pair = self._subscription.pair
+            self._notices.discard(pair, self)
             self._parts.rocketmq.delivery.void_watch.end(pair, self._note_void)
             key = (self._client_id, *pair)
             if self._parts.members.get(key) is self:
@@ -206,6 +228,8 @@ class ConsumeStream(ReplyStream):
         if request.settlements:  # late ones count: the credit must not deliver their messages again before
             await self._settle_all(subscription, request.settlements)
         self._take_credit(request.credit_messages, request.credit_bytes)
+        if request.credit_messages < 0:
+            self._ask_again(subscription)
         if request.stop:
             await self._stop()
 
@@ -221,16 +245,20 @@ class ConsumeStream(ReplyStream):
             start.invisible_ms or None,
         )
         self._prepare(subscription)
-        pair = (subscription.group, subscription.topic)
+        pair = subscription.pair
         self._parts.rocketmq.delivery.void_watch.begin(pair, self._note_void)
         key = (self._client_id, *pair)
         if (earlier := self._parts.members.get(key)) is not None:
             earlier.replace()
         self._parts.members[key] = self
+        self._start_deliverer(subscription)
+        self._notices.add(pair, self)
+        return subscription
+
+    def _start_deliverer(self, subscription: _Subscription) -> None:
         self._deliverer = asyncio.get_running_loop().create_task(
             self._deliver(subscription), name="consume-deliverer"
         )
-        return subscription
 
     def _confirm(self, subscription: _Subscription, batch: int) -> None:
         while self._unconfirmed and self._unconfirmed[0].batch <= batch:
@@ -246,11 +274,43 @@ class ConsumeStream(ReplyStream):
 
     def _take_credit(self, messages: int, byte_count: int) -> None:
         if messages or byte_count:
-            self._credit_messages = min(self._credit_messages + messages, CREDIT_MESSAGES_MAX)
+            credit = min(self._credit_messages + messages, CREDIT_MESSAGES_MAX)
+            self._credit_messages = max(credit, -CREDIT_MESSAGES_MAX)
             self._credit_bytes = min(self._credit_bytes + byte_count, CREDIT_BYTES_MAX)
             self._credited.set()
 
+    def _ask_again(self, subscription: _Subscription) -> None:
+        """The next batch was asked for with credit that was taken back."""
+        deliverer = self._deliverer
+        if self._is_sending or self._is_stopped or deliverer is None or deliverer.done():
+            return  # one that sends a batch looks at the credit afterwards
+        deliverer.cancel()
+        self._start_deliverer(subscription)
+
+    # --- members that join --------------------------------------------------------------------------
+    @property
+    def client_id(self) -> str:
+        """The client of the stream."""
+        return self._client_id
+
+    def note_joined(self) -> None:
+        """Another client has joined the group: sends a notice, unless one is about to be written or the
+        client has stopped."""
+        if not self._is_stopped and (self._notifier is None or self._notifier.done()):
+            self._notifier = asyncio.get_running_loop().create_task(
+                self._send_joined(), name="consume-notifier"
+            )
+
+    async def _send_joined(self) -> None:
+        try:
+            await self.reply(_JOINED)
+        except TroveError as error:
+            self.end_with(error)
+        except Exception:  # the client is gone
+            self.end_with(None)
+
     async def _stop(self) -> None:
+        self._is_stopped = True
         while self._is_sending:
             self._idle.clear()
             await self._idle.wait()
@@ -436,8 +496,8 @@ class ConsumeStream(ReplyStream):
 
 
 def _check_credit(frame: consumer_pb2.ConsumeFrame) -> None:
-    if frame.credit_messages < 0 or frame.credit_bytes < 0:
-        raise TroveError(errors.REQUEST_ILLEGAL, "credit is not negative")
+    if frame.credit_bytes < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, "credit of bytes is not negative")
 
 
 def _message_count(settlement: consumer_pb2.Settlement) -> int:

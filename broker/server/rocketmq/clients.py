@@ -44,6 +44,7 @@ SUBSCRIPTIONS_MAX: Final = 65_536
 EXPRESSIONS_LENGTH_MAX: Final = 16 << 20  # characters of the stored subscriptions
 
 GoneListener = Callable[[str, EpochMs, EpochMs], None]
+JoinedListener = Callable[[str, str, Iterable[str]], None]
 
 
 class ClientStream(Protocol):
@@ -140,6 +141,7 @@ class ClientRegistry:
         self._terminated: OrderedDict[str, None] = OrderedDict()
         self._broken: dict[str, None] = {}
         self._gone_listeners: list[GoneListener] = []
+        self._joined_listeners: list[JoinedListener] = []
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -155,6 +157,11 @@ class ClientRegistry:
         """`listener(client_id, now_ms, gone_ms)` is called when a client is no longer known. gone_ms: when
         its stream broke, which may be earlier than now_ms."""
         self._gone_listeners.append(listener)
+
+    def add_joined_listener(self, listener: JoinedListener) -> None:
+        """`listener(client_id, group, topics)` is called when a client subscribes to topics as a member of a
+        group. One that is known, and only opens a stream again, does not join again."""
+        self._joined_listeners.append(listener)
 
     # --- look-ups -----------------------------------------------------------------------------------
     def get(self, client_id: str) -> Client | None:
@@ -203,6 +210,7 @@ class ClientRegistry:
         """Stores the settings of a client, which may be known. Raises TroveError LIMIT_EXCEEDED."""
         client = self._clients.get(client_id)
         self._terminated.pop(client_id, None)
+        joined = set(description.subscriptions)
         if client is None:
             if len(self._clients) >= self.clients_max:
                 raise TroveError(
@@ -211,11 +219,16 @@ class ClientRegistry:
             client = self._clients[client_id] = Client(client_id, description, now_ms)
         else:
             self._unindex(client)
+            if client.group == description.group:
+                joined -= client.description.subscriptions.keys()
             client.description = description
             client.last_heartbeat_ms = now_ms
         self._index(client)
         for topic, subscription in description.subscriptions.items():
             self.subscribed(description.group, topic, subscription)
+        if joined:
+            for listener in self._joined_listeners:
+                listener(client_id, description.group, joined)
         return client
 
     def heard(self, client_id: str, now_ms: EpochMs) -> Client:

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrovemq_proto/v1/consumer.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"\xd7\x01\n\x0c\x43onsumeFrame\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\'\n\x05start\x18\x03 \x01(\x0b\x32\x18.trovemq.v1.ConsumeStart\x12\x17\n\x0f\x63redit_messages\x18\x04 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x03\x12\x16\n\x0ereceived_batch\x18\x06 \x01(\x03\x12+\n\x0bsettlements\x18\x07 \x03(\x0b\x32\x16.trovemq.v1.Settlement\x12\x0c\n\x04stop\x18\x08 \x01(\x08\"I\n\x0c\x43onsumeStart\x12\x13\n\x0b\x66ilter_type\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\x12\x14\n\x0cinvisible_ms\x18\x03 \x01(\x03\"\x95\x01\n\nSettlement\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.trovemq.v1.SettlementKind\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\x03\x12\x0f\n\x07suspend\x18\x06 \x01(\x08\"\xa8\x01\n\x0c\x43onsumeReply\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12$\n\x04runs\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.ConsumeRun\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12-\n\x07results\x18\x04 \x03(\x0b\x32\x1c.trovemq.v1.SettlementResult\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\x12\x12\n\nvoid_batch\x18\x07 \x01(\x03\"e\n\nConsumeRun\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x0f\n\x07receipt\x18\x05 \x01(\t\"w\n\x10SettlementResult\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error\x12*\n\x07refused\x18\x03 \x03(\x0b\x32\x19.trovemq.v1.RefusedOffset\"A\n\rRefusedOffset\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error*-\n\x0eSettlementKind\x12\x0f\n\x0b\x41\x43KNOWLEDGE\x10\x00\x12\n\n\x06RETURN\x10\x01\x32T\n\x0f\x43onsumerService\x12\x41\n\x07\x43onsume\x12\x18.trovemq.v1.ConsumeFrame\x1a\x18.trovemq.v1.ConsumeReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrovemq_proto/v1/consumer.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"\xd7\x01\n\x0c\x43onsumeFrame\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\'\n\x05start\x18\x03 \x01(\x0b\x32\x18.trovemq.v1.ConsumeStart\x12\x17\n\x0f\x63redit_messages\x18\x04 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x03\x12\x16\n\x0ereceived_batch\x18\x06 \x01(\x03\x12+\n\x0bsettlements\x18\x07 \x03(\x0b\x32\x16.trovemq.v1.Settlement\x12\x0c\n\x04stop\x18\x08 \x01(\x08\"I\n\x0c\x43onsumeStart\x12\x13\n\x0b\x66ilter_type\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\x12\x14\n\x0cinvisible_ms\x18\x03 \x01(\x03\"\x95\x01\n\nSettlement\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.trovemq.v1.SettlementKind\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\x03\x12\x0f\n\x07suspend\x18\x06 \x01(\x08\"\xb8\x01\n\x0c\x43onsumeReply\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12$\n\x04runs\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.ConsumeRun\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12-\n\x07results\x18\x04 \x03(\x0b\x32\x1c.trovemq.v1.SettlementResult\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\x12\x0e\n\x06joined\x18\x06 \x01(\x08\x12\x12\n\nvoid_batch\x18\x07 \x01(\x03\"e\n\nConsumeRun\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x0f\n\x07receipt\x18\x05 \x01(\t\"w\n\x10SettlementResult\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error\x12*\n\x07refused\x18\x03 \x03(\x0b\x32\x19.trovemq.v1.RefusedOffset\"A\n\rRefusedOffset\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error*-\n\x0eSettlementKind\x12\x0f\n\x0b\x41\x43KNOWLEDGE\x10\x00\x12\n\n\x06RETURN\x10\x01\x32T\n\x0f\x43onsumerService\x12\x41\n\x07\x43onsume\x12\x18.trovemq.v1.ConsumeFrame\x1a\x18.trovemq.v1.ConsumeReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.consumer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SETTLEMENTKIND']._serialized_start=985
-  _globals['_SETTLEMENTKIND']._serialized_end=1030
+  _globals['_SETTLEMENTKIND']._serialized_start=1001
+  _globals['_SETTLEMENTKIND']._serialized_end=1046
   _globals['_CONSUMEFRAME']._serialized_start=79
   _globals['_CONSUMEFRAME']._serialized_end=294
   _globals['_CONSUMESTART']._serialized_start=296
@@ -41,13 +41,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETTLEMENT']._serialized_start=372
   _globals['_SETTLEMENT']._serialized_end=521
   _globals['_CONSUMEREPLY']._serialized_start=524
-  _globals['_CONSUMEREPLY']._serialized_end=692
-  _globals['_CONSUMERUN']._serialized_start=694
-  _globals['_CONSUMERUN']._serialized_end=795
-  _globals['_SETTLEMENTRESULT']._serialized_start=797
-  _globals['_SETTLEMENTRESULT']._serialized_end=916
-  _globals['_REFUSEDOFFSET']._serialized_start=918
-  _globals['_REFUSEDOFFSET']._serialized_end=983
-  _globals['_CONSUMERSERVICE']._serialized_start=1032
-  _globals['_CONSUMERSERVICE']._serialized_end=1116
+  _globals['_CONSUMEREPLY']._serialized_end=708
+  _globals['_CONSUMERUN']._serialized_start=710
+  _globals['_CONSUMERUN']._serialized_end=811
+  _globals['_SETTLEMENTRESULT']._serialized_start=813
+  _globals['_SETTLEMENTRESULT']._serialized_end=932
+  _globals['_REFUSEDOFFSET']._serialized_start=934
+  _globals['_REFUSEDOFFSET']._serialized_end=999
+  _globals['_CONSUMERSERVICE']._serialized_start=1048
+  _globals['_CONSUMERSERVICE']._serialized_end=1132
 # @@protoc_insertion_point(module_scope)

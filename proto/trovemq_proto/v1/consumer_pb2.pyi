@@ -62,20 +62,22 @@ class Settlement(_message.Message):
     def __init__(self, settlement_id: _Optional[int] = ..., kind: _Optional[_Union[SettlementKind, str]] = ..., receipt: _Optional[str] = ..., ranges: _Optional[_Iterable[int]] = ..., invisible_ms: _Optional[int] = ..., suspend: _Optional[bool] = ...) -> None: ...
 
 class ConsumeReply(_message.Message):
-    __slots__ = ("batch", "runs", "records", "results", "stopped", "void_batch")
+    __slots__ = ("batch", "runs", "records", "results", "stopped", "joined", "void_batch")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     VOID_BATCH_FIELD_NUMBER: _ClassVar[int]
     batch: int
     runs: _containers.RepeatedCompositeFieldContainer[ConsumeRun]
     records: bytes
     results: _containers.RepeatedCompositeFieldContainer[SettlementResult]
     stopped: bool
+    joined: bool
     void_batch: int
-    def __init__(self, batch: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[ConsumeRun, _Mapping]]] = ..., records: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[SettlementResult, _Mapping]]] = ..., stopped: _Optional[bool] = ..., void_batch: _Optional[int] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[ConsumeRun, _Mapping]]] = ..., records: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[SettlementResult, _Mapping]]] = ..., stopped: _Optional[bool] = ..., joined: _Optional[bool] = ..., void_batch: _Optional[int] = ...) -> None: ...
 
 class ConsumeRun(_message.Message):
     __slots__ = ("queue_id", "first_offset", "count", "attempt", "receipt")

@@ -440,7 +440,6 @@ START = consumer_pb2.ConsumeStart(invisible_ms=30_000)
         ([{}], errors.REQUEST_ILLEGAL),
         ([{"start": START}, {"topic": "steps"}], errors.REQUEST_ILLEGAL),
         ([{"start": START}, {"group": "other"}], errors.REQUEST_ILLEGAL),
-        ([{"start": START, "credit_messages": -1}], errors.REQUEST_ILLEGAL),
         ([{"start": START, "credit_bytes": -1}], errors.REQUEST_ILLEGAL),
         ([{"start": START, "topic": "nothing"}], errors.TOPIC_NOT_FOUND),
         ([{"start": START, "topic": "rmq_sys_trovemq_delivery"}], errors.TOPIC_ILLEGAL),

@@ -1,0 +1,267 @@
+"""Members of a group learn that another one has joined: once, however many join, and without credit."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from broker.server.native.join_notices import NOTICE_INTERVAL_S, JoinNotices
+from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
+from tests.support.consuming import GROUP, ConsumeClient
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import Parts
+from tests.unit.server.test_consume_stream import filled, numbers, parts_with
+from trovemq_proto.positions import EpochMs
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.v1 import consumer_pb2
+
+NOW_MS = EpochMs(1_000_000)
+
+
+def joins(registry: ClientRegistry, client_id: str, *topics: str, group: str = GROUP) -> None:
+    """Its settings arrive."""
+    subscriptions = {topic: Subscription("tag", "*") for topic in topics or ("orders",)}
+    description = ClientDescription(client_type=v2.PUSH_CONSUMER, group=group, subscriptions=subscriptions)
+    registry.settle(client_id, description, NOW_MS)
+
+
+class FakeStream:
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.noted_at: list[float] = []
+
+    def note_joined(self) -> None:
+        self.noted_at.append(asyncio.get_running_loop().time())
+
+
+class Scene:
+    def __init__(self, *client_ids: str) -> None:
+        self.registry = ClientRegistry()
+        self.notices = JoinNotices(self.registry)
+        self.streams = [FakeStream(client_id) for client_id in client_ids]
+        for stream in self.streams:
+            self.notices.add((GROUP, "orders"), stream)
+
+    def noted(self) -> list[list[float]]:
+        return [stream.noted_at for stream in self.streams]
+
+
+def test_the_others_get_one_notice_and_the_one_that_joins_gets_none() -> None:
+    async def scene() -> None:
+        here = Scene("a", "b", "c")
+        joins(here.registry, "c")
+        await asyncio.sleep(10)
+        assert here.noted() == [[0.0], [0.0], []]
+
+    run(scene())
+
+
+def test_another_group_or_topic_gets_no_notice() -> None:
+    async def scene() -> None:
+        here = Scene("a")
+        joins(here.registry, "b", "invoices")
+        joins(here.registry, "c", group="other")
+        await asyncio.sleep(10)
+        assert here.noted() == [[]]
+
+    run(scene())
+
+
+def test_a_client_that_connects_again_does_not_join_again() -> None:
+    async def scene() -> None:
+        here = Scene("a", "b")
+        for _ in range(3):
+            joins(here.registry, "b")
+            await asyncio.sleep(10)
+        assert here.noted() == [[0.0], []]
+        joins(here.registry, "b", "orders", "invoices")
+        await asyncio.sleep(10)
+        assert here.noted() == [[0.0], []]
+        joins(here.registry, "b", group="other")
+        joins(here.registry, "b")
+        await asyncio.sleep(10)
+        assert len(here.streams[0].noted_at) == 2
+
+    run(scene())
+
+
+def test_a_storm_of_members_is_one_notice_in_a_second() -> None:
+    async def scene() -> None:
+        here = Scene(*(f"member-{number}" for number in range(200)))
+        for number in range(200):
+            joins(here.registry, f"member-{number}")
+        await turns()
+        assert here.noted() == [[0.0]] * 200
+        for number in range(35):
+            await asyncio.sleep(0.1)
+            joins(here.registry, f"later-{number}")
+        await asyncio.sleep(10)
+        for noted in here.noted():
+            assert len(noted) == 5
+            assert all(later - earlier > NOTICE_INTERVAL_S - 1e-6 for earlier, later in pairwise(noted))
+
+    run(scene())
+
+
+def test_streams_that_have_ended_leave_nothing() -> None:
+    async def scene() -> None:
+        here = Scene("a", "b")
+        joins(here.registry, "c")
+        for stream in here.streams:
+            here.notices.discard((GROUP, "orders"), stream)
+            here.notices.discard((GROUP, "orders"), stream)
+        await turns()
+        assert len(here.notices) == 0
+        assert {task.get_name() for task in asyncio.all_tasks()} & {"join-notices"} == set()
+
+    run(scene())
+
+
+# --- the stream -----------------------------------------------------------------------------------------
+def replies(client: ConsumeClient) -> list[consumer_pb2.ConsumeReply]:
+    return [consumer_pb2.ConsumeReply.FromString(one) for one in client.context.written]
+
+
+async def with_first_member(parts: Parts, messages: int = 0) -> ConsumeClient:
+    client = ConsumeClient(parts)
+    await client.open(messages)
+    return client
+
+
+def test_a_notice_needs_no_credit() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        client, joiner = await with_first_member(parts), ConsumeClient(parts, client_id="client-2")
+        await joiner.open()
+        joins(parts.clients, "client-3")
+        await turns()
+        assert [reply.joined for reply in replies(client)] == [True]
+        assert [reply.joined for reply in replies(joiner)] == [True]
+        await client.end()
+        await joiner.end()
+
+    run(scene())
+
+
+def test_a_client_that_does_not_read_has_one_notice_waiting() -> None:
+    async def scene() -> None:
+        parts = await filled(1)
+        client = ConsumeClient(parts)
+        client.context.may_write.clear()
+        await client.open(10)
+        for number in range(5):
+            joins(parts.clients, f"joiner-{number}")
+            await asyncio.sleep(NOTICE_INTERVAL_S * 2)
+        await client.say(credit_messages=1)  # it is read all the same
+        client.context.may_write.set()
+        await turns(40)
+        assert sorted(reply.joined for reply in replies(client)) == [False, True]
+        await client.end()
+
+    run(scene())
+
+
+def test_a_client_that_has_stopped_gets_no_notice() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        client = await with_first_member(parts)
+        await client.say(stop=True)
+        joins(parts.clients, "client-2")
+        await turns()
+        assert [reply.joined for reply in replies(client)] == [False]
+        await client.end()
+
+    run(scene())
+
+
+# --- credit that is taken back --------------------------------------------------------------------------
+def test_a_waiting_stream_gets_no_message_for_credit_that_is_gone() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        client = await with_first_member(parts, 10)
+        await client.say(credit_messages=-10)
+        await filled(5, parts)
+        assert client.messages() == []
+        await client.say(credit_messages=3)
+        assert len(client.messages()) == 3
+        await client.end()
+
+    run(scene())
+
+
+def test_a_part_of_the_credit_is_taken_back_from_a_stream_that_waits() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        client = await with_first_member(parts, 10)
+        await client.say(credit_messages=-8)
+        await filled(5, parts)
+        assert len(client.messages()) == 2
+        await client.end()
+
+    run(scene())
+
+
+def test_credit_that_batches_have_used_meanwhile_is_filled_up_first() -> None:
+    async def scene() -> None:
+        parts = await filled(20)
+        client = await with_first_member(parts, 10)
+        assert len(client.messages()) == 10
+        await client.say(credit_messages=-10)
+        await client.say(credit_messages=10)
+        assert client.messages() == []
+        await client.say(credit_messages=4)
+        assert len(client.messages()) == 4
+        await client.end()
+
+    run(scene())
+
+
+def test_a_batch_that_is_being_written_is_not_lost_when_credit_goes() -> None:
+    async def scene() -> None:
+        parts = await filled(20)
+        client = ConsumeClient(parts)
+        client.context.may_write.clear()
+        await client.open(10)
+        await client.say(credit_messages=-10)
+        client.context.may_write.set()
+        await turns(40)
+        assert len(client.messages()) == 10
+        await client.say(credit_messages=12)
+        assert len(client.messages()) == 2
+        await client.end()
+
+    run(scene())
+
+
+def test_a_message_returned_with_the_credit_goes_to_another_member() -> None:
+    async def scene() -> None:
+        parts = await filled(6)
+        first = await with_first_member(parts, 10)
+        got = first.messages()
+        second = ConsumeClient(parts, client_id="client-2")
+        await second.open(10)
+        assert second.messages() == []
+        by_receipt: dict[str, list[int]] = {}
+        for one in got[1:]:
+            by_receipt.setdefault(one.receipt, []).append(one.offset)
+        await first.say(
+            credit_messages=-4,
+            settlements=[
+                consumer_pb2.Settlement(
+                    settlement_id=number,
+                    kind=consumer_pb2.RETURN,
+                    receipt=receipt,
+                    ranges=[value for offset in offsets for value in (offset, 1)],
+                    suspend=True,
+                )
+                for number, (receipt, offsets) in enumerate(by_receipt.items(), 1)
+            ],
+        )
+        again = second.messages()
+        assert numbers(again) == numbers(got[1:])
+        assert {one.attempt for one in again} == {1}
+        assert first.messages() == []
+        await first.end()
+        await second.end()
+
+    run(scene())
