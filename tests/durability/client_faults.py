@@ -76,4 +76,15 @@ CLIENT_FAULTS: Final = (
         "                    pass",
         ("tests/unit/sdk/test_void_batches.py::test_messages_of_a_deleted_topic_waited_for_the_program",),
     ),
+    Planted(
+        "A worker that joined a group got no message for half a minute: the first one had received all 60,"
+        " and worked on them one by one",
+        "clients/python/trovemq/_rocketmq/group_stream.py",
+        "        if answer.joined:",
+        "        if False:",
+        (
+            "tests/unit/sdk/test_released_early.py::"
+            "test_a_member_that_joins_gets_what_the_program_has_not_begun",
+        ),
+    ),
 )

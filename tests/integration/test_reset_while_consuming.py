@@ -64,7 +64,7 @@ async def test_after_a_reset_to_the_end_a_worker_ran_99_more_messages(client: Cl
     await client.admin.groups.create(group, GroupSettings(orderly=orderly))
     message_group = "a" if orderly else None
     await fill(client, topic, message_group)
-    async with client.subscribe(topic, group) as messages:
+    async with client.subscribe(topic, group, prefetch=COUNT) as messages:
         started = await anext(messages)
         await prefetched(messages, COUNT - 1)
         reset = await client.admin.groups.reset(group, topic, to_max=True)
@@ -106,7 +106,7 @@ async def test_a_reset_of_one_queue_loses_no_message_of_the_others(client: Clien
     await client.admin.create_topic("one-queue", queue_count=4)
     await client.admin.groups.create("one-queue")
     await fill(client, "one-queue")
-    async with client.subscribe("one-queue", "one-queue") as messages:
+    async with client.subscribe("one-queue", "one-queue", prefetch=COUNT) as messages:
         started = await anext(messages)
         await prefetched(messages, COUNT - 1)
         (reset,) = await client.admin.groups.reset("one-queue", "one-queue", queue_id=1, to_max=True)
@@ -148,7 +148,7 @@ def test_a_thread_after_a_reset_gets_none_of_the_prefetched_messages(broker: Bro
         client.admin.groups.create("threads")
         with client.producer("threads") as producer:
             producer.send_batch([b"%d" % number for number in range(COUNT)], queue_id=0)
-        with client.subscribe("threads", "threads") as messages:
+        with client.subscribe("threads", "threads", prefetch=COUNT) as messages:
             with next(messages).process() as message:
                 assert message.body == b"0"
                 client.admin.groups.reset("threads", "threads", to_max=True)

@@ -159,7 +159,7 @@ async def test_a_group_made_at_first_use_lost_the_order_of_a_fifo_topic(client: 
 
 async def test_what_was_prefetched_goes_to_another_member_at_once(client: Client) -> None:
     await client.admin.create_topic("prefetched", queue_count=1)
-    async with client.subscribe("prefetched", "takers", invisible_ms=300_000) as first:
+    async with client.subscribe("prefetched", "takers", invisible_ms=300_000, prefetch=10) as first:
         for i in range(10):
             await client.send("prefetched", b"%d" % i)
         (message,) = await take(first, 1)

@@ -46,7 +46,7 @@ def test_what_is_sent_is_found_received_and_dead_lettered(client: sync.Client) -
         assert (producer.topic, producer.in_flight_bytes, producer.one_way_dropped) == ("orders", 0, 0)
     assert [message.body for message in client.query("orders", "one").messages] == [b"1"]
     assert [message.body for message in client.pull("orders")] == [b"1", b"2", b"3", b"4", b"5"]
-    with client.subscribe("orders", "billing", start="earliest") as messages:
+    with client.subscribe("orders", "billing", start="earliest", prefetch=5) as messages:
         with next(messages).process() as message:
             assert (message.body, message.topic, message.attempt) == (b"1", "orders", 1)
         assert message.settled

@@ -46,6 +46,7 @@ class Worker:
         self.subscription = subscribe(
             handler.topic, handler.group, handler=self._consume_directly, **handler.subscribe
         )
+        self.subscription.works_on(handler.concurrency)
 
     def end(self) -> None:
         """Takes no more messages; those already taken are processed."""

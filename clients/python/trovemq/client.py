@@ -320,7 +320,7 @@ class Client(Closing):
         tags: Sequence[str] | None = None,
         sql: str | None = None,
         invisible_ms: int | None = None,
-        prefetch: int = 256,
+        prefetch: int | None = None,
         prefetch_bytes_max: int = 32 << 20,
         handler: Handler | None = None,
         broadcast: bool = False,
@@ -349,7 +349,10 @@ class Client(Closing):
             sql: An SQL-92 condition on properties instead: `amount > 10 AND region IN ('eu', 'us')`.
             invisible_ms: How long a message is leased to this subscriber (10 s to 12 h, as RocketMQ's simple
                 consumer); None: as long as this client lives (as its push consumer).
-            prefetch: The most messages that are received ahead of the program.
+            prefetch: The most messages that are received ahead of the program. None: twice as many as it
+                works on at once, or the messages of 250 ms of its work if these are more, 256 at most (a
+                broadcast: 256). When another member joins the group, messages that the program has not begun
+                are returned; they have used no attempt.
             prefetch_bytes_max: The most bytes of bodies received ahead; exceeded by at most one batch.
             handler: Consumes a message that an operator sends to this client (`trovemq consume-directly`).
             broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
@@ -396,7 +399,7 @@ class Client(Closing):
         tags: Sequence[str] | None = None,
         sql: str | None = None,
         invisible_ms: int | None = None,
-        prefetch: int = 256,
+        prefetch: int | None = None,
         prefetch_bytes_max: int = 32 << 20,
         broadcast: bool = False,
         start: Start | None = None,
@@ -430,6 +433,7 @@ class Client(Closing):
             start=start,
             wait_for_topic=wait_for_topic,
         )
+        subscription.works_on(concurrency)
         async with subscription:
             await subscription.consume(handler, concurrency)
 

@@ -117,7 +117,7 @@ class HandlerArguments(TypedDict, total=False):
     tags: Sequence[str] | None
     sql: str | None
     invisible_ms: int | None
-    prefetch: int
+    prefetch: int | None
     prefetch_bytes_max: int
     start: Start | None
     wait_for_topic: bool

@@ -28,6 +28,7 @@ from trovemq._loop_turns import LoopTurns, loop_turns
 from trovemq._rocketmq.broadcast import BroadcastConsumer
 from trovemq._rocketmq.group_subscription import GroupSubscription, MessageFilter
 from trovemq._rocketmq.grouped import GroupConsumer
+from trovemq._rocketmq.hold import HOLD_MAX
 from trovemq._rocketmq.inbox import Inbox
 from trovemq.received import Handler, ReceivedFields, ReceivedMessage
 from trovemq.received_batch import ReceivedBatch
@@ -53,7 +54,7 @@ class SubscribeOptions:
     tags: Sequence[str] | None = None
     sql: str | None = None
     invisible_ms: int | None = None
-    prefetch: int = 256
+    prefetch: int | None = None
     prefetch_bytes_max: int = 32 << 20
     handler: Handler | None = None
     broadcast: bool = False
@@ -64,7 +65,8 @@ class SubscribeOptions:
         """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for contradictions."""
         check_numbers(invisible_ms=self.invisible_ms, prefetch=self.prefetch)
         check_numbers(prefetch_bytes_max=self.prefetch_bytes_max)
-        check_amount("prefetch", self.prefetch, above=True)
+        if self.prefetch is not None:
+            check_amount("prefetch", self.prefetch, above=True)
         check_amount("prefetch_bytes_max", self.prefetch_bytes_max, above=True)
         if (self.filter != EVERYTHING) + (self.tags is not None) + (self.sql is not None) > 1:
             raise TroveError(errors.FILTER_ILLEGAL, "give one of filter, tags and sql")
@@ -137,7 +139,8 @@ class Subscription:
         self._opener: asyncio.Task[None] | None = None
         self.topic = topic
         self.group = group
-        self._inbox = Inbox(options.prefetch, options.prefetch_bytes_max)
+        prefetch = HOLD_MAX if options.broadcast and options.prefetch is None else options.prefetch
+        self._inbox = Inbox(prefetch, options.prefetch_bytes_max)
         self._consumer: GroupConsumer | BroadcastConsumer
         if options.broadcast:
             self.client_id = ""
@@ -326,6 +329,7 @@ class Subscription:
         check_number("count_max", count_max)
         check_amount("count_max", count_max, above=True)
         check_amount("wait", wait)
+        self._inbox.hold.unit = count_max
         first = await self.next()
         if first is None:
             return ReceivedBatch()
@@ -343,9 +347,20 @@ class Subscription:
             raise
         return batch
 
+    def works_on(self, concurrency: int) -> None:
+        """How many messages the program works on at once, or lists of `next_batch`: without a `prefetch` the
+        subscription receives at least twice as many ahead. `consume` and `Client.run` say so; a program that
+        starts a task for each message should.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL: the number is not in 1..10,000.
+        """
+        check_concurrency(concurrency)
+        self._inbox.hold.workers = concurrency
+
     async def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler for each message until the subscription is closed; see `Client.consume`."""
-        check_concurrency(concurrency)
+        self.works_on(concurrency)
         with closing(Calling(handler, concurrency, f"trovemq {self.topic}")) as call:
             workers = [asyncio.get_running_loop().create_task(self._work(call)) for _ in range(concurrency)]
             try:

@@ -96,7 +96,7 @@ class FakeStream:
 class Scene:
     """A stream with its fake broker, and the owner of both."""
 
-    def __init__(self, prefetch: int = 100, bytes_max: int = 1 << 20, **options: Any) -> None:
+    def __init__(self, prefetch: int | None = 100, bytes_max: int = 1 << 20, **options: Any) -> None:
         self.inbox = Inbox(prefetch, bytes_max)
         self.streams: list[FakeStream] = []
         self.reported: list[tuple[int, bool, str]] = []
@@ -127,8 +127,8 @@ class Scene:
     def put_batch(self, batch: StreamedBatch) -> None:
         assert self.inbox.put_batch(batch) == []
 
-    def release_waiting(self, broker: str) -> None:
-        for message in self.inbox.drain(broker):
+    def release_waiting(self, broker: str, keep: int = 0) -> None:
+        for message in self.inbox.drain(broker, keep):
             assert isinstance(message, StreamedMessage)
             self.stream.release(message)
 

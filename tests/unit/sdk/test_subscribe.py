@@ -57,7 +57,7 @@ async def test_brokers_get_the_subscribers(broker: FakeServer, connect: Connect)
         await broker.messaging.until(lambda: bool(broker.messaging.requests("ReceiveMessage")))
         request = broker.messaging.requests("ReceiveMessage")[0]
         assert (request.auto_renew, request.HasField("invisible_duration")) == (True, False)
-        assert (request.batch_size, request.long_polling_timeout.seconds) == (32, 20)
+        assert (request.batch_size, request.long_polling_timeout.seconds) == (2, 20)
         assert request.message_queue.id == -1
     assert broker.messaging.terminated == [subscription.client_id]
 
@@ -176,7 +176,7 @@ async def test_a_body_that_is_not_its_digests_is_never_shown(broker: FakeServer,
 async def test_process_acknowledges_together(broker: FakeServer, connect: Connect) -> None:
     fake = broker.messaging
     client = await connect(broker)
-    async with client.subscribe("orders", "g") as subscription:
+    async with client.subscribe("orders", "g", prefetch=256) as subscription:
         await fake.offer(*(b"%d" % i for i in range(32)))
         await fake.until(lambda: not fake.visible())
         for message in await take(subscription, 32):
@@ -325,7 +325,7 @@ async def test_orderly_attempts_that_are_used_up_end_in_the_dead_letters(
 async def test_closing_returns_what_was_not_handed_out(broker: FakeServer, connect: Connect) -> None:
     fake = broker.messaging
     client = await connect(broker)
-    async with client.subscribe("orders", "g") as subscription:
+    async with client.subscribe("orders", "g", prefetch=8) as subscription:
         await fake.offer(b"a", b"b", b"c")
         await fake.until_received()
         (message,) = await take(subscription, 1)

@@ -13,6 +13,8 @@
 | a settlement is too late              | its messages are delivered again                                   |
 | a reset made deliveries void          | the messages that the program did not get are returned, too; the   |
 |                                       | broker refuses those that are void, and counts no attempt of others|
+| another member joins, or the program  | messages that it did not get are returned, and credit is taken     |
+| has become slow (hold.py)             | back (credit.py)                                                   |
 
 Invariants
 - A settlement ends once: with the broker's result, or with an error.
@@ -29,6 +31,7 @@ from itertools import count
 from typing import Final
 
 from trovemq._connections import ConnectionPool
+from trovemq._rocketmq.alarm import Alarm
 from trovemq._rocketmq.credit import Credit
 from trovemq._rocketmq.identity import metadata_of
 from trovemq._rocketmq.inbox import Inbox
@@ -111,6 +114,7 @@ class GroupStream:
         self._returned = 0  # and the others
         self.acknowledged_max = UNDER_WAY_MAX  # less those that were returned
         self._credit = Credit(inbox)
+        self._look = Alarm(self._wake.set)
         self._received_batch = self._confirmed_batch = 0
         self._arrived: list[tuple[int, StreamedBatch]] = []  # by number; they are not confirmed
         self._poll_of: deque[tuple[int, int]] = deque(maxlen=POLLS_KEPT_MAX)  # by batch number
@@ -311,6 +315,7 @@ class GroupStream:
             self._is_open = False
             self._progress.set()
             stream.cancel()
+            self._look.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -335,6 +340,8 @@ class GroupStream:
             _log.debug("writing to %s: %s", self._broker, error)
 
     def _next_frame(self) -> bytes | None:
+        if self._receiving:
+            self._fit()
         settlements = self._next_settlements()
         # No message is delivered before the broker knows that it was settled before a break.
         credit = self._credit.next() if self._receiving and not self._again else (0, 0)
@@ -354,6 +361,13 @@ class GroupStream:
             ],
             stop=stop,
         )
+
+    def _fit(self) -> None:
+        """Returns messages beyond the hold, and looks again when that may have changed."""
+        inbox = self._inbox
+        if inbox.adapt():
+            self._owner.release_waiting(self._broker, inbox.count_max)
+        self._look.set(inbox.hold.looked_at_again(self._now(), inbox.count))
 
     def _next_settlements(self) -> list[tuple[int, Settling]]:
         if self._frames_unanswered >= FRAMES_UNANSWERED_MAX or not (self._again or self._gathering):
@@ -397,6 +411,10 @@ class GroupStream:
             self._progress.set()
         if answer.void_batch:
             self._release_void(answer.void_batch)
+        if answer.joined:
+            self._credit.may_shrink = True
+            self._inbox.hold.begin_to_yield(self._now(), self._inbox.ready_count)
+            self._wake.set()
         if not answer.batch:
             return
         self._received_batch = answer.batch
@@ -431,6 +449,8 @@ class GroupStream:
             _, batch = self._arrived.pop(0)
             self._credit.used(len(batch), batch.nbytes)
             self._put(batch)
+            if self._inbox.hold.yields(self._now()):
+                self._wake.set()
 
     def _put(self, batch: StreamedBatch) -> None:
         tracing = self._options.tracing

@@ -365,9 +365,10 @@ class GroupConsumer:
         for message in batch if self._closing else self._inbox.put_batch(batch):
             self.release(message)
 
-    def release_waiting(self, broker: str) -> None:
-        """Returns the messages of a broker that the program did not get."""
-        for message in self._inbox.drain(broker):
+    def release_waiting(self, broker: str, keep: int = 0) -> None:
+        """Returns the messages of a broker that the program did not get, except for the first `keep` of all
+        that wait."""
+        for message in self._inbox.drain(broker, keep):
             self.release(message)
 
     def release_before(self, broker: str, poll: int | None) -> None:

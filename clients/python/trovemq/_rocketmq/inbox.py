@@ -15,15 +15,18 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
 
+from trovemq._rocketmq.hold import Hold
 from trovemq.received import ReceivedMessage
 from trovemq_proto.errors import TroveError
 
 ASKED_TOGETHER: Final = 32
+EXCESS: Final = 2
+"""While more messages wait than this many holds, some are returned."""
 
 _Place = tuple[object, ...]
 _LaneKey = tuple[str, int, str | None]
@@ -66,22 +69,25 @@ class Inbox:
     """Receive loops put messages, and the program takes them. Used on one event loop.
 
     Args:
-        count_max: The most waiting messages; callers of put await `wait_for_capacity` before.
+        count_max: The most waiting messages; callers of put await `wait_for_capacity` before. None: as many
+            as `hold` says.
         bytes_max: The most bytes of their bodies.
 
     Attributes:
+        count_max: The present limit.
+        hold: Measures the program's work.
         messages: The messages of the first batch, if no lease of them ends. It may be at its end while other
             messages wait: `take` has those. Whoever takes one calls `note_space` if there are `askers`.
         askers: Those who wait for space.
     """
 
-    def __init__(self, count_max: int, bytes_max: int) -> None:
-        assert count_max > 0, count_max
+    def __init__(self, count_max: int | None, bytes_max: int) -> None:
+        assert count_max is None or count_max > 0, count_max
         assert bytes_max > 0, bytes_max
-        self.count_max = count_max
+        self.hold: Final = Hold(count_max)
+        self._limit(self.hold.least if count_max is None else count_max)
         self.bytes_max = bytes_max
-        # A request for each message that was taken would cost one call per message.
-        self.ask_min = max(1, min(ASKED_TOGETHER, count_max // 2))
+        self._put_count = 0  # of all messages ever put, without those that were returned
         self.ordered = False
         self.closed = False
         self._failure: TroveError | None = None
@@ -114,6 +120,11 @@ class Inbox:
         return len(self._first) + self._later_count
 
     @property
+    def ready_count(self) -> int:
+        """The number of messages that the program may take now."""
+        return len(self._ready) if self._first is None else self.count
+
+    @property
     def size(self) -> int:
         """The bytes of the waiting messages."""
         return self._size if self._first is None else self._first.nbytes + self._later_size
@@ -123,12 +134,31 @@ class Inbox:
         """The number of further messages that may be received."""
         return max(self.count_max - self.count, 0) if self.size < self.bytes_max else 0
 
+    def _limit(self, count_max: int) -> None:
+        self.count_max = count_max
+        # A request for each message that was taken would cost one call per message.
+        self.ask_min = max(1, min(ASKED_TOGETHER, count_max // 2))
+
+    def adapt(self) -> bool:
+        """Sets `count_max` to the present hold. Returns whether more messages wait than the program should
+        have, and some are to be returned."""
+        hold, now = self.hold, _time()
+        waiting = self.count
+        count_max = hold.count(now, self._put_count - waiting, waiting, ordered=self.ordered)
+        if count_max != self.count_max:
+            self._limit(count_max)
+        if hold.yields(now):
+            return waiting > count_max
+        return waiting > EXCESS * count_max and not hold.is_fixed and not self.ordered
+
     # --- in -------------------------------------------------------------------------------------------
 
     async def wait_for_capacity(self) -> int:
         """Returns `free` when it is large enough for a call: half of the total, or ASKED_TOGETHER."""
+        self.adapt()
         while self.free < self.ask_min:
             await self._putters.wait()
+            self.adapt()
         return self.free
 
     async def taken(self) -> None:
@@ -159,6 +189,7 @@ class Inbox:
             known.take_over(message)
             return True
         self._waiting[place] = message
+        self._put_count += 1
         self._size += message.nbytes
         if self.ordered:
             lane = self._lanes.get(_lane_key(message))
@@ -181,6 +212,7 @@ class Inbox:
             return []
         self._places.setdefault(batch.broker, set()).update(batch.physical_offsets)
         self._later.append(batch)
+        self._put_count += len(batch)
         self._later_count += len(batch)
         self._later_size += batch.nbytes
         if self._first is None:
@@ -245,6 +277,7 @@ class Inbox:
         self._later.clear()
         self._later_count = self._later_size = 0
         self._places.clear()
+        self._put_count -= len(left)
         for message in left:
             self.put(message)
 
@@ -267,7 +300,18 @@ class Inbox:
                 return message
             if self._failure is not None:
                 raise self._failure
-            await self._takers.wait()
+            await self._wait_for_message()
+
+    async def _wait_for_message(self) -> None:
+        takers, hold = self._takers, self.hold
+        hold.workers = max(hold.workers, takers.count + 1)
+        if not takers.count:
+            hold.note_waiting(_time(), self._put_count - self.count)
+        try:
+            await takers.wait()
+        finally:
+            if not takers.count:
+                hold.note_working(_time(), self._put_count - self.count)
 
     async def _take_turn(self, before_take: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -309,7 +353,7 @@ class Inbox:
                 return message
             lane = self._lanes.pop(_lane_key(message), None)
             if lane is not None:
-                self._forget(lane.later)
+                self._return(lane.later)
         return None
 
     def take_all(self, count_max: int) -> list[ReceivedMessage]:
@@ -345,17 +389,29 @@ class Inbox:
         del self._lanes[key]
         if not done and message.poll in self._polls:
             self._given_back[key] = message.poll
-        self._forget(lane.later)
+        self._return(lane.later)
         return lane.later
 
-    def drain(self, broker: str | None = None) -> list[ReceivedMessage]:
-        """Removes and returns all waiting messages, or those of one broker."""
+    def drain(self, broker: str | None = None, keep: int = 0) -> list[ReceivedMessage]:
+        """Removes and returns all waiting messages, or those of one broker. The first `keep` of all that are
+        ready stay, but no message whose lane has an earlier one here."""
+        if keep and self.count <= keep:
+            return []
         self._break_up()
-        left = [message for message in self._waiting.values() if broker in (None, message.broker)]
-        self._forget(left)
+        kept = {message.place for message in islice(self._ready, keep)}
+        left = [
+            message
+            for place, message in self._waiting.items()
+            if broker in (None, message.broker) and place not in kept
+        ]
+        waited = set(self._waiting)
+        self._return(left)
         self._ready = deque(message for message in self._ready if message.place in self._waiting)
-        for key in [key for key in self._lanes if broker in (None, key[0])]:
-            del self._lanes[key]
+        for key, lane in [each for each in self._lanes.items() if broker in (None, each[0][0])]:
+            if lane.head.place in kept or (keep and lane.head.place not in waited):
+                lane.later = []
+            else:
+                del self._lanes[key]
         return left
 
     def drain_before(self, broker: str, poll: int | None) -> list[ReceivedMessage]:
@@ -368,7 +424,7 @@ class Inbox:
             if message.broker == broker and (poll is None or message.poll < poll)
         ]
         heads = {id(message) for message in self._ready}
-        self._forget(left)
+        self._return(left)
         waiting = self._waiting
         self._ready = deque(message for message in self._ready if message.place in waiting)
         for key, lane in list(self._lanes.items()):
@@ -381,6 +437,11 @@ class Inbox:
             else:
                 del self._lanes[key]
         return left
+
+    def _return(self, messages: Sequence[ReceivedMessage]) -> None:
+        """The program does not get these."""
+        self._put_count -= len(messages)
+        self._forget(messages)
 
     def _forget(self, messages: Iterable[ReceivedMessage]) -> None:
         waiting, size = self._waiting, self._size
@@ -415,15 +476,20 @@ class _Waiters:
 
     def __init__(self) -> None:
         self.waiting: Final[deque[asyncio.Future[None]]] = deque()
+        self.count = 0
+        """Those that wait now; `waiting` may have cancelled ones, too."""
 
     async def wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
+        self.count += 1
         try:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self.wake(1)  # the turn that arrived with the cancellation belongs to the next one
+            else:
+                self.count -= 1
             raise
 
     def wake(self, count: int) -> None:
@@ -431,6 +497,7 @@ class _Waiters:
             future = self.waiting.popleft()
             if not future.done():
                 future.set_result(None)
+                self.count -= 1
                 count -= 1
 
     def wake_all(self) -> None:

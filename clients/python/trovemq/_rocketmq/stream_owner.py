@@ -1,4 +1,4 @@
-"""The group consumer, as its Consume streams see it, and the settings of its subscription."""
+"""The group consumer, as its streams see it, and the settings of its subscription."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trovemq_proto.errors import TroveError
 
 
 class Owner(Settlement, Protocol):
-    """Gets the messages and the results of its streams."""
+    """The group consumer, as its streams see it."""
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """Messages came."""
@@ -20,8 +20,9 @@ class Owner(Settlement, Protocol):
     def put_batch(self, batch: StreamedBatch) -> None:
         """A batch came, all of whose messages are readable."""
 
-    def release_waiting(self, broker: str) -> None:
-        """Returns the messages of a broker that the program did not get."""
+    def release_waiting(self, broker: str, keep: int = 0) -> None:
+        """Returns the messages of a broker that the program did not get, except for the first `keep` of all
+        that wait."""
 
     def release_before(self, broker: str, poll: int | None) -> None:
         """The same for those that came before this poll; None: all."""

@@ -39,14 +39,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeAnswer:
-    """One reply: results, and a batch unless `batch` is 0. `void_batch`: the messages of batches up to
-    this one that the program has not begun are to be returned."""
+    """One reply: results, and a batch unless `batch` is 0. `joined`: another client has joined the group.
+    `void_batch`: the messages of batches up to this one that the program has not begun are to be returned."""
 
     batch: int
     runs: list[Run]
     records: memoryview
     results: list[Result]
     stopped: bool
+    joined: bool
     void_batch: int
 
 
@@ -68,7 +69,7 @@ def consume_answer(data: bytes | bytearray) -> ConsumeAnswer:
         )
         for one in reply.results
     ]
-    return ConsumeAnswer(reply.batch, runs, records, results, reply.stopped, reply.void_batch)
+    return ConsumeAnswer(reply.batch, runs, records, results, reply.stopped, reply.joined, reply.void_batch)
 
 
 consume_answer.takes_view = True  # type: ignore[attr-defined]  # trovemq_rpc need not copy the message
@@ -118,7 +119,7 @@ def consume_frame(
     settlements: Iterable[consumer_pb2.Settlement] = (),
     stop: bool = False,
 ) -> bytes:
-    """A serialised ConsumeFrame; `credit`: messages and bytes."""
+    """A serialised ConsumeFrame; `credit`: messages, negative if credit is taken back, and bytes."""
     return consumer_pb2.ConsumeFrame(
         group=group,
         topic=topic,

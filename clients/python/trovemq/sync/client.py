@@ -122,7 +122,7 @@ class Client(Waiting[aio.Client]):
         tags: Sequence[str] | None = None,
         sql: str | None = None,
         invisible_ms: int | None = None,
-        prefetch: int = 256,
+        prefetch: int | None = None,
         prefetch_bytes_max: int = 32 << 20,
         broadcast: bool = False,
         start: Start | None = None,
@@ -149,5 +149,6 @@ class Client(Waiting[aio.Client]):
             start=start,
             wait_for_topic=wait_for_topic,
         )
+        subscription.works_on(concurrency)
         with subscription:
             subscription.consume(handler, concurrency)

@@ -82,9 +82,14 @@ class Subscription(Waiting[aio.Subscription]):
         while batch := self._thread.run(self._inner.next_batch(count_max, wait)):
             yield ReceivedBatch(batch, self._thread)
 
+    def works_on(self, concurrency: int) -> None:
+        """How many messages the program works on at once; see `trovemq.Subscription.works_on`."""
+        check_concurrency(concurrency)
+        self._thread.call(lambda: self._inner.works_on(concurrency))
+
     def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler in threads for each message until it is closed; see `Client.consume`."""
-        check_concurrency(concurrency)
+        self.works_on(concurrency)
         free = Semaphore(concurrency)
 
         def work(message: ReceivedMessage) -> None:
