@@ -35,7 +35,7 @@ import trovemq
 import trovemq_rpc
 from bench import access, measure, storms
 from bench.report import Report, median_ratio
-from trovemq._certificates import HOSTS_DEFAULT, make_authority, make_server
+from trovemq._net.certificates import HOSTS_DEFAULT, make_authority, make_server
 from trovemq.testing import BrokerProcess, free_port
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service

@@ -15,9 +15,9 @@ from typing import Any, Final
 HOOKS: Final = frozenset({"_tracing", "_tracer", "tracing", "trace", "on_settled"})
 """Names that such a statement mentions."""
 OF_BROKER: Final = {
-    "broker.groups.delivery.settling": 3,
+    "broker.groups.delivery.settlements": 3,
     "broker.produce.append": 3,
-    "broker.server.rocketmq.receiving": 1,
+    "broker.server.core.receiver": 1,
 }
 """Modules, with the number of these statements in each."""
 OF_PRODUCER: Final = ("trovemq.producer", 5)

@@ -33,7 +33,7 @@ from bench import measure as measuring
 from bench.goals.calls import SEND, Sender
 from bench.report import Report, median_ratio
 from bench.rocketmq_raw import BODY
-from trovemq._unique_keys import next_unique_keys
+from trovemq._produce.unique_keys import next_unique_keys
 from trovemq.testing import BrokerProcess
 from trovemq_proto.records import BatchEncoder
 from trovemq_proto.v1 import common_pb2, message_pb2

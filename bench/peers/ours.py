@@ -31,7 +31,7 @@ SEGMENT_SIZE: Final = 1 << 30
 LOADED: Final = [
     import_module(name)
     for name in (
-        "trovemq._rocketmq.group_stream",
+        "trovemq._consume.group_stream",
         "trovemq.producer",
         "trovemq.subscription",
         "trovemq_proto.records.batch",

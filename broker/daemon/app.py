@@ -35,12 +35,12 @@ from broker.daemon.services import (
 )
 from broker.daemon.settings import BrokerSettings
 from broker.daemon.tracing import open_tracing
-from broker.groups.consumer_state import ConsumerState
 from broker.maintenance.consumer_tasks import log_copy_failures
 from broker.server.access.gate import Entries
 from broker.server.access.guard import AccessGuard
 from broker.server.monitoring.metrics import BrokerCollector
 from broker.server.monitoring.traffic import Traffic
+from broker.state.consumer_state import ConsumerState
 from trovemq_daemon.addresses import Address, warn_of_open
 from trovemq_daemon.early_imports import import_early
 from trovemq_daemon.grpc_server import GrpcServer

@@ -13,24 +13,24 @@ from broker.admin.drain import Drain
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.daemon.live_settings import LiveSettings
-from broker.daemon.look import look
+from broker.daemon.process_condition import look
 from broker.daemon.security import BrokerSecurity
 from broker.daemon.services import RoutedTopics, StoreServices, clock_ms, unique_keys
 from broker.daemon.settings import BrokerSettings
-from broker.groups.consumer_state import ConsumerState
 from broker.maintenance import consumer_tasks
 from broker.produce.append import batch_size_limit
 from broker.server.access.changes import SecurityChanges
 from broker.server.access.security_service import SecurityParts, SecurityService
+from broker.server.core.commands import ClientCommands
+from broker.server.core.parts import RocketmqParts
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.admin_service import AdminService
 from broker.server.native.broker_service import BrokerService
 from broker.server.native.consume_stream import ConsumeParts, ConsumerService
 from broker.server.native.group_service import GroupService, GroupServiceParts
 from broker.server.native.track_service import TrackParts, TrackService
-from broker.server.rocketmq.commands import ClientCommands
-from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.service import RocketmqService
+from broker.state.consumer_state import ConsumerState
 from trovemq_daemon import clocks
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level

@@ -13,17 +13,16 @@ from typing import Any, Final, cast
 
 from broker.admin.group_changes import GroupChanges
 from broker.admin.topic_changes import TopicChanges
+from broker.atomic.commits import AtomicCommits
+from broker.atomic.open_transactions import OpenTransactions
 from broker.daemon.duplicate_log import log_duplicate, log_gap
 from broker.daemon.settings import BrokerSettings
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.offsets import OffsetKeeper
 from broker.fetch.pull import Puller, PullSettings
-from broker.groups.atomic.atomic_commits import AtomicCommits
-from broker.groups.atomic.open_transactions import OpenTransactions
-from broker.groups.consumer_state import ConsumerState
-from broker.groups.new_messages import NewMessages
-from broker.groups.priority_counts import PriorityCounts
-from broker.groups.receive_waits import ReceiveWaits
+from broker.groups.lag.priority_counts import PriorityCounts
+from broker.groups.members.new_messages import NewMessages
+from broker.groups.members.receive_waits import ReceiveWaits
 from broker.maintenance import background, consumer_tasks
 from broker.maintenance.clock_task import ClockTask
 from broker.maintenance.consumer_tasks import TimerTask
@@ -38,6 +37,7 @@ from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
 from broker.security.audit_trail import AuditTrail
+from broker.server.core.clients import ClientRegistry
 from broker.server.monitoring.statistics import BrokerStatistics, StatisticsParts
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.append_stream import AppendParts
@@ -48,7 +48,7 @@ from broker.server.native.query_service import QueryService
 from broker.server.native.search_service import SearchService
 from broker.server.native.store_service import StoreService
 from broker.server.native.transaction_service import TransactionParts, TransactionService
-from broker.server.rocketmq.clients import ClientRegistry
+from broker.state.consumer_state import ConsumerState
 from trovemq_daemon import clocks
 from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
 from trovemq_daemon.reply_budget import ReplyBudget

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from broker.atomic.limits import AtomicLimits
 from broker.cluster.registration import RegistrationSettings, registration_channels
+from broker.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from broker.daemon.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.daemon.retention_settings import RetentionSettings
-from broker.groups.atomic.atomic_limits import AtomicLimits
-from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from broker.produce.append import AppendSettings
 from trovemq_daemon.addresses import Address

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from broker.groups.consumer_state import ConsumerState
-from broker.groups.transactions.records import GIVEN_UP_TOPIC
-from broker.groups.transactions.transactions import OpenTransaction
+from broker.state.consumer_state import ConsumerState
+from broker.transactions.records import GIVEN_UP_TOPIC
+from broker.transactions.transactions import OpenTransaction
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.lag import lag_steps
+from broker.groups.lag.stored import lag_steps
 from trovemq_daemon.logging import get_logger
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore

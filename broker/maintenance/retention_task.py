@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.admin.topic_changes import TopicChanges
-from broker.groups.consumer_state import ConsumerState
-from broker.groups.delivery.reappending import CARRIED_TOPIC
-from broker.groups.held_log import (
+from broker.groups.delivery.reappends import CARRIED_TOPIC
+from broker.state.consumer_state import ConsumerState
+from broker.state.held_log import (
     NOTHING_HELD,
     HeldLog,
     Subscribers,
@@ -35,7 +35,7 @@ from broker.groups.held_log import (
     held_log_steps,
     topic_hold,
 )
-from broker.groups.transactions.records import OP_TOPIC
+from broker.transactions.records import OP_TOPIC
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick

@@ -26,18 +26,18 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from broker.groups.delivery.reappending import CARRIED_TOPIC
-from broker.groups.timers.wheel_records import DELETED_UNIQUE_KEY, ROLL_TIMES, WHEEL_TOPIC, waiting_of
-from broker.groups.transactions.records import (
+from broker.groups.delivery.reappends import CARRIED_TOPIC
+from broker.query.get_message import IdentifierKind, get_message_at, message_steps
+from broker.query.key_query import KeyQuery, KeyType
+from broker.query.query_by_key import query_pages
+from broker.timers.wheel_records import DELETED_UNIQUE_KEY, ROLL_TIMES, WHEEL_TOPIC, waiting_of
+from broker.transactions.records import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     PROPERTY_CHECK_TIMES,
     PROPERTY_PREPARED_QUEUE_OFFSET,
     PROPERTY_PRODUCER_GROUP,
 )
-from broker.query.get_message import IdentifierKind, get_message_at, message_steps
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset

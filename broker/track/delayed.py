@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.timers.lookups import DelayedMessage
-from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
 from broker.query.key_query import KeyQuery
 from broker.query.query_by_key import query_pages
+from broker.timers.lookups import DelayedMessage
+from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.steps import Steps

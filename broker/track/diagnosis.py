@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from broker.groups.consumer_state import ConsumerState
+from broker.filters.filter import Filter
 from broker.groups.delivery.message_status import LeaseView, MessagePhase, MessageStatus
-from broker.groups.filters.filter import Filter
-from broker.groups.group_lag import messages_between
+from broker.groups.lag.filtered import messages_between
+from broker.state.consumer_state import ConsumerState
 from broker.track.copies import Copy, CopyRole, TrackedMessage
 from broker.track.history import Place
 from broker.track.timeline import LastEvent, TrackEventKind

@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.groups.consumer_state import ConsumerState
-from broker.groups.transactions.records import OP_TOPIC, TRANSACTION_QUEUE_ID, read_op
+from broker.state.consumer_state import ConsumerState
 from broker.track.copies import CONSUMABLE, Copy, CopyRole, Location, TrackedMessage, find_messages
 from broker.track.diagnosis import (
     ConsumptionDiagnosis,
@@ -24,6 +23,7 @@ from broker.track.diagnosis import (
 )
 from broker.track.history import BYTES_MAX, RECORDS_MAX, Place, Scan, scan_events
 from broker.track.timeline import GroupEvents, TrackEvent, TrackEventKind, stored_events
+from broker.transactions.records import OP_TOPIC, TRANSACTION_QUEUE_ID, read_op
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from

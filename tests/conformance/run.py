@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trovemq._certificates import HOSTS_DEFAULT, make_authority, make_server
+from trovemq._net.certificates import HOSTS_DEFAULT, make_authority, make_server
 from trovemq.testing import BrokerProcess, free_port
 
 HERE = Path(__file__).resolve().parent

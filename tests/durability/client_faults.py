@@ -9,14 +9,14 @@ from tests.durability.planted import Planted
 CLIENT_FAULTS: Final = (
     Planted(
         "Messages of a group overtook one that was returned while its poll was still arriving",
-        "clients/python/trovemq/_rocketmq/inbox.py",
+        "clients/python/trovemq/_consume/inbox.py",
         "        if not done and message.poll in self._polls:",
         "        if False:",
         ("tests/unit/sdk/test_inbox.py::test_what_a_poll_brought_late_overtook_what_was_returned",),
     ),
     Planted(
         "A query with a cursor that somebody made up ended with a KeyError",
-        "clients/python/trovemq/_query_cursor.py",
+        "clients/python/trovemq/_lookup/cursor.py",
         "    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:",
         "    except ZeroDivisionError as error:",
         ("tests/unit/sdk/test_query_cursor.py::test_a_made_up_cursor_raised_a_key_error",),
@@ -44,7 +44,7 @@ CLIENT_FAULTS: Final = (
     Planted(
         "A topic was deleted just when a batch of it arrived, and recreated: a subscription got that batch"
         " of the deleted topic among the messages of the new one",
-        "clients/python/trovemq/_rocketmq/group_stream.py",
+        "clients/python/trovemq/_consume/group_stream.py",
         "        self._arrived.clear()  # of",
         "        pass  # of",
         (
@@ -64,14 +64,14 @@ CLIENT_FAULTS: Final = (
     Planted(
         "A group was reset while a worker had prefetched messages: the worker ran up to 256 of them"
         " afterwards",
-        "clients/python/trovemq/_rocketmq/group_stream.py",
+        "clients/python/trovemq/_consume/group_stream.py",
         "        if answer.void_batch:",
         "        if False:",
         ("tests/unit/sdk/test_void_batches.py::test_after_a_reset_the_program_got_all_that_was_prefetched",),
     ),
     Planted(
         "A topic was deleted: its messages that waited in a client still went to the program",
-        "clients/python/trovemq/_rocketmq/grouped.py",
+        "clients/python/trovemq/_consume/grouped.py",
         "                    self._forget_waiting(home.session.broker)",
         "                    pass",
         ("tests/unit/sdk/test_void_batches.py::test_messages_of_a_deleted_topic_waited_for_the_program",),
@@ -79,7 +79,7 @@ CLIENT_FAULTS: Final = (
     Planted(
         "A worker that joined a group got no message for half a minute: the first one had received all 60,"
         " and worked on them one by one",
-        "clients/python/trovemq/_rocketmq/group_stream.py",
+        "clients/python/trovemq/_consume/group_stream.py",
         "        if answer.joined:",
         "        if False:",
         (

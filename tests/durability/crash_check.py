@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
+from broker.state.consumer_state import ConsumerState
 from tests.durability.crash_promises import Promises
 from tests.durability.crash_script import (
     AUDIT,

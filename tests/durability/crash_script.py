@@ -15,10 +15,10 @@ from typing import Final
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.transactions.records import OP_TOPIC
+from broker.state.consumer_state import ConsumerState
+from broker.transactions.records import OP_TOPIC
 from tests.durability.crash_promises import Delayed, Half, Plain, Promises
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record

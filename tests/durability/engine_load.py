@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Final
 
 from broker.admin.topic_changes import TopicChanges
-from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from broker.maintenance.retention_task import RetentionTask
+from broker.state.consumer_state import ConsumerState
 from tests.durability.engine_threads import EngineThreads, Reply
 from tests.durability.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from tests.support.engine import append, record

@@ -29,9 +29,9 @@ from typing import Final
 
 import msgspec
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.request import ReceiveRequest
+from broker.state.consumer_state import ConsumerState
 from tests.durability.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
 from tests.durability.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
 from tests.durability.oracle_check import StoreCheck

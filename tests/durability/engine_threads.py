@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.consumer_state import ConsumerState
+from broker.state.consumer_state import ConsumerState
 from tests.durability.oracle import Ledger
 from trovemq_store.engine.message_store import FlushWork, MessageStore
 

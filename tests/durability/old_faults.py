@@ -17,7 +17,7 @@ DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 FAULTS: Final = (
     Planted(
         "While no descriptor was free, delayed messages came twice, if a recall was read together with them",
-        "broker/groups/timers/waiting_table.py",
+        "broker/timers/waiting_table.py",
         "                self.positions[source] = max(self.positions.get(source, 0), offset)\n",
         "",
         (
@@ -207,7 +207,7 @@ FAULTS: Final = (
     ),
     Planted(
         "Polls of an orderly group slept on when its full window moved",
-        "broker/groups/delivery/settling.py",
+        "broker/groups/delivery/settlements.py",
         "            or (pair.keyed and moved and window_was_full)\n",
         "",
         (f"{DELIVERY}test_waiters_of_an_orderly_group_slept_on_when_its_full_window_moved",),
@@ -221,7 +221,7 @@ FAULTS: Final = (
     ),
     Planted(
         "With asynchronous flush every clean stop with messages in flight failed",
-        "broker/groups/consumer_state.py",
+        "broker/state/consumer_state.py",
         "        self.on_append = _nothing  # these appends",
         "        # these appends",
         (
@@ -245,7 +245,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A delayed message that was due before 1970 was acknowledged and never delivered",
-        "broker/groups/timers/timers.py",
+        "broker/timers/timers.py",
         "        if deliver_ms <= 0:",
         "        if False:",
         ("tests/durability/test_clocks.py::test_what_clocks_do[0]",),
@@ -306,7 +306,7 @@ FAULTS: Final = (
     ),
     Planted(
         "One delayed message on a bad sector, and all that were due with it were forgotten",
-        "broker/groups/timers/delivering.py",
+        "broker/timers/due_deliveries.py",
         "        record = store.read_given(physical_offset, size)",
         "        record = store.read(physical_offset, size)",
         (
@@ -315,7 +315,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A delivery that its client suspended twice kept every later event from the log",
-        "broker/groups/delivery/settling.py",
+        "broker/groups/delivery/settlements.py",
         "            max(0, before.attempt - suspend),",
         "            before.attempt - suspend,",
         (
@@ -360,7 +360,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A delayed message of an old client, with full properties, was lost when its time came",
-        "broker/groups/timers/copies.py",
+        "broker/timers/copies.py",
         "    if len(block) < PROPERTIES_SIZE_MAX:",
         "    if True:",
         (
@@ -387,7 +387,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A page of the queue of delayed messages that could not be read kept the broker from starting",
-        "broker/groups/timers/waiting_table.py",
+        "broker/timers/waiting_table.py",
         "units = readable_units(queue, QueueOffset(offset), UNITS_STEP)",
         "units = queue.units(QueueOffset(offset), UNITS_STEP)",
         (
@@ -406,7 +406,7 @@ FAULTS: Final = (
     ),
     Planted(
         "After a kill a transaction acknowledged what waited for its priority, and it was delivered again",
-        "broker/groups/delivery/settling.py",
+        "broker/groups/delivery/settlements.py",
         "                or was_skipped(self.context, state, offset)  # a crash has lost the lease\n",
         "",
         (

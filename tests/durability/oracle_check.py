@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from broker.groups.consumer_state import ConsumerState
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
+from broker.state.consumer_state import ConsumerState
 from tests.durability.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import Message, decode_message

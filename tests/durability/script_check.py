@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 
 from broker.groups.delivery.dead_letters import dead_letter_topic
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.transactions.records import GIVEN_UP_TOPIC
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
+from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.durability.consumer_script import HOUR_MS, ConsumerScript
 from tests.durability.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, EngineScript, Ledger
 from tests.durability.tree_check import check_transactions_whole, check_unique

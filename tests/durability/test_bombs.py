@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.server.rocketmq.status import Malformed
+from broker.server.wire.statuses import Malformed
 from tests.support.fake_loop import run
 from tests.support.services_here import (
     BrokerServices,

@@ -14,14 +14,14 @@ from typing import Final
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.group_backlog import backlog_steps
-from broker.groups.group_lag import GroupLags
-from broker.groups.timers import rocketmq_files
-from broker.groups.transactions.records import GIVEN_UP_TOPIC
+from broker.groups.lag.backlog import backlog_steps
+from broker.groups.lag.filtered import GroupLags
 from broker.query.search_offset import search_offset
+from broker.state.consumer_state import ConsumerState
+from broker.timers import rocketmq_files
+from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, record
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError

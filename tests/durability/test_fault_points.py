@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from broker.groups.timers import rocketmq_files
+from broker.timers import rocketmq_files
 from tests.durability.consumer_script import ConsumerScript
 from tests.durability.engine_script import SETTINGS, Ledger, StoppedError
 from tests.durability.script_check import check_files

@@ -18,15 +18,15 @@ import msgspec
 import pytest
 from zlib_ng.zlib_ng import crc32
 
-from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumerSnapshot
+from broker.filters.filter import FilterCache
 from broker.groups.delivery.order_info import ORDER_INFO_PATH, load_order_info
 from broker.groups.delivery.revive_log import ReviveLog
-from broker.groups.filters.filter import FilterCache
-from broker.groups.timers.recall_handle import decode_recall_handle, encode_recall_handle
-from broker.groups.timers.rocketmq_files import DelayOffsets, load_check, load_units
-from broker.groups.timers.wheel_records import read_record, read_waiting
 from broker.query.cursor import Cursor
 from broker.query.key_query import KeyQuery
+from broker.state.consumer_state import SNAPSHOT_PATH, ConsumerSnapshot
+from broker.timers.recall_handle import decode_recall_handle, encode_recall_handle
+from broker.timers.rocketmq_files import DelayOffsets, load_check, load_units
+from broker.timers.wheel_records import read_record, read_waiting
 from tests.support.answers import Answers
 from tests.support.damage import TINY, Files, tiny_store
 from tests.support.engine import open_store, record, send

@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from broker.groups.consumer_state import ConsumerState
+from broker.state.consumer_state import ConsumerState
 from tests.support.answers import Answers, Known, Verdict
 from tests.support.damage import (
     TINY,

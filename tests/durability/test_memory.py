@@ -18,10 +18,10 @@ from typing import Final
 
 import pytest
 
-from broker.groups.consumer_state import ConsumerState
-from broker.groups.timers import rocketmq_files
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
+from broker.state.consumer_state import ConsumerState
+from broker.timers import rocketmq_files
 from tests.durability.nomemory_child import (
     ALLOCATIONS,
     CONSUMERS,

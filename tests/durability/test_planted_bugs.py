@@ -81,7 +81,7 @@ BUGS = (
     ),
     Planted(
         "events after the snapshot are not replayed",
-        "broker/groups/consumer_state.py",
+        "broker/state/consumer_state.py",
         "        self._replay(state.event_offset)",
         "        pass",
         (
@@ -97,14 +97,14 @@ BUGS = (
     ),
     Planted(
         "carrying forgets to write its events",
-        "broker/groups/consumer_state.py",
+        "broker/state/consumer_state.py",
         "        self.events.flush(now_ms)\n        return count\n",
         "        return count\n",
         (f"{RETENTION}test_what_is_pending_is_delivered_once_after_its_segment_went[after-cut_off]",),
     ),
     Planted(
         "a timer comes early",
-        "broker/groups/timers/calendar.py",
+        "broker/timers/calendar.py",
         'head["deliver_ms"], now_ms, "right")',
         'head["deliver_ms"], now_ms + 1, "right")',
         ("tests/unit/timers/test_calendar.py::test_it_gives_what_a_sorted_list_gives",),
@@ -126,7 +126,7 @@ BUGS = (
     ),
     Planted(
         "pending timers are not carried at expiry",
-        "broker/groups/consumer_state.py",
+        "broker/state/consumer_state.py",
         "        count += self.timers.reappend_live_records_before(physical_offset, now_ms)\n",
         "",
         (f"{RETENTION}test_what_is_pending_is_delivered_once_after_its_segment_went[after-killed]",),
@@ -189,7 +189,7 @@ BUGS = (
     ),
     Planted(
         "an acknowledgement is stored before its transaction is on disk",
-        "broker/groups/atomic/atomic_commits.py",
+        "broker/atomic/commits.py",
         "            self._store.offsets.needs_log(result.end)\n",
         "",
         (
@@ -199,7 +199,7 @@ BUGS = (
     ),
     Planted(
         "one acknowledgement of a transaction is not in its run",
-        "broker/groups/atomic/atomic_commits.py",
+        "broker/atomic/commits.py",
         "(acknowledgement.event(now_ms) for acknowledgement in prepared)",
         "(acknowledgement.event(now_ms) for acknowledgement in prepared[1:] or prepared)",
         (MODEL_WALK,),
@@ -237,7 +237,7 @@ BUGS = (
     ),
     Planted(
         "until_acknowledged waits for one group only",
-        "broker/groups/held_log.py",
+        "broker/state/held_log.py",
         '        offset, group = min(acknowledged, default=(0, ""))\n',
         '        offset, group = max(acknowledged, default=(0, ""))\n',
         (f"{ENGINE}test_held_log.py::test_every_group_counts_and_a_deleted_one_counts_no_more",),

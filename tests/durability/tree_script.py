@@ -7,8 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from broker.groups.atomic.atomic_commits import AtomicCommits
-from broker.groups.atomic.ends import Committed
+from broker.atomic.commits import AtomicCommits
+from broker.atomic.ends import Committed
 from broker.groups.delivery.prepared import Acknowledgement
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from tests.durability.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run

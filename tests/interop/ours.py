@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from tests.support.engine import read_queue
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.consumer_state import ConsumerState
+from broker.state.consumer_state import ConsumerState
 from tests.interop.ours import (
     BROKER_CONFIG,
     CONSUMERS,

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.groups.timers.timers import WHEEL_TOPIC
-from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
+from broker.state.consumer_state import ConsumerState
+from broker.timers.timers import WHEEL_TOPIC
+from broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from tests.interop.ours import (
     BROKER_CONFIG,
     CONSUMERS,

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.groups.atomic.atomic_commits import AtomicCommits
-from broker.groups.atomic.ends import Committed
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.atomic.commits import AtomicCommits
+from broker.atomic.ends import Committed
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import TAKE_ALL
 from broker.groups.delivery.prepared import Acknowledgement
 from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.groups.filters.filter import TAKE_ALL
+from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, read_queue, record, send, with_crc_property
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
 from trovemq_proto.records import Message, RecordBatch, validate_batch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from trovemq._certificates import HOSTS_DEFAULT, KeyPair, make_authority, make_client, make_server
+from trovemq._net.certificates import HOSTS_DEFAULT, KeyPair, make_authority, make_client, make_server
 
 NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=1_000)

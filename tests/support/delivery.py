@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import TAKE_ALL, Filter
 from broker.groups.delivery.delivery import Delivery
 from broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest
-from broker.groups.delivery.snapshotting import DeliveryState
-from broker.groups.filters.filter import TAKE_ALL, Filter
+from broker.groups.delivery.snapshots import DeliveryState
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.positions import ANY_QUEUE, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trovemq.group_model import (
+from trovemq.models.group import (
     BACKOFF_MS_DEFAULT,
     DeadLetter,
     DelayedMessage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trovemq.security_model import AccessRule, UserCredentials, UserDescription
+from trovemq.models.security import AccessRule, UserCredentials, UserDescription
 from trovemq_proto.errors import ErrorSpec, TroveError
 
 

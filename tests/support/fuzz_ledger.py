@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from broker.server.native.frames import AppendFrame
+from broker.server.wire.frames import AppendFrame
 from tests.support.services_here import Outcome
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset

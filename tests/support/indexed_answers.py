@@ -13,14 +13,14 @@ from typing import Final
 import pytest
 from hypothesis.stateful import invariant
 
-from broker.groups.atomic.atomic_commits import AtomicCommits
-from broker.groups.atomic.ends import StoredMessage
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.atomic.commits import AtomicCommits
+from broker.atomic.ends import StoredMessage
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.priority_order import PriorityQueues
 from broker.groups.delivery.records import RecordReader
 from broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
 from broker.query.search.search import search_page
+from broker.state.consumer_state import ConsumerState
 from tests.support.searching import answered
 from tests.support.store_answers import QUEUES, TOPICS, Sent
 from tests.support.store_machine import StoreMachine

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from broker.admin.topic_changes import TopicChanges
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.maintenance.retention_task import RetentionTask
 from broker.security.audit_trail import AuditTrail
+from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.service import RocketmqService
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request

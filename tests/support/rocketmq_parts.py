@@ -8,31 +8,31 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from broker.consumer_settings import ConsumerSettings
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.offsets import OffsetKeeper
 from broker.fetch.pull import Puller as QueuePuller
 from broker.fetch.pull import PullSettings
-from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery
-from broker.groups.new_messages import NewMessages
-from broker.groups.receive_waits import ReceiveWaits
-from broker.groups.timers.timers import Timers
-from broker.groups.transactions.transactions import Transactions
+from broker.groups.members.new_messages import NewMessages
+from broker.groups.members.receive_waits import ReceiveWaits
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
+from broker.server.core.acknowledger import Acknowledger
+from broker.server.core.clients import ClientRegistry
+from broker.server.core.commands import ClientCommands
+from broker.server.core.group_order import GroupOrder
+from broker.server.core.parts import RocketmqParts
+from broker.server.core.receiver import Receiver
 from broker.server.monitoring.traffic import Traffic
-from broker.server.rocketmq.acknowledging import Acknowledger
-from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.commands import ClientCommands
-from broker.server.rocketmq.ending import Ender
-from broker.server.rocketmq.group_order import GroupOrder
-from broker.server.rocketmq.parts import RocketmqParts
-from broker.server.rocketmq.pulling import Puller
-from broker.server.rocketmq.receiving import Receiver
-from broker.server.rocketmq.sending import Sender
+from broker.server.rocketmq.puller import Puller
+from broker.server.rocketmq.sender import Sender
+from broker.server.rocketmq.transaction_ends import Ender
+from broker.timers.timers import Timers
+from broker.transactions.transactions import Transactions
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_daemon.addresses import Address

@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from broker.fetch.offsets import OffsetKeeper
-from broker.server.rocketmq.commands import ClientCommands
+from broker.server.core.commands import ClientCommands
 from broker.server.rocketmq.service import RocketmqService
 from tests.support.engine import flush
 from tests.support.rocketmq_parts import Parts

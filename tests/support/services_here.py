@@ -414,7 +414,7 @@ def in_process() -> Iterator[None]:
         for module in ("broker.daemon.services", "broker.daemon.broker_services"):
             stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
         stack.enter_context(patch("broker.produce.group_commit.SyncThread", InlineSync))
-        stack.enter_context(patch("broker.server.pace.time", SimpleNamespace(monotonic=_loop_time)))
+        stack.enter_context(patch("broker.server.core.pace.time", SimpleNamespace(monotonic=_loop_time)))
         stack.enter_context(patch("broker.daemon.broker_services.set_log_level", lambda _level: None))
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         yield
@@ -429,7 +429,7 @@ def faults_seen(calls: Calls) -> Iterator[None]:
     """Unexpected errors of these calls are kept with their tracebacks, instead of logged."""
     modules = (
         "trovemq_daemon.handler_guard",
-        "broker.server.rocketmq.status",
+        "broker.server.wire.statuses",
         "broker.server.native.store_service",
         "nameserver.service",
     )

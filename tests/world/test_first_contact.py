@@ -15,7 +15,7 @@ import pytest
 
 import trovemq
 from tests.world.cluster_here import ClusterHere, cluster_here, until_routed
-from trovemq._backoff import Backoff
+from trovemq._common.backoff import Backoff
 from trovemq.cli.tailing import Following, follow_queues
 from trovemq.starts import Start
 from trovemq_proto.records import Message

@@ -5,9 +5,9 @@ Invariant: while acknowledgements are gathered, every other event comes after th
 
 from __future__ import annotations
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.due_watch import NOW, DueWatch
-from broker.groups.delivery.gathering import GatheredAcknowledgements
+from broker.groups.delivery.gathered_events import GatheredAcknowledgements
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_time import LeaseTime
 from broker.groups.delivery.leases import Lease

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.delivery import reappending, replaying, rocketmq_export, snapshotting
+from broker.consumer_settings import ConsumerSettings
+from broker.groups.delivery import reappends, replay, rocketmq_export, snapshots
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.due_watch import NOW, DueWatch
 from broker.groups.delivery.exhausted import ExhaustedMessages
@@ -46,9 +46,9 @@ from broker.groups.delivery.request import (
     ReceiveRequest,
     messages_of,
 )
-from broker.groups.delivery.settling import illegal_duration
+from broker.groups.delivery.settlements import illegal_duration
 from broker.groups.delivery.settling_together import SettlingTogether
-from broker.groups.delivery.snapshotting import DeliveryState
+from broker.groups.delivery.snapshots import DeliveryState
 from broker.groups.delivery.void_watch import VoidWatch
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -485,21 +485,21 @@ class Delivery(SettlingTogether):
     # --- start and stop ------------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:
         """Applies one event; events come in log order, then settle() is to be called."""
-        replaying.apply(self.group_topics, event)
+        replay.apply(self.group_topics, event)
 
     def snapshot(self) -> DeliveryState:
         """The whole state."""
-        return snapshotting.snapshot(self.group_topics)
+        return snapshots.snapshot(self.group_topics)
 
     def restore(self, state: DeliveryState) -> None:
         """Restores the state of an empty engine; then apply() is to be called for later events, then
         settle()."""
-        snapshotting.restore(self.group_topics, state)
+        snapshots.restore(self.group_topics, state)
 
     def settle(self) -> None:
         """Completes the replay: higher stored offsets count, offsets after a queue's end are cut, and the
         pairs get their leases."""
-        replaying.settle(self.context, self.group_topics)
+        replay.settle(self.context, self.group_topics)
 
     def export_to_rocketmq(self, now_ms: EpochMs, files: FileSystem) -> None:
         """Prepares the store for RocketMQ at a clean stop. Blocks. Raises as appends do."""
@@ -508,15 +508,15 @@ class Delivery(SettlingTogether):
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
         """Appends each unconsumed message below that offset again; returns how many. Raises as appends do."""
         table = self.group_topics
-        return reappending.reappend_live_records_before(self.context, table, physical_offset, now_ms)
+        return reappends.reappend_live_records_before(self.context, table, physical_offset, now_ms)
 
     def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
         """The physical offsets of the unconsumed messages below that offset."""
-        return reappending.live_records_before(self.context, self.group_topics, physical_offset)
+        return reappends.live_records_before(self.context, self.group_topics, physical_offset)
 
     def lowest_live_record(self) -> PhysicalOffset | None:
         """The lowest physical offset of a record that is in flight or held."""
-        return reappending.lowest_live_record(self.context, self.group_topics)
+        return reappends.lowest_live_record(self.context, self.group_topics)
 
 
 def _may_have_some(pair: GroupTopic, queues: ConsumeQueues) -> bool:

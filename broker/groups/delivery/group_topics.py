@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.groups.delivery.context import Context
+from broker.groups.delivery.group_starts import start_offset
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.orderly_receiver import message_group_of
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of
-from broker.groups.delivery.starting import start_offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

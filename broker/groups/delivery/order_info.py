@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from broker.groups.timers.wheel_records import TIME_MAX
+from broker.timers.wheel_records import TIME_MAX
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.json_file import JsonFile

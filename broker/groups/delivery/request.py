@@ -8,8 +8,8 @@ from functools import partial
 from itertools import repeat
 from typing import Final, NamedTuple
 
+from broker.filters.filter import TAKE_ALL, Filter
 from broker.groups.delivery.records import AdjacentRecords
-from broker.groups.filters.filter import TAKE_ALL, Filter
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
 from trovemq_proto.receipts import handles_of
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from broker.groups.delivery.context import Context
-from broker.groups.timers.wheel_records import WHEEL_TOPIC, delayed_record
+from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.message import decode_stored

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from broker.groups.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
+from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message, java_hash

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.queue_state import QueueState
-from broker.groups.delivery.settling import Settling
+from broker.groups.delivery.settlements import Settling
 from trovemq_proto.positions import EpochMs
 from trovemq_store.events.codec import EventKind
 from trovemq_store.events.receipt_handle import HandleHead

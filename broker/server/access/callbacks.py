@@ -25,7 +25,7 @@ from broker.security.creators import reset_creator, set_creator
 from broker.server.access.gate import AUTHORIZATION_KEY, DATE_KEY, Caller, Gate
 from broker.server.access.needs import Need, Row
 from broker.server.access.refusals import is_rocketmq
-from broker.server.rocketmq.status import Malformed
+from broker.server.wire.statuses import Malformed
 from trovemq_daemon.callback_handlers import AGAIN, Answer, Begin
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call

@@ -30,7 +30,7 @@ from broker.server.access.audit import AuditLog
 from broker.server.access.needs import EVERY, KNOW, THIS_CLUSTER, Level, Need, Needs, Row
 from broker.server.access.producer_ids import is_own
 from broker.server.access.refusals import is_rocketmq
-from broker.server.rocketmq.status import CLIENT_ID_KEY, CLIENT_ID_SIZE_MAX
+from broker.server.wire.statuses import CLIENT_ID_KEY, CLIENT_ID_SIZE_MAX
 from trovemq_daemon.peers import Peer, peer_of
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SessionCall, Sessions

@@ -25,8 +25,8 @@ from broker.server.access.gate import Caller, CallQuota, Credentials, Gate
 from broker.server.access.needs import ROWS, Level, Row
 from broker.server.access.open_methods import OpenMethod, count_unknown
 from broker.server.access.refusals import is_rocketmq, refused_reply
-from broker.server.refused_message import RefusedMessage
-from broker.server.rocketmq.status import Malformed
+from broker.server.core.refused_message import RefusedMessage
+from broker.server.wire.statuses import Malformed
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call

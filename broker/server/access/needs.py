@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from broker.security.actions import Action, Kind
 from broker.server.access import producer_ids
-from broker.server.rocketmq.resources import group_name, topic_to_read, topic_to_send
+from broker.server.wire.resources import group_name, topic_to_read, topic_to_send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker.server.native.frames import AppendFrame
+from broker.server.wire.frames import AppendFrame
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_PRODUCER

@@ -11,7 +11,7 @@ from typing import Any, Final
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.server.rocketmq.service import ADMIN_SERVICE, MESSAGING_SERVICE
-from broker.server.rocketmq.status import status_of
+from broker.server.wire.statuses import status_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2

@@ -11,11 +11,11 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from broker.groups.group_backlog import GroupBacklog
+from broker.groups.lag.backlog import GroupBacklog
+from broker.server.core.clients import Client
 from broker.server.monitoring.group_series import backlogs_together, bounded
 from broker.server.monitoring.metric_families import NodeFamilies, Samples, flag
 from broker.server.monitoring.statistics import BrokerStatistics
-from broker.server.rocketmq.clients import Client
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.topics.names import RETRY_PREFIX, is_system_group, is_system_topic
 

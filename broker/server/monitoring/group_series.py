@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from heapq import nlargest
 from typing import Final, TypeVar
 
-from broker.groups.group_backlog import GroupBacklog
-from broker.groups.lag import ConsumerLag
+from broker.groups.lag.backlog import GroupBacklog
+from broker.groups.lag.stored import ConsumerLag
 
 GROUP_SERIES_MAX: Final = 1_000
 PRIORITY_SERIES_MAX: Final = 100  # each has ten series

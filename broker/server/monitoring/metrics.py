@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from broker.groups.lag import ConsumerLag, lag_steps
+from broker.groups.lag.stored import ConsumerLag, lag_steps
 from broker.server.monitoring.consumer_metrics import GROUP_LABELS, ConsumerMetrics, group_values
 from broker.server.monitoring.group_series import (
     PRIORITY_SERIES_MAX,

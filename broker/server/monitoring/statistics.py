@@ -6,22 +6,22 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from broker.atomic.open_transactions import OpenTransactions
 from broker.fetch.long_poll import LongPolls
-from broker.groups.atomic.open_transactions import OpenTransactions
-from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.priority_waiting import waiting_steps
-from broker.groups.group_backlog import GroupBacklog, backlog_steps
-from broker.groups.priority_counts import PriorityCounts
-from broker.groups.receive_waits import ReceiveWaits
+from broker.groups.lag.backlog import GroupBacklog, backlog_steps
+from broker.groups.lag.priority_counts import PriorityCounts
+from broker.groups.members.receive_waits import ReceiveWaits
 from broker.maintenance.consumer_tasks import TimerTask
 from broker.maintenance.retention_task import RetentionCounters
 from broker.produce.group_commit import GroupCommit
+from broker.server.core.clients import ClientRegistry
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.query_service import QueryService
 from broker.server.native.reply_stream import OpenStreams
 from broker.server.native.search_service import SearchCounters
 from broker.server.native.store_service import StoreCounters
-from broker.server.rocketmq.clients import ClientRegistry
+from broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore

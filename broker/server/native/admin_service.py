@@ -10,9 +10,9 @@ import grpc
 from broker.admin.topic_changes import TopicChanges
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.offsets import OffsetKeeper, ResetTarget
-from broker.groups.held_log import TopicHold
 from broker.query.queue_sizes import QueueSizes
 from broker.server.monitoring.traffic import Traffic
+from broker.state.held_log import TopicHold
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors

@@ -17,12 +17,12 @@ import grpc
 
 from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
+from broker.server.core.refused_message import RefusedMessage
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.convert import append_reply, born_host_of, mark_failed, refused_reply
-from broker.server.native.frames import AppendFrame
 from broker.server.native.gathered_frames import GatheredFrames
 from broker.server.native.reply_stream import ReplyStream
-from broker.server.refused_message import RefusedMessage
+from broker.server.wire.frames import AppendFrame
+from broker.server.wire.native_messages import append_reply, born_host_of, mark_failed, refused_reply
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset

@@ -48,18 +48,18 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
+from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.groups.delivery.request import DeliveredRun, ReceiveRequest
-from broker.groups.delivery.settling import RefusedOffset
-from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.groups.receive_waits import GroupTopicKey
-from broker.server.native.frames import write_with_records
+from broker.groups.delivery.settlements import RefusedOffset
+from broker.groups.members.receive_waits import GroupTopicKey
+from broker.server.core.acknowledger import Acknowledger
+from broker.server.core.parts import RocketmqParts
+from broker.server.core.receiver import POLLING_MAX_S, Receiver
 from broker.server.native.join_notices import JoinNotices
 from broker.server.native.reply_stream import OpenStreams, ReplyStream
-from broker.server.rocketmq.acknowledging import Acknowledger
-from broker.server.rocketmq.parts import RocketmqParts
-from broker.server.rocketmq.receiving import POLLING_MAX_S, Receiver
-from broker.server.rocketmq.resources import group_name, topic_to_read
-from broker.server.rocketmq.status import client_id_of
+from broker.server.wire.frames import write_with_records
+from broker.server.wire.resources import group_name, topic_to_read
+from broker.server.wire.statuses import client_id_of
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.reply_budget import ReplyBudget

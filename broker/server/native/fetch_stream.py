@@ -13,10 +13,10 @@ import grpc
 
 from broker.fetch.long_poll import LongPolls, Waiter
 from broker.fetch.pull import Puller, PullRequest, PullResult
+from broker.server.core.refused_message import RefusedMessage
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.convert import fetch_error, fetch_reply, pull_request
 from broker.server.native.reply_stream import ReplyStream, fail
-from broker.server.refused_message import RefusedMessage
+from broker.server.wire.native_messages import fetch_error, fetch_reply, pull_request
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from broker.produce.append import Appender
-from broker.server.native.frames import AppendFrame
+from broker.server.wire.frames import AppendFrame
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records.columns import QueuePart

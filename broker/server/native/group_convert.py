@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.fetch.offsets import ResetEntry, ResetTarget
-from broker.groups.group_lag import QueueLag
-from broker.server.rocketmq.clients import Client
+from broker.groups.lag.filtered import QueueLag
+from broker.server.core.clients import Client
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueOffset

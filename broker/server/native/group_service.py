@@ -11,15 +11,16 @@ import grpc
 
 from broker.admin.group_changes import GroupChanges
 from broker.fetch.offsets import OffsetKeeper
-from broker.groups.consumer_state import ConsumerState
+from broker.filters.filter import Filter, parse_filter
 from broker.groups.dead_letters import ORIGIN_TOPIC_PROPERTIES, DeadLetters, Resent
-from broker.groups.filters.filter import Filter, parse_filter
-from broker.groups.group_lag import GroupLags
-from broker.groups.timers.recall_handle import encode_recall_handle
+from broker.groups.lag.filtered import GroupLags
 from broker.query.get_message import message_steps
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.pages import WORK_MAX
 from broker.query.query_by_key import query_pages
+from broker.server.core.clients import ClientRegistry
+from broker.server.core.commands import TIMEOUT_MS, ClientCommands
+from broker.server.core.group_order import fifo_topics
 from broker.server.native.group_convert import (
     group_of,
     lag_to_wire,
@@ -28,10 +29,9 @@ from broker.server.native.group_convert import (
     reset_target,
     settings_to_wire,
 )
-from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
-from broker.server.rocketmq.group_order import fifo_topics
-from broker.server.rocketmq.messages import message_of
+from broker.server.wire.rocketmq_messages import message_of
+from broker.state.consumer_state import ConsumerState
+from broker.timers.recall_handle import encode_recall_handle
 from broker.track.delayed import delayed_messages
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns

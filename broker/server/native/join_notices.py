@@ -19,8 +19,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from broker.groups.receive_waits import GroupTopicKey
-from broker.server.rocketmq.clients import ClientRegistry
+from broker.groups.members.receive_waits import GroupTopicKey
+from broker.server.core.clients import ClientRegistry
 
 NOTICE_INTERVAL_S: Final = 1.0
 STEP_STREAMS: Final = 64

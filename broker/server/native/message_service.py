@@ -11,10 +11,10 @@ import grpc
 
 from broker.produce.coalesce import Coalescer, Done, SendOutcome
 from broker.server.native.append_stream import AppendParts, AppendStream
-from broker.server.native.convert import append_reply, born_host_of, mark_failed, outgoing_message
 from broker.server.native.fetch_stream import FetchParts, FetchStream, pull_now, pull_once
-from broker.server.native.frames import read_append_frame
 from broker.server.native.reply_stream import OpenStreams
+from broker.server.wire.frames import read_append_frame
+from broker.server.wire.native_messages import append_reply, born_host_of, mark_failed, outgoing_message
 from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_proto import errors

@@ -15,7 +15,7 @@ from broker.query.query_by_key import QueryPage, query_pages
 from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.convert import moved_offsets
+from broker.server.wire.native_messages import moved_offsets
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors

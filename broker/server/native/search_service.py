@@ -22,7 +22,7 @@ from broker.query.search.conditions import (
 )
 from broker.query.search.search import SearchPage, SearchPart, search_page, search_pages
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.convert import moved_offsets
+from broker.server.wire.native_messages import moved_offsets
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors

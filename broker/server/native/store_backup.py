@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Final
 
-from broker.server.pace import REPORT_S, Pace
+from broker.server.core.pace import REPORT_S, Pace
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import store_pb2

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from broker.server.pace import REPORT_S, Pace
+from broker.server.core.pace import REPORT_S, Pace
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

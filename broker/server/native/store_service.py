@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from broker.server.core.pace import REPORT_S, Pace
 from broker.server.native.store_backup import BackupRun
 from broker.server.native.store_scrub import begin_scrub, scrub_reply, scrub_steps
-from broker.server.pace import REPORT_S, Pace
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread

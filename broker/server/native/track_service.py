@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from broker.groups.consumer_state import ConsumerState
-from broker.groups.filters.filter import Filter, parse_filter
+from broker.filters.filter import Filter, parse_filter
 from broker.query.lacking import lacking_note
-from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.core.clients import ClientRegistry
+from broker.state.consumer_state import ConsumerState
 from broker.track.copies import Copy, Location
 from broker.track.diagnosis import CONSUMED_REASONS, ConsumptionStatus, Members
 from broker.track.message_tracker import MessageTrack, MessageTracker

@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from broker.groups.atomic.ends import Committed
-from broker.groups.atomic.open_transactions import OpenTransaction, OpenTransactions
+from broker.atomic.ends import Committed
+from broker.atomic.open_transactions import OpenTransaction, OpenTransactions
 from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.convert import born_host_of, wire_durability
+from broker.server.wire.native_messages import born_host_of, wire_durability
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.logging import get_logger

@@ -27,13 +27,13 @@ import msgspec
 from broker.query.get_message import FoundMessages, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.server.rocketmq.clients import Client, Subscription
+from broker.server.core.clients import Client, Subscription
+from broker.server.core.parts import RocketmqParts
 from broker.server.rocketmq.group_views import GroupViews
-from broker.server.rocketmq.messages import message_of, timestamp_ms
-from broker.server.rocketmq.parts import RocketmqParts
-from broker.server.rocketmq.resources import group_name, message_types, topic_to_read
 from broker.server.rocketmq.routes import MASTER_ID, require_topic
-from broker.server.rocketmq.status import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
+from broker.server.wire.resources import group_name, message_types, topic_to_read
+from broker.server.wire.rocketmq_messages import message_of, timestamp_ms
+from broker.server.wire.statuses import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -27,9 +27,9 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from broker.server.rocketmq.clients import ClientDescription, Subscription
-from broker.server.rocketmq.resources import group_name, topic_to_read
-from broker.server.rocketmq.status import METADATA_VALUE_SIZE_MAX, Context, ProtocolError, metadata_value
+from broker.server.core.clients import ClientDescription, Subscription
+from broker.server.wire.resources import group_name, topic_to_read
+from broker.server.wire.statuses import METADATA_VALUE_SIZE_MAX, Context, ProtocolError, metadata_value
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

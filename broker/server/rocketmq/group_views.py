@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from broker.fetch.offsets import ResetTarget
-from broker.groups.filters.filter import Filter, parse_filter
-from broker.groups.group_lag import GroupLags, QueueLag
+from broker.filters.filter import Filter, parse_filter
+from broker.groups.lag.filtered import GroupLags, QueueLag
+from broker.server.core.parts import RocketmqParts
 from broker.server.rocketmq.client_settings import duration
-from broker.server.rocketmq.messages import timestamp_ms
-from broker.server.rocketmq.parts import RocketmqParts
-from broker.server.rocketmq.resources import group_name, topic_to_read
-from broker.server.rocketmq.status import OK_STATUS, Context
+from broker.server.wire.resources import group_name, topic_to_read
+from broker.server.wire.rocketmq_messages import timestamp_ms
+from broker.server.wire.statuses import OK_STATUS, Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

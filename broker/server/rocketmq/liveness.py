@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.status import OK_STATUS, Context, ProtocolError, client_id_of
+from broker.server.core.clients import ClientRegistry
+from broker.server.wire.statuses import OK_STATUS, Context, ProtocolError, client_id_of
 from trovemq_proto import errors
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

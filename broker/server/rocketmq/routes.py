@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.server.rocketmq.parts import always
-from broker.server.rocketmq.resources import (
+from broker.server.core.parts import always
+from broker.server.wire.resources import (
     check_endpoints,
     endpoints_of,
     group_name,
     message_types,
     topic_to_read,
 )
-from broker.server.rocketmq.status import OK_STATUS, Context
+from broker.server.wire.statuses import OK_STATUS, Context
 from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

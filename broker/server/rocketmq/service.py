@@ -17,22 +17,22 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.groups.transactions.transactions import OpenTransaction
-from broker.server.rocketmq.acknowledging import Acknowledger
+from broker.server.core.acknowledger import Acknowledger
+from broker.server.core.group_order import GroupOrder
+from broker.server.core.parts import RocketmqParts
+from broker.server.core.receiver import Receiver
 from broker.server.rocketmq.admin import Admin
 from broker.server.rocketmq.client_settings import SettingsRules
-from broker.server.rocketmq.ending import Ender
-from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.group_views import GroupViews
 from broker.server.rocketmq.liveness import Liveness
-from broker.server.rocketmq.messages import message_of
-from broker.server.rocketmq.parts import RocketmqParts
-from broker.server.rocketmq.pulling import Puller
-from broker.server.rocketmq.receiving import Receiver
+from broker.server.rocketmq.puller import Puller
 from broker.server.rocketmq.routes import RouteParts, Routes
-from broker.server.rocketmq.sending import Sender
-from broker.server.rocketmq.status import begin_call, reader, stream, unary
+from broker.server.rocketmq.sender import Sender
 from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
+from broker.server.rocketmq.transaction_ends import Ender
+from broker.server.wire.rocketmq_messages import message_of
+from broker.server.wire.statuses import begin_call, reader, stream, unary
+from broker.transactions.transactions import OpenTransaction
 from trovemq_daemon.callback_handlers import Begin, CallbackHandler
 from trovemq_daemon.grpc_services import method_handler
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2

@@ -29,11 +29,11 @@ from typing import Final, NoReturn
 
 import grpc
 
-from broker.groups.consumer_settings import STREAMS_PER_CLIENT
+from broker.consumer_settings import STREAMS_PER_CLIENT
+from broker.server.core.clients import ClientRegistry
+from broker.server.core.commands import ClientCommands
 from broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
-from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.commands import ClientCommands
-from broker.server.rocketmq.status import (
+from broker.server.wire.statuses import (
     OK_STATUS,
     STATUS_TEXT_SIZE_MAX,
     Context,

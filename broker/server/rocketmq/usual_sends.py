@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.server.rocketmq.messages import (
+from broker.server.core.parts import RocketmqParts
+from broker.server.wire.rocketmq_messages import (
     is_usual,
     peer_host,
     stored_born_ms,
     timestamp_ms,
     usual_properties,
 )
-from broker.server.rocketmq.parts import RocketmqParts
-from broker.server.rocketmq.send_checks import are_usual
-from broker.server.rocketmq.send_replies import reply_of_one
-from broker.server.rocketmq.status import Malformed, client_id_of, reader
-from broker.server.rocketmq.usual_requests import Usual, read_usual
+from broker.server.wire.send_checks import are_usual
+from broker.server.wire.send_replies import reply_of_one
+from broker.server.wire.statuses import Malformed, client_id_of, reader
+from broker.server.wire.usual_requests import Usual, read_usual
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -24,27 +24,16 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trovemq import middleware, serializers
-    from trovemq._backoff import Backoff
+    from trovemq._common.backoff import Backoff
     from trovemq.admin import Admin
     from trovemq.answers import GetAnswer, QueryAnswer
     from trovemq.atomic import AtomicTransaction, CommitReceipt
-    from trovemq.broker_model import BrokerCondition, DrainStatus, SettingDescription
     from trovemq.client import Client, connect
     from trovemq.faults import Faults
     from trovemq.fetched import FetchedBatch
-    from trovemq.group_model import (
-        DeadLetter,
-        DelayedMessage,
-        DirectConsumption,
-        GroupDescription,
-        GroupMember,
-        GroupReset,
-        GroupSettings,
-        QueueLag,
-        ResentDeadLetter,
-    )
     from trovemq.handlers import Call, Handlers, Retry
-    from trovemq.model import (
+    from trovemq.models.broker import BrokerCondition, DrainStatus, SettingDescription
+    from trovemq.models.cluster import (
         BrokerInfo,
         BrokerRoute,
         BrokerStatistics,
@@ -57,14 +46,19 @@ if TYPE_CHECKING:
         TopicQueue,
         TopicRoute,
     )
-    from trovemq.options import ClientOptions
-    from trovemq.producer import Producer
-    from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
-    from trovemq.received import ReceivedMessage
-    from trovemq.received_batch import ReceivedBatch
-    from trovemq.running import Running
-    from trovemq.search_model import SearchAnswer, SearchPart, Where
-    from trovemq.security_model import (
+    from trovemq.models.group import (
+        DeadLetter,
+        DelayedMessage,
+        DirectConsumption,
+        GroupDescription,
+        GroupMember,
+        GroupReset,
+        GroupSettings,
+        QueueLag,
+        ResentDeadLetter,
+    )
+    from trovemq.models.search import SearchAnswer, SearchPart, Where
+    from trovemq.models.security import (
         AccessDecision,
         AccessRule,
         Quota,
@@ -72,11 +66,17 @@ if TYPE_CHECKING:
         UserCredentials,
         UserDescription,
     )
+    from trovemq.models.store import BackupProgress, ScrubProgress, StoreFinding
+    from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
+    from trovemq.options import ClientOptions
+    from trovemq.producer import Producer
+    from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
+    from trovemq.received import ReceivedMessage
+    from trovemq.received_batch import ReceivedBatch
+    from trovemq.running import Running
     from trovemq.send_arguments import MessageArguments, SendArguments
     from trovemq.serializers import Serializer, UndecodableBody
-    from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
     from trovemq.subscription import Subscription
-    from trovemq.track_model import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
     from trovemq.transaction import Transaction, TransactionResolution
     from trovemq_proto import errors
     from trovemq_proto.errors import TroveError
@@ -162,16 +162,16 @@ __all__ = [
 
 # The module of each public name. The imports above are the same for type checkers; a test compares both.
 _MODULES: Final = {
-    "trovemq._backoff": ("Backoff",),
+    "trovemq._common.backoff": ("Backoff",),
     "trovemq.admin": ("Admin",),
     "trovemq.answers": ("GetAnswer", "QueryAnswer"),
     "trovemq.atomic": ("AtomicTransaction", "CommitReceipt"),
-    "trovemq.track_model": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
-    "trovemq.broker_model": ("BrokerCondition", "DrainStatus", "SettingDescription"),
+    "trovemq.models.track": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
+    "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "SettingDescription"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),
-    "trovemq.group_model": (
+    "trovemq.models.group": (
         "DeadLetter",
         "DelayedMessage",
         "DirectConsumption",
@@ -184,7 +184,7 @@ _MODULES: Final = {
     ),
     "trovemq.handlers": ("Call", "Handlers", "Retry"),
     "trovemq.middleware": ("middleware",),
-    "trovemq.model": (
+    "trovemq.models.cluster": (
         "BrokerInfo",
         "BrokerRoute",
         "BrokerStatistics",
@@ -203,8 +203,8 @@ _MODULES: Final = {
     "trovemq.received": ("ReceivedMessage",),
     "trovemq.received_batch": ("ReceivedBatch",),
     "trovemq.running": ("Running",),
-    "trovemq.search_model": ("SearchAnswer", "SearchPart", "Where"),
-    "trovemq.security_model": (
+    "trovemq.models.search": ("SearchAnswer", "SearchPart", "Where"),
+    "trovemq.models.security": (
         "AccessDecision",
         "AccessRule",
         "Quota",
@@ -214,7 +214,7 @@ _MODULES: Final = {
     ),
     "trovemq.send_arguments": ("MessageArguments", "SendArguments"),
     "trovemq.serializers": ("Serializer", "UndecodableBody", "serializers"),
-    "trovemq.store_model": ("BackupProgress", "ScrubProgress", "StoreFinding"),
+    "trovemq.models.store": ("BackupProgress", "ScrubProgress", "StoreFinding"),
     "trovemq.subscription": ("Subscription",),
     "trovemq.transaction": ("Transaction", "TransactionResolution"),
     "trovemq_proto.errors": ("TroveError", "errors"),

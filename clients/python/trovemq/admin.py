@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trovemq._arguments import check_number, check_numbers, check_text, check_texts
-from trovemq._brokers import Brokers
-from trovemq._connections import ConnectionPool
-from trovemq._groups import Groups, reset_target
-from trovemq._queries import present
-from trovemq._stores import Stores
-from trovemq._users import Quotas, Rules, Users
+from trovemq._admin.brokers import Brokers
+from trovemq._admin.groups import Groups, reset_target
+from trovemq._admin.stores import Stores
+from trovemq._admin.users import Quotas, Rules, Users
+from trovemq._common.arguments import check_number, check_numbers, check_text, check_texts
+from trovemq._lookup.queries import present
+from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
-from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
+from trovemq.models.cluster import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.properties import not_of

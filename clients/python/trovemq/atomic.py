@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from trovemq._arguments import check_body
-from trovemq._connections import ConnectionPool
-from trovemq._outgoing import RECORD_OVERHEAD, property_block
-from trovemq._queue_routes import RecordForm
-from trovemq._routes import Slot
+from trovemq._common.arguments import check_body
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.routes import Slot
+from trovemq._produce.outgoing import RECORD_OVERHEAD, property_block
+from trovemq._produce.queue_routes import RecordForm
 from trovemq._wire import transactions as wire
 from trovemq.fetched import Buffer
-from trovemq.model import BrokerInfo
+from trovemq.models.cluster import BrokerInfo
 from trovemq.receipts import SendReceipt
 from trovemq.received import ReceivedMessage
 from trovemq.send_arguments import Keys, MessageArguments

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trovemq._arguments import (
+from trovemq._common.arguments import (
     check_amount,
     check_callable,
     check_numbers,
@@ -21,9 +21,9 @@ from trovemq._arguments import (
     check_type,
     recordable_topic,
 )
-from trovemq._closing import Closing
-from trovemq._connections import ConnectionPool
-from trovemq._servers import parse_server
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.servers import parse_server
+from trovemq._run.closing import Closing
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -202,7 +202,7 @@ class Client(Closing):
         """
         tracing = self._pool.options.tracing
         if tracing is not None:
-            from trovemq._traced_transaction import TracedAtomicTransaction
+            from trovemq._produce.traced_transaction import TracedAtomicTransaction
 
             return TracedAtomicTransaction(tracing, self._pool, broker=broker, timeout_ms=timeout_ms)
         from trovemq.atomic import AtomicTransaction
@@ -285,7 +285,7 @@ class Client(Closing):
             TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL,
                 REQUEST_ILLEGAL.
         """
-        from trovemq._sequences import SequenceAssigner
+        from trovemq._produce.sequences import SequenceAssigner
         from trovemq.producer import Producer
 
         check_amount("linger_ms", linger_ms)
@@ -547,8 +547,8 @@ class Client(Closing):
             TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_RECREATED, TOPIC_NOT_FOUND,
                 QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, BROKER_UNREACHABLE, …
         """
-        from trovemq._fetch_plan import NO_END
-        from trovemq._puller import Puller, PullRequest
+        from trovemq._consume.fetch_plan import NO_END
+        from trovemq._consume.puller import Puller, PullRequest
 
         check_text("topic", topic, errors.TOPIC_ILLEGAL)
         check_numbers(queue_id=queue_id, offset=offset, end=end, prefetch=prefetch, wait_ms=wait_ms)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trovemq._common.numpy_extra import int64s
 from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.cached import cached_property
@@ -13,8 +14,6 @@ from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, queue_offset, read_fields, split_fields
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
 from trovemq_proto.records.message import Message, received_of
-
-from ._numpy import int64s
 
 if TYPE_CHECKING:
     import numpy as np

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
-from trovemq._arguments import check_amount, check_callable, check_number, check_text
+from trovemq._common.arguments import check_amount, check_callable, check_number, check_text
 from trovemq.received import Delay, ReceivedMessage
 from trovemq.serializers import Serializer, UndecodableBody
 from trovemq.starts import Start

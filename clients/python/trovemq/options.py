@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trovemq._backoff import Backoff
-from trovemq._credentials import find_credentials
+from trovemq._common.backoff import Backoff
+from trovemq._common.credentials import find_credentials
 from trovemq.faults import Faults
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import (

@@ -15,12 +15,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from trovemq._arguments import check_bodies, check_body, check_number, check_text
-from trovemq._columns import columns_of, split_columns
-from trovemq._connections import ConnectionPool
-from trovemq._delivery import Delivery
-from trovemq._in_flight import InFlightLimiter
-from trovemq._outgoing import (
+from trovemq._common.arguments import check_bodies, check_body, check_number, check_text
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.routes import Slot
+from trovemq._produce.columns import columns_of, split_columns
+from trovemq._produce.delivery import Delivery
+from trovemq._produce.in_flight import InFlightLimiter
+from trovemq._produce.outgoing import (
     BARE_BLOCK_SIZE,
     RECORD_OVERHEAD,
     Batch,
@@ -29,11 +30,10 @@ from trovemq._outgoing import (
     SingleMessages,
     property_block,
 )
-from trovemq._routes import Slot
-from trovemq._sequences import OVERHEAD as NUMBER_OVERHEAD
-from trovemq._sequences import SequenceAssigner
-from trovemq._slots import SlotChooser
-from trovemq._unacknowledged import Unacknowledged
+from trovemq._produce.sequences import OVERHEAD as NUMBER_OVERHEAD
+from trovemq._produce.sequences import SequenceAssigner
+from trovemq._produce.slots import SlotChooser
+from trovemq._produce.unacknowledged import Unacknowledged
 from trovemq.faults import Faults
 from trovemq.fetched import Buffer
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt

@@ -14,11 +14,10 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from trovemq._common.numpy_extra import bools, int64s
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.ids import encode_offset_msg_id
-
-from ._numpy import bools, int64s
 
 if TYPE_CHECKING:
     import numpy as np

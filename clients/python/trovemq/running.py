@@ -18,8 +18,8 @@ from contextlib import AsyncExitStack, contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from trovemq._arguments import check_amount, check_type
-from trovemq._worker import Shown, Subscribe, Worker
+from trovemq._common.arguments import check_amount, check_type
+from trovemq._run.worker import Shown, Subscribe, Worker
 from trovemq.handlers import Handlers
 from trovemq.subscription import check_concurrency
 from trovemq_proto import errors

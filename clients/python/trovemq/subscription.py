@@ -10,7 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Self
 
-from trovemq._arguments import (
+from trovemq._admin.groups import Groups
+from trovemq._common.arguments import (
     check_amount,
     check_callable,
     check_number,
@@ -19,17 +20,16 @@ from trovemq._arguments import (
     check_text,
     check_texts,
 )
-from trovemq._calling import Calling
-from trovemq._connections import ConnectionPool
-from trovemq._filters import check_tag_filter
-from trovemq._first_contact import FirstContact
-from trovemq._groups import Groups
-from trovemq._loop_turns import LoopTurns, loop_turns
-from trovemq._rocketmq.broadcast import BroadcastConsumer
-from trovemq._rocketmq.group_subscription import GroupSubscription, MessageFilter
-from trovemq._rocketmq.grouped import GroupConsumer
-from trovemq._rocketmq.hold import HOLD_MAX
-from trovemq._rocketmq.inbox import Inbox
+from trovemq._common.calling import Calling
+from trovemq._consume.broadcast import BroadcastConsumer
+from trovemq._consume.filters import check_tag_filter
+from trovemq._consume.first_contact import FirstContact
+from trovemq._consume.group_subscription import GroupSubscription, MessageFilter
+from trovemq._consume.grouped import GroupConsumer
+from trovemq._consume.hold import HOLD_MAX
+from trovemq._consume.inbox import Inbox
+from trovemq._consume.loop_turns import LoopTurns, loop_turns
+from trovemq._net.connections import ConnectionPool
 from trovemq.received import Handler, ReceivedFields, ReceivedMessage
 from trovemq.received_batch import ReceivedBatch
 from trovemq.starts import Start, check_start
@@ -384,7 +384,7 @@ def _group_consumer(
 ) -> GroupConsumer:
     if pool.options.faults is None:
         return GroupConsumer(pool, subscription, inbox, contact)
-    from trovemq._rocketmq.faulty import FaultyConsumer
+    from trovemq._consume.faulty import FaultyConsumer
 
     return FaultyConsumer(pool, subscription, inbox, contact, pool.options.faults)
 

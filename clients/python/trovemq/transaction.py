@@ -15,7 +15,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Protocol, Self, Unpack
 
-from trovemq._connections import ConnectionPool
+from trovemq._net.connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
 from trovemq._rocketmq.messaging import MessagingService
 from trovemq._rocketmq.session import OpenTransaction, producer_role

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from trovemq import Client, Producer
-from trovemq.model import QueueOffsets
+from trovemq.models.cluster import QueueOffsets
 from trovemq.receipts import SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

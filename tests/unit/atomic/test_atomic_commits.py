@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.atomic.atomic_limits import AtomicLimits
-from broker.groups.atomic.ends import ENDS_TOPIC, TransactionEnds
-from broker.groups.atomic.open_transactions import OpenTransactions
+from broker.atomic.ends import ENDS_TOPIC, TransactionEnds
+from broker.atomic.limits import AtomicLimits
+from broker.atomic.open_transactions import OpenTransactions
 from broker.groups.delivery.prepared import Acknowledgement
 from tests.support.atomic import GROUP, SEGMENT, AtomicStore, batch_of, body_of
 from tests.support.engine import flush, read_queue, send, sent_record, validated

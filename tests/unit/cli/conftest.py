@@ -17,7 +17,7 @@ from tests.support.fake_groups import FakeGroups
 from tests.support.fake_users import FakeRules, FakeUsers
 from trovemq.cli import app
 from trovemq.fetched import FetchedBatch
-from trovemq.model import (
+from trovemq.models.cluster import (
     BrokerInfo,
     BrokerRoute,
     BrokerStatistics,

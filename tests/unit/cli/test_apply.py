@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trovemq.cli.apply import check_new_names
 from trovemq.cli.apply_file import Wanted, WantedGroup, WantedTopic, parse_file
-from trovemq.group_model import GroupSettings
+from trovemq.models.group import GroupSettings
 from trovemq_proto import errors as trove_errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.names import check_topic_name, check_user_group_name

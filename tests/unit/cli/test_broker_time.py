@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import BROKER_NOW, FIRST_TIMESTAMP
-from trovemq.search_model import SearchAnswer
+from trovemq.models.search import SearchAnswer
 
 HOUR_MS = 3_600_000
 

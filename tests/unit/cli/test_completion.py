@@ -9,7 +9,7 @@ import pytest
 import trovemq
 from tests.unit.cli.conftest import CommandLine, FakeClient
 from trovemq.cli import app
-from trovemq.group_model import GroupSettings
+from trovemq.models.group import GroupSettings
 
 
 @pytest.fixture

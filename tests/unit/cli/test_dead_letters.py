@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_groups import dead_letter
-from trovemq.group_model import DirectConsumption
+from trovemq.models.group import DirectConsumption
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

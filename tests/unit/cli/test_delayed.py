@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trovemq.group_model import DelayedMessage
+from trovemq.models.group import DelayedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, encode_record

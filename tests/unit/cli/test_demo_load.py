@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.demo import flights, load
-from trovemq.model import QueueOffsets
+from trovemq.models.cluster import QueueOffsets
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from trovemq.broker_model import BrokerCondition, SettingDescription
 from trovemq.cli.doctor import counted
 from trovemq.cli.doctor_checks import CHECKS, BrokerEvidence, Evidence, Finding, GroupEvidence, findings
-from trovemq.model import BrokerInfo, LostBroker
+from trovemq.models.broker import BrokerCondition, SettingDescription
+from trovemq.models.cluster import BrokerInfo, LostBroker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

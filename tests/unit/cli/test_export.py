@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.unit.cli.conftest import FakeClient
-from trovemq.group_model import GroupSettings
+from trovemq.models.group import GroupSettings
 
 EXPONENTIAL = GroupSettings(
     exponential=True, backoff_initial_ms=1_000, backoff_max_ms=60_000, backoff_multiplier=2.0

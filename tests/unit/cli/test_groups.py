@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trovemq.cli.group_answers import backoff_text, duration_text
-from trovemq.group_model import BACKOFF_MS_DEFAULT, GroupMember, GroupSettings, QueueLag
+from trovemq.models.group import BACKOFF_MS_DEFAULT, GroupMember, GroupSettings, QueueLag
 
 SIXTEEN_STEPS = list(BACKOFF_MS_DEFAULT)
 

@@ -21,7 +21,7 @@ from trovemq.cli import app
 from trovemq.cli.app import command_tree
 from trovemq.cli.lazy import UnloadedVerb, load
 from trovemq.client import connect
-from trovemq.model import BrokerRoute, ClusterState
+from trovemq.models.cluster import BrokerRoute, ClusterState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

@@ -20,7 +20,7 @@ from trovemq._verify.content import RunContent
 from trovemq._verify.evidence import Evidence
 from trovemq._verify.findings import EXAMPLES_MAX, KINDS
 from trovemq._verify.ledger import ACKNOWLEDGED, REFUSED, UNKNOWN, LedgerEntry, LedgerWriter, RunHeader
-from trovemq.model import QueueOffsets
+from trovemq.models.cluster import QueueOffsets
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message, encode_record

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import FakeClient
-from trovemq.group_model import GroupSettings, QueueLag
+from trovemq.models.group import GroupSettings, QueueLag
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from tests.support.console_cluster import Browser, FakeCluster, confirmed, conso
 from tests.support.fake_groups import dead_letter
 from tests.unit.cli.conftest import FIRST_TIMESTAMP
 from trovemq import TroveError, errors
-from trovemq.group_model import GroupSettings
+from trovemq.models.group import GroupSettings
 
 SERVER = "--server 127.0.0.1:9"
 

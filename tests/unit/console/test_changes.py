@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.console_cluster import Browser, FakeCluster, confirmed, console, rule, user, values_named
 from trovemq import TroveError, UserDescription, errors
-from trovemq.group_model import GroupSettings
+from trovemq.models.group import GroupSettings
 from trovemq_console.pages.acts import ACTS
 
 READS = {"describe_topic", "search", "statistics"}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.console_cluster import Browser, FakeCluster, console, elements, rule, structure, user
-from trovemq.group_model import DelayedMessage, GroupMember, GroupSettings
-from trovemq.track_model import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
+from trovemq.models.group import DelayedMessage, GroupMember, GroupSettings
+from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
 from trovemq_console.guard import CONTENT_POLICY
 
 HARMLESS = "harmless"

@@ -12,9 +12,9 @@ from tests.support.console_cluster import COUNTERS, Browser, FakeCluster, consol
 from tests.support.fake_groups import dead_letter
 from tests.unit.cli.conftest import FIRST_TIMESTAMP
 from trovemq import TroveError, errors
-from trovemq.group_model import GroupSettings, QueueLag
-from trovemq.model import LostBroker, TopicHold
-from trovemq.track_model import ConsumptionStatus, MessageTrack, TrackEvent
+from trovemq.models.cluster import LostBroker, TopicHold
+from trovemq.models.group import GroupSettings, QueueLag
+from trovemq.models.track import ConsumptionStatus, MessageTrack, TrackEvent
 from trovemq_console.pages import topics
 
 TOPIC_COUNT = 10_000

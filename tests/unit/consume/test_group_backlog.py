@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.groups.delivery.request import Delivered
-from broker.groups.group_backlog import GroupBacklog, backlog_steps
+from broker.groups.lag.backlog import GroupBacklog, backlog_steps
 from tests.support.delivery import LEASE_MS, Engine
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.steps import finished

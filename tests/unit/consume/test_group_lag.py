@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups import group_lag
+from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.groups.delivery.request import QueueProgress
-from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.groups.group_lag import GroupLags, Position, QueueLag, Work, queue_lag
+from broker.groups.lag import filtered
+from broker.groups.lag.filtered import GroupLags, Position, QueueLag, Work, queue_lag
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -114,7 +114,7 @@ def test_what_fits_the_work_is_exact_and_the_rest_is_marked(tags: list[str], beg
 
 
 def test_work_is_shared_by_all_queues_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_lag, "RECORDS_STEP", 4)
+    monkeypatch.setattr(filtered, "RECORDS_STEP", 4)
     store, work = filled(["a"] * 30), Work(records_left=20)
     first = lag_of(store, Position(QueueOffset(20), QueueOffset(20)), [DEAR], work)
     second = lag_of(store, Position(QueueOffset(0), QueueOffset(0)), [DEAR], work)
@@ -124,7 +124,7 @@ def test_work_is_shared_by_all_queues_of_an_answer(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_answer_yields_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_lag, "RECORDS_STEP", 4)
+    monkeypatch.setattr(filtered, "RECORDS_STEP", 4)
     steps = queue_lag(
         filled(["a"] * 30),
         "orders",
@@ -206,7 +206,7 @@ def test_a_topic_that_is_not_here_is_an_error() -> None:
 
 
 def test_too_many_queues_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_lag, "QUEUES_MAX", 3)
+    monkeypatch.setattr(filtered, "QUEUES_MAX", 3)
     with pytest.raises(TroveError) as caught:
         lags_of(filled(["a"]), ["orders"])
     assert caught.value.spec is errors.LIMIT_EXCEEDED

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.groups.group_lag import GroupLags
-from broker.groups.lag import lag_steps
+from broker.groups.lag.filtered import GroupLags
+from broker.groups.lag.stored import lag_steps
+from broker.state.consumer_state import ConsumerState
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_rocketmq_import_of_wheel import store_of_rocketmq

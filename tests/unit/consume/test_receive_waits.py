@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.groups.receive_waits import ReceiveWaits
+from broker.groups.members.receive_waits import ReceiveWaits
 from tests.support.fake_loop import run, turns
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

@@ -21,7 +21,7 @@ from nameserver.app import NameserverApp
 from nameserver.settings import NameserverSettings
 from tests.support.certificates import LONG_AGO, NOW, Certificates
 from tests.support.logs import logged
-from trovemq._certificates import revoke
+from trovemq._net.certificates import revoke
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.file_watch import FileWatch

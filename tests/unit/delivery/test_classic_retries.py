@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import parse_filter
 from broker.groups.delivery.delivery import Delivery
-from broker.groups.delivery.rocketmq_import import import_from_rocketmq
-from broker.groups.filters.filter import parse_filter
-from broker.groups.timers.wheel_records import WHEEL_TOPIC
+from broker.state.rocketmq_import import import_from_rocketmq
+from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.unit.delivery.test_rocketmq_import import revive_record
 from trovemq_proto.errors import TroveError

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.groups.delivery.reappending import CARRIED_TOPIC
-from broker.groups.timers.wheel_records import WHEEL_TOPIC
+from broker.groups.delivery.reappends import CARRIED_TOPIC
+from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import flush
 from trovemq_proto import errors

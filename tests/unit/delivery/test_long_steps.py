@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import parse_filter
 from broker.groups.delivery import group_topic
 from broker.groups.delivery.delivery import RENEWED_STEP
-from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import append, record
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.filters.filter import parse_filter
+from broker.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery import group_topic, open_messages, packed_leases, priority_receiver
 from broker.groups.delivery.by_priority import ByPriority
 from broker.groups.delivery.group_topic import GroupTopic

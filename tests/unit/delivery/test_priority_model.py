@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery import priority_order
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import parse_filter
 from broker.groups.delivery import priority_order
-from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, attempts, bodies
 from tests.support.engine import flush, send
 from trovemq_proto.errors import TroveError

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery import priority_waiting
 from broker.groups.delivery.priority_waiting import waiting_steps
 from tests.support.delivery import LEASE_MS, ROOMY, Engine

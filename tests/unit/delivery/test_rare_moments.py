@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.filters.filter import parse_filter
 from broker.groups.delivery import delivery as delivery_module
 from broker.groups.delivery import group_topic as pair_module
 from broker.groups.delivery.due_watch import NOW
-from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

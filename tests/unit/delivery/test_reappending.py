@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.delivery.reappending import CARRIED_TOPIC
+from broker.groups.delivery.reappends import CARRIED_TOPIC
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import flush
 from tests.unit.delivery.test_delivery_troubles import full_disk

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import parse_filter
 from broker.groups.delivery.delivery import DeliveryState
-from broker.groups.filters.filter import parse_filter
-from broker.groups.timers.wheel_records import WHEEL_TOPIC
-from broker.groups.transactions.records import HALF_TOPIC
+from broker.state.consumer_state import ConsumerState
+from broker.timers.wheel_records import WHEEL_TOPIC
+from broker.transactions.records import HALF_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.delivery.rocketmq_import import import_from_rocketmq
-from broker.groups.timers.wheel_records import WHEEL_TOPIC
+from broker.state.rocketmq_import import import_from_rocketmq
+from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto.positions import QueueId, QueueOffset

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.groups.delivery.rocketmq_import import import_from_rocketmq
-from broker.groups.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
+from broker.state.rocketmq_import import import_from_rocketmq
+from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from tests.support.delivery import Engine, attempts, bodies
 from tests.unit.delivery.test_rocketmq_import import REVIVE_TOPIC, revive_record
 from trovemq_proto.positions import QueueId, QueueOffset

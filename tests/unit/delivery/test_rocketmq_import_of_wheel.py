@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.groups.timers.wheel_records import WHEEL_TOPIC, delayed_record
+from broker.state.consumer_state import ConsumerState
+from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.unit.timers.rocketmq import RocketMqTimers

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import parse_filter
 from broker.groups.delivery.delivery import RECEIVE_READS_MAX
-from broker.groups.delivery.settling import RefusedOffset
-from broker.groups.filters.filter import parse_filter
+from broker.groups.delivery.settlements import RefusedOffset
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.filters.filter import parse_filter
-from broker.groups.timers.wheel_records import WHEEL_TOPIC
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import parse_filter
+from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivered, ReceiveRequest
+from broker.state.consumer_state import SNAPSHOT_PATH, ConsumerState
 from tests.support.engine import NOW_MS, open_store, send
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore

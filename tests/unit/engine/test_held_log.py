@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.held_log import held_log, is_own_topic
+from broker.state.held_log import held_log, is_own_topic
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, WORKERS, Broker
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

@@ -15,17 +15,17 @@ from typing import Final
 
 import pytest
 
-from broker.groups.delivery.reappending import CARRIED_TOPIC
+from broker.filters.filter import parse_filter
+from broker.groups.delivery.reappends import CARRIED_TOPIC
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.filters.filter import parse_filter
-from broker.groups.transactions.records import HALF_TOPIC
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from broker.query.search.conditions import SearchQuery
 from broker.query.search.search import search_page
-from broker.server.rocketmq.messages import message_of
+from broker.server.wire.rocketmq_messages import message_of
 from broker.track.diagnosis import Members
 from broker.track.message_tracker import Limits, MessageTracker
+from broker.transactions.records import HALF_TOPIC
 from tests.support.engine import validated, with_crc_property
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker
 from trovemq_proto import errors

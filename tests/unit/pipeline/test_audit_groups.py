@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.filters.filter import parse_filter
+from broker.filters.filter import parse_filter
 from tests.support.delivery import Engine
 from tests.support.golden import load_manifest, unpack
 from tests.support.own_store import write_store

@@ -10,7 +10,7 @@ import pytest
 from broker.produce.append import Appender, AppendSettings
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.produce.outgoing import OutgoingMessage, check_outgoing
-from broker.server.rocketmq.send_checks import check_message
+from broker.server.wire.send_checks import check_message
 from tests.support.engine import NOW_MS, SMALL, open_store, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

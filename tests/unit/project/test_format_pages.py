@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.server.rocketmq import client_settings, receiving, send_checks
+from broker.consumer_settings import ConsumerSettings
+from broker.server.core import receiver
+from broker.server.rocketmq import client_settings
+from broker.server.wire import send_checks
 from trovemq_proto.records import decode_message, layout
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.v1 import common_pb2
@@ -100,8 +102,8 @@ POLLING_MIN_MS = ConsumerSettings().receive_poll_min_ms
         ("Checks of a message", f"| user properties | {send_checks.USER_PROPERTIES_MAX} |"),
         ("Checks of a message", f"| {send_checks.PROPERTIES_BYTES_MAX:,} bytes |"),
         ("Checks of a message", f"| not blank, {send_checks.MESSAGE_GROUP_BYTES_MAX} bytes,"),
-        ("Polling time", f"into {POLLING_MIN_MS // 1000} s to {receiving.POLLING_MAX_S:.0f} s"),
-        ("Polling time", f"{receiving.ANSWER_BEFORE_S * 1000:.0f} ms before the deadline"),
+        ("Polling time", f"into {POLLING_MIN_MS // 1000} s to {receiver.POLLING_MAX_S:.0f} s"),
+        ("Polling time", f"{receiver.ANSWER_BEFORE_S * 1000:.0f} ms before the deadline"),
     ],
 )
 def test_a_limit_of_the_protocol_is_the_codes(heading: str, said: str) -> None:

@@ -15,7 +15,7 @@ from trovemq.testing import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE_LINES_MAX = 12
-NOT_PACKAGES = ("__main__", "settings")  # modules, in the contract
+NOT_PACKAGES = ("__main__", "consumer_settings", "settings")  # modules, in the contract
 PAGES = [
     "README.md",
     "ARCHITECTURE.md",

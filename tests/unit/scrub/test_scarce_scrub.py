@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.server.core.pace import Pace
 from broker.server.native import store_scrub
-from broker.server.pace import Pace
 from tests.support.engine import NOW_MS, open_store, send
 from trovemq_store.check.findings import Finding
 from trovemq_store.files.files import ScarceError

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import fake_loop
-from trovemq._append_stream import (
+from trovemq._net.append_stream import (
     FRAMES_IN_FLIGHT_MAX,
     GROWING_FRAMES_MAX,
     GROWING_WAIT_S,

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from trovemq import AtomicTransaction, ClientOptions, TroveError, errors
-from trovemq._connections import ConnectionPool
-from trovemq._routes import RouteTable
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.routes import RouteTable
 from trovemq._wire import transactions as wire
 from trovemq._wire.transactions import CommitReply
 from trovemq.atomic import MESSAGES_MAX
-from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
 from trovemq.received import ReceivedMessage
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.properties import parse_properties

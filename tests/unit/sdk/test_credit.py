@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq._rocketmq.credit import CREDIT_SHARE, Credit
+from trovemq._consume.credit import CREDIT_SHARE, Credit
 
 STEPS = st.lists(
     st.tuples(

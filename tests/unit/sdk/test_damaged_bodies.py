@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
-from trovemq._query_merge import decoded
+from trovemq._lookup.merge import decoded
 from trovemq._rocketmq.messages import pulled_message
 from trovemq._verify.checking import readable
 from trovemq.cli.render import message_line

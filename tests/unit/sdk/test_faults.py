@@ -10,7 +10,7 @@ import pytest
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import Client, Faults, Handlers, ReceivedMessage, TroveError, errors
-from trovemq._servers import parse_server
+from trovemq._net.servers import parse_server
 
 BODIES = [b"%d" % number for number in range(12)]
 

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq._fetch_plan import NO_END, Fetch, FetchPlan
+from trovemq._consume.fetch_plan import NO_END, Fetch, FetchPlan
 from trovemq.fetched import FetchedBatch
 from trovemq_proto.records import encode_record
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from trovemq import TroveError, errors
-from trovemq._first_contact import ASKED_MAX, FirstContact
-from trovemq.group_model import GroupReset
+from trovemq._consume.first_contact import ASKED_MAX, FirstContact
+from trovemq.models.group import GroupReset
 from trovemq.starts import Start
 
 pytestmark = pytest.mark.asyncio
@@ -66,7 +66,7 @@ class Cluster:
 async def test_a_start_counts_only_where_the_group_certainly_never_read(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trovemq._first_contact.ASKED_PAUSE_S", 0)
+    monkeypatch.setattr("trovemq._consume.first_contact.ASKED_PAUSE_S", 0)
     kinds: tuple[Known, ...] = ("none", "some", "silent", "absent")
     for count, lost in product((1, 2, 3), (False, True)):
         for states in combinations_with_replacement(kinds, count):
@@ -85,7 +85,7 @@ async def test_a_start_counts_only_where_the_group_certainly_never_read(
 async def test_members_that_begin_together_do_not_read_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trovemq._first_contact.ASKED_PAUSE_S", 0)
+    monkeypatch.setattr("trovemq._consume.first_contact.ASKED_PAUSE_S", 0)
     cluster = Cluster({"a": "some", "b": "none"}, meanwhile={"b": "some"})
     await cluster.contact("latest").begin()
     assert cluster.asked == 4  # twice each: the second time, b has offsets, too

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from tests.support.fake_loop import run, turns
 from tests.unit.sdk.records_made import record_at
-from trovemq._rocketmq import group_stream
-from trovemq._rocketmq.group_stream import GroupStream
-from trovemq._rocketmq.group_subscription import GroupSubscription, MessageFilter
-from trovemq._rocketmq.grouped import GroupConsumer
-from trovemq._rocketmq.inbox import Inbox
-from trovemq._rocketmq.settling_together import RELEASE
-from trovemq._rocketmq.stream_owner import StreamSettings
-from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
+from trovemq._consume import group_stream
+from trovemq._consume.group_stream import GroupStream
+from trovemq._consume.group_subscription import GroupSubscription, MessageFilter
+from trovemq._consume.grouped import GroupConsumer
+from trovemq._consume.inbox import Inbox
+from trovemq._consume.settling_together import RELEASE
+from trovemq._consume.stream_owner import StreamSettings
+from trovemq._consume.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.consumer import consume_answer
 from trovemq.options import ClientOptions
 from trovemq.received import ReceivedMessage

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from trovemq._groups import Groups
-from trovemq._routes import RouteTable
-from trovemq.group_model import DirectConsumption, GroupSettings
-from trovemq.model import BrokerInfo, BrokerRoute, ClusterState
+from trovemq._admin.groups import Groups
+from trovemq._net.routes import RouteTable
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState
+from trovemq.models.group import DirectConsumption, GroupSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 

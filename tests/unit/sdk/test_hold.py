@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from trovemq._rocketmq.hold import HOLD_MAX, WORK_S, YIELD_S, Hold
+from trovemq._consume.hold import HOLD_MAX, WORK_S, YIELD_S, Hold
 
 
 class Program:

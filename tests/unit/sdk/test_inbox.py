@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trovemq import ReceivedMessage
-from trovemq._rocketmq.inbox import Inbox
+from trovemq._consume.inbox import Inbox
 
 
 def message(queue_offset: int, group: str | None = None, **values: Any) -> ReceivedMessage:

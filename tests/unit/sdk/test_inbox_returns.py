@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.sdk.test_inbox import Batch, message
 from trovemq import ReceivedMessage
-from trovemq._rocketmq.inbox import Inbox
+from trovemq._consume.inbox import Inbox
 
 
 def test_the_first_ready_messages_are_kept_when_others_are_returned() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.fake_loop import run, turns
-from trovemq._loop_turns import STANDSTILL_MIN_S, TURN_AFTER_S, LoopTurns
-from trovemq._rocketmq.inbox import Inbox
+from trovemq._consume.inbox import Inbox
+from trovemq._consume.loop_turns import STANDSTILL_MIN_S, TURN_AFTER_S, LoopTurns
 
 
 class Blocking:

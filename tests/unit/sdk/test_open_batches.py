@@ -10,9 +10,9 @@ import pytest
 
 from tests.support import fake_loop
 from trovemq import ClientOptions
-from trovemq._outgoing import Batch
-from trovemq._routes import RouteTable
-from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
+from trovemq._net.routes import RouteTable
+from trovemq._produce.outgoing import Batch
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
 from trovemq.producer import Producer
 from trovemq.receipts import AppendOutcome
 from trovemq_proto import errors

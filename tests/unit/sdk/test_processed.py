@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trovemq._rocketmq import processed
-from trovemq._rocketmq.processed import KEPT_MAX, KEPT_S, ProcessedMessages
+from trovemq._consume import processed
+from trovemq._consume.processed import KEPT_MAX, KEPT_S, ProcessedMessages
 from trovemq.received import ReceivedMessage
 
 

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from trovemq import TroveError
-from trovemq._query_cursor import Place, decode_cursor, encode_cursor
+from trovemq._lookup.cursor import Place, decode_cursor, encode_cursor
 from trovemq_proto import errors
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.support.fake_loop import run, turns
 from tests.unit.sdk.test_group_stream import LOST, FakeStream, Scene, offsets_of
-from trovemq._rocketmq.hold import WORK_S, YIELD_S
+from trovemq._consume.hold import WORK_S, YIELD_S
 from trovemq_proto.v1 import consumer_pb2
 
 JOINED = consumer_pb2.ConsumeReply(joined=True)

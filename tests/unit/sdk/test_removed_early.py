@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trovemq._query_cursor import Place, decode_cursor, encode_cursor
-from trovemq._query_merge import all_messages
+from trovemq._lookup.cursor import Place, decode_cursor, encode_cursor
+from trovemq._lookup.merge import all_messages
 from trovemq.answers import QueryAnswer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trovemq import TroveError, Where, _searching, errors
-from trovemq._searching import Searches
+from trovemq import TroveError, Where, errors
+from trovemq._lookup import message_search
+from trovemq._lookup.message_search import Searches
 from trovemq._wire.searches import SearchPageAnswer, SearchQuestion
-from trovemq.search_model import EVERY_MESSAGE, SearchPart, combined
+from trovemq.models.search import EVERY_MESSAGE, SearchPart, combined
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.batch import RecordBatch
@@ -112,7 +113,7 @@ async def test_pages_of_all_brokers_are_one_answer_in_the_order_of_time(
     monkeypatch: pytest.MonkeyPatch, times: list[list[int]], page_size: int, newest_first: bool
 ) -> None:
     brokers = Brokers(times)
-    monkeypatch.setattr(_searching, "search_pages", brokers.pages)
+    monkeypatch.setattr(message_search, "search_pages", brokers.pages)
     searches = Searches(brokers.pool)
     found: list[Message] = []
     cursor = None
@@ -137,7 +138,7 @@ async def test_a_broker_that_does_not_answer_makes_the_answer_incomplete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     brokers = Brokers([[1, 2], [3]])
-    monkeypatch.setattr(_searching, "search_pages", brokers.pages)
+    monkeypatch.setattr(message_search, "search_pages", brokers.pages)
     searches = Searches(brokers.pool)
     brokers.down.add("b1")
     answer = await searches.search(question(), 10, None, None, explain=False)
@@ -153,7 +154,7 @@ async def test_a_broker_that_does_not_answer_makes_the_answer_incomplete(
 
 async def test_a_topic_that_no_broker_has_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers([[1], [2]])
-    monkeypatch.setattr(_searching, "search_pages", brokers.pages)
+    monkeypatch.setattr(message_search, "search_pages", brokers.pages)
     brokers.without_topic |= {"b0"}
     answer = await Searches(brokers.pool).search(question(), 10, None, None, explain=False)
     assert (len(answer.messages), answer.complete, answer.notes) == (1, True, ("b1: a note",))
@@ -165,7 +166,7 @@ async def test_a_topic_that_no_broker_has_is_an_error(monkeypatch: pytest.Monkey
 
 async def test_explain_asks_every_broker_and_looks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers([[1], [2]])
-    monkeypatch.setattr(_searching, "search_pages", brokers.pages)
+    monkeypatch.setattr(message_search, "search_pages", brokers.pages)
     answer = await Searches(brokers.pool).search(question(), 10, None, None, explain=True)
     assert [part.broker for part in answer.explain] == ["b0", "b1"]
     assert (answer.messages, answer.complete, answer.cursor, answer.lag_bytes) == ((), False, None, 6)
@@ -173,7 +174,7 @@ async def test_explain_asks_every_broker_and_looks_for_nothing(monkeypatch: pyte
 
 async def test_a_cursor_of_another_search_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers([[1, 2, 3]])
-    monkeypatch.setattr(_searching, "search_pages", brokers.pages)
+    monkeypatch.setattr(message_search, "search_pages", brokers.pages)
     searches = Searches(brokers.pool)
     first = await searches.search(question(), 1, None, None, explain=False)
     for other in (question(newest_first=False), question(where=Where.key("k"))):

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import TroveError
-from trovemq._sequences import OVERHEAD, SequenceAssigner
+from trovemq._produce.sequences import OVERHEAD, SequenceAssigner
 from trovemq_proto import errors
 from trovemq_proto.records import RecordBatch, encode_properties
 from trovemq_proto.v1 import message_pb2

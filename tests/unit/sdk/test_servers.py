@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import trovemq
-from trovemq._servers import parse_server, without_secret
+from trovemq._net.servers import parse_server, without_secret
 from trovemq.options import ClientOptions
 from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.support import fake_loop
 from tests.unit.records import reference
-from trovemq._outgoing import BARE_BLOCK_SIZE, Batch, SingleMessages, property_block
-from trovemq._queue_routes import QueueRoute, RecordForm
-from trovemq._routes import Slot
-from trovemq._sequences import SequenceAssigner
+from trovemq._net.routes import Slot
+from trovemq._produce.outgoing import BARE_BLOCK_SIZE, Batch, SingleMessages, property_block
+from trovemq._produce.queue_routes import QueueRoute, RecordForm
+from trovemq._produce.sequences import SequenceAssigner
 from trovemq.receipts import AppendOutcome, SendReceipt
 from trovemq_proto.records import encode_record, parse_properties
 from trovemq_proto.records.layout import CRC_PROPERTY_EMPTY

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq._outgoing import property_block
-from trovemq._unique_keys import next_unique_key
+from trovemq._produce.outgoing import property_block
+from trovemq._produce.unique_keys import next_unique_key
 from trovemq._wire.streams import append_outcome
 from trovemq.receipts import NO_GAPS, AppendOutcome, Duplicate, FrameReceipt, SendReceipt
 from trovemq_proto.positions import PhysicalOffset

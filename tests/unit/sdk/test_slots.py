@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.support import fake_loop
 from trovemq import ClientOptions, TroveError
-from trovemq._connections import LEAVING_SECONDS, ConnectionPool
-from trovemq._routes import RouteTable, Slot
-from trovemq._slots import SlotChooser
-from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
+from trovemq._net.connections import LEAVING_SECONDS, ConnectionPool
+from trovemq._net.routes import RouteTable, Slot
+from trovemq._produce.slots import SlotChooser
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
 from trovemq_proto import errors
 
 NAMES = ["a", "b", "c"]

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from broker.server.rocketmq.status import CODES
-from trovemq._rocketmq.grouped import backoff_ms
+from broker.server.wire.statuses import CODES
+from trovemq._consume.grouped import backoff_ms
 from trovemq._rocketmq.messages import duration
 from trovemq._rocketmq.statuses import check, error_of
 from trovemq_proto import errors

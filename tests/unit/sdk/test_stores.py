@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from trovemq._stores import Stores
+from trovemq._admin.stores import Stores
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

@@ -16,11 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.groups.delivery.request import Delivered
-from broker.server.rocketmq.messages import received
-from trovemq._rocketmq import record_spans
-from trovemq._rocketmq.inbox import Inbox
+from broker.server.wire.rocketmq_messages import received
+from trovemq._consume import record_spans
+from trovemq._consume.inbox import Inbox
+from trovemq._consume.streamed import StreamedBatch, StreamedMessage
 from trovemq._rocketmq.messages import received_message
-from trovemq._rocketmq.streamed import StreamedBatch, StreamedMessage
 from trovemq._wire.consumer import Run
 from trovemq.received import NO_SETTLEMENT, ReceivedFields
 from trovemq_proto.errors import TroveError

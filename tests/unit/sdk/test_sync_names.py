@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import trovemq
-from trovemq import ReceivedMessage, _groups, _stores, _users, sync
+from trovemq import ReceivedMessage, sync
+from trovemq._admin import groups, stores, users
 from trovemq.sync import admin
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [
@@ -20,10 +21,10 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (trovemq.Running, sync.Running),
     (ReceivedMessage, sync.ReceivedMessage),
     (trovemq.Admin, sync.Admin),
-    (_groups.Groups, admin.Groups),
-    (_stores.Stores, admin.Stores),
-    (_users.Users, admin.Users),
-    (_users.Rules, admin.Rules),
+    (groups.Groups, admin.Groups),
+    (stores.Stores, admin.Stores),
+    (users.Users, admin.Users),
+    (users.Rules, admin.Rules),
 ]
 # A former name, and what only the asyncio classes need among themselves.
 LEFT_OUT = {"biography", "next", "next_batch", "return_after"}

@@ -15,7 +15,7 @@ from tests.support.certificates import LONG_AGO, NOW, Certificates
 from tests.unit.sdk.conftest import QUICK
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import ClientOptions, TlsOptions, TroveError, errors
-from trovemq._certificates import make_authority
+from trovemq._net.certificates import make_authority
 from trovemq.testing import free_port
 from trovemq_proto.channels import TRANSPORTS, GrpcTransport
 from trovemq_proto.tls import PEM_SIZE_MAX, chosen_tls

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from trovemq import MessageCopy, MessageTrack, TrackEvent, _tracks
-from trovemq._tracks import ask_all
+from trovemq import MessageCopy, MessageTrack, TrackEvent
+from trovemq._lookup import tracks
+from trovemq._lookup.tracks import ask_all
 from trovemq._wire.tracks import track
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -46,7 +47,7 @@ async def ask(
 
     pool = ConnectionPool()
     monkeypatch.setattr(pool, "connection", lambda info: None, raising=False)
-    monkeypatch.setattr(_tracks, "track", one)
+    monkeypatch.setattr(tracks, "track", one)
     return await ask_all(cast(Any, pool), identifier, "", None)
 
 

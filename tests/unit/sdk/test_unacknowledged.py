@@ -10,7 +10,8 @@ import pytest
 import trovemq
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
-from trovemq import TroveError, _unacknowledged
+from trovemq import TroveError
+from trovemq._produce import unacknowledged
 from trovemq_proto.v1 import message_pb2
 
 pytestmark = pytest.mark.asyncio
@@ -21,7 +22,7 @@ async def silent(_frame: message_pb2.AppendFrame) -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == _unacknowledged.__name__]
+    return [record.message for record in caplog.records if record.name == unacknowledged.__name__]
 
 
 async def test_a_closed_client_dropped_messages_without_a_line(
@@ -59,7 +60,7 @@ async def test_an_acknowledged_message_is_not_reported(
 async def test_the_flush_at_the_end_takes_a_limited_time(
     broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_unacknowledged, "FLUSH_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(unacknowledged, "FLUSH_SECONDS_MAX", 0.05)
     broker.on_frame = silent
     client = await connect(broker)
     sent = client.producer("orders").send_nowait(b"1")
@@ -72,7 +73,7 @@ async def test_the_flush_at_the_end_takes_a_limited_time(
     assert len(lines(caplog)) == 2
 
 
-class _Waiting(_unacknowledged.Unacknowledged):
+class _Waiting(unacknowledged.Unacknowledged):
     topic = "orders"
     in_flight_count = 1
 
@@ -80,16 +81,16 @@ class _Waiting(_unacknowledged.Unacknowledged):
 async def test_a_forked_process_does_not_report_its_parents_messages(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_unacknowledged, "_producers", WeakSet())
+    monkeypatch.setattr(unacknowledged, "_producers", WeakSet())
     producer = _Waiting()
     producer._watch()
-    _unacknowledged._forget_all()  # as in the child
-    _unacknowledged.report_all()
+    unacknowledged._forget_all()  # as in the child
+    unacknowledged.report_all()
     del producer
     assert lines(caplog) == []
     producer = _Waiting()
     producer._watch()
-    _unacknowledged.report_all()
+    unacknowledged.report_all()
     del producer
     assert len(lines(caplog)) == 1
 
@@ -102,9 +103,9 @@ async def test_messages_of_an_ended_event_loop_were_reported_at_each_close(
     async with trovemq.connect(broker.address) as client:
         producer = client.producer("orders")
         sent = producer.send_nowait(b"1")
-        monkeypatch.setattr(_unacknowledged, "_producers", WeakSet([producer]))
+        monkeypatch.setattr(unacknowledged, "_producers", WeakSet([producer]))
         for _ in range(2):
-            _unacknowledged.abandon_all([producer])
-        _unacknowledged.report_all()
+            unacknowledged.abandon_all([producer])
+        unacknowledged.report_all()
         assert len(lines(caplog)) == 1
     await asyncio.gather(sent, return_exceptions=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trovemq._routes import RouteTable
-from trovemq._views import KEPT_SECONDS, Views
+from trovemq._net.routes import RouteTable
+from trovemq._net.views import KEPT_SECONDS, Views
 from trovemq._wire.convert import changed_state, cluster_state
-from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
 from trovemq_proto.v1 import route_pb2
 
 NAMESERVER = ServerInfo("nameserver", "1", "ns")

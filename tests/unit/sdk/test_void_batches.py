@@ -12,10 +12,10 @@ import pytest
 from tests.support.fake_loop import run, turns
 from tests.unit.sdk.records_made import record_at
 from tests.unit.sdk.test_group_stream import RECEIPT, FakeSession, FakeStream, Scene, offsets_of
-from trovemq._rocketmq import group_stream
-from trovemq._rocketmq.group_subscription import GroupSubscription, MessageFilter
-from trovemq._rocketmq.grouped import GroupConsumer
-from trovemq._rocketmq.inbox import Inbox
+from trovemq._consume import group_stream
+from trovemq._consume.group_subscription import GroupSubscription, MessageFilter
+from trovemq._consume.grouped import GroupConsumer
+from trovemq._consume.inbox import Inbox
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

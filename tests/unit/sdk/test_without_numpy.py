@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import trovemq.fetched
-from trovemq import _numpy, _outgoing, _puller, _unique_keys
-from trovemq._columns import columns_of, split_columns
-from trovemq._fetch_plan import _from, _until
+from trovemq._common import numpy_extra
+from trovemq._consume import puller
+from trovemq._consume.fetch_plan import _from, _until
+from trovemq._produce import outgoing, unique_keys
+from trovemq._produce.columns import columns_of, split_columns
 from trovemq.fetched import FetchedBatch
 from trovemq.receipts import AppendOutcome, BatchReceipt, Duplicate, FrameReceipt
 from trovemq_proto import errors
@@ -24,7 +26,7 @@ from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 
 @pytest.fixture
 def no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (trovemq.fetched, _numpy, _outgoing, _unique_keys):
+    for module in (trovemq.fetched, numpy_extra, outgoing, unique_keys):
         monkeypatch.setattr(module, "has_numpy", lambda: False)
 
 
@@ -69,15 +71,15 @@ async def test_a_live_readers_first_messages_waited_for_an_import(
 ) -> None:
     """A tenth of a second, in which a hundred messages came: NumPy is imported before the first request."""
     asked: list[str] = []
-    monkeypatch.setattr(_puller, "has_numpy", lambda: asked.append("numpy"))
+    monkeypatch.setattr(puller, "has_numpy", lambda: asked.append("numpy"))
 
     def no_route(*_: object) -> None:
         raise TroveError(errors.TOPIC_NOT_FOUND)
 
     pool: Any = SimpleNamespace(routes=SimpleNamespace(broker_of_queue=no_route))
-    request = _puller.PullRequest("orders", 0, 0, 1 << 20, (), 3, follow, 100, None)
+    request = puller.PullRequest("orders", 0, 0, 1 << 20, (), 3, follow, 100, None)
     with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
-        await anext(_puller.Puller(pool, request).batches())
+        await anext(puller.Puller(pool, request).batches())
     assert asked == (["numpy"] if follow else [])
 
 
@@ -108,7 +110,7 @@ def test_a_column_says_what_to_install() -> None:
 
 @pytest.mark.usefixtures("no_numpy")
 def test_unique_keys_are_texts() -> None:
-    keys = _unique_keys.next_unique_keys(20)
+    keys = unique_keys.next_unique_keys(20)
     assert isinstance(keys, list)
     assert len(set(keys)) == 20
     assert {len(key) for key in keys} == {34}

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 import trovemq
 from broker.daemon.settings import BrokerSettings
 from nameserver.users import KnownUsers, read_users
-from trovemq._certificates import HOSTS_DEFAULT, make_authority, make_server
+from trovemq._net.certificates import HOSTS_DEFAULT, make_authority, make_server
 from trovemq.cli import context_file
 from trovemq_daemon.private_files import read_credentials, read_private
 from trovemq_daemon.settings import load_settings

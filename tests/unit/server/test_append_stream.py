@@ -13,8 +13,8 @@ from broker.produce.append import Appender, AppendSettings
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.append_stream import AppendParts, AppendStream
-from broker.server.native.frames import AppendFrame
 from broker.server.native.reply_stream import OpenStreams
+from broker.server.wire.frames import AppendFrame
 from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
 from trovemq_proto.errors import UNREAD, TroveError
 from trovemq_proto.positions import QueueId

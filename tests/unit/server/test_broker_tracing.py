@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.server.monitoring import tracing
 from broker.server.monitoring.tracing import LINKS_MAX, SPANS_MAX, BrokerTracing, context_of
 from tests.support.engine import record, with_crc_property

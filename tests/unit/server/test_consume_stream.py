@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
+from broker.server.core.clients import ClientDescription
 from broker.server.native import consume_stream
 from broker.server.native.consume_stream import ConsumerService
-from broker.server.rocketmq.clients import ClientDescription
 from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, consume_parts, returned
 from tests.support.engine import flush
 from tests.support.fake_loop import run, turns

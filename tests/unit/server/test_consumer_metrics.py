@@ -11,7 +11,7 @@ import pytest
 from broker.daemon.settings import BrokerSettings
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.maintenance import consumer_tasks
-from broker.server.rocketmq.clients import ClientDescription
+from broker.server.core.clients import ClientDescription
 from tests.support.engine import NOW_MS, send
 from tests.support.metrics_bench import Bench
 from trovemq_proto import errors

@@ -17,7 +17,7 @@ from broker.server.monitoring.traffic import Traffic
 from broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream, pull_once
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, open_store, record, send
-from trovemq._fetch_plan import FetchPlan
+from trovemq._consume.fetch_plan import FetchPlan
 from trovemq._wire.streams import fetch_answer
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

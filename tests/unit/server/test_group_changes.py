@@ -9,8 +9,8 @@ import pytest
 
 from broker.admin.group_changes import GroupChanges
 from broker.admin.topic_changes import TopicChanges
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
+from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, open_store
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem

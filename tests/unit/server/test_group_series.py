@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.group_backlog import GroupBacklog
-from broker.groups.lag import ConsumerLag
+from broker.groups.lag.backlog import GroupBacklog
+from broker.groups.lag.stored import ConsumerLag
 from broker.server.monitoring import group_series
 from broker.server.monitoring.group_series import OTHERS, backlogs_together, bounded, lags_together
 from tests.support.engine import NOW_MS, send

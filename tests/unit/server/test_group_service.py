@@ -10,15 +10,15 @@ import pytest
 
 from broker.admin.group_changes import GroupChanges
 from broker.admin.topic_changes import TopicChanges
+from broker.consumer_settings import ConsumerSettings
 from broker.fetch.offsets import OffsetKeeper
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.timers.recall_handle import decode_recall_handle
 from broker.query.search_offset import search_offset
+from broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
+from broker.server.core.commands import ClientCommands
 from broker.server.native.group_service import GroupService, GroupServiceParts
-from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
-from broker.server.rocketmq.commands import ClientCommands
+from broker.state.consumer_state import ConsumerState
+from broker.timers.recall_handle import decode_recall_handle
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+from broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.native.join_notices import NOTICE_INTERVAL_S, JoinNotices
-from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from tests.support.consuming import GROUP, ConsumeClient
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts

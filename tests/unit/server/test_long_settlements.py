@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from tests.support.consuming import GROUP, ConsumeClient, Got
 from tests.support.engine import append, record
 from tests.support.fake_loop import run, turns

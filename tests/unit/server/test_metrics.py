@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.daemon.security import AccessCollector
-from broker.groups.lag import lag_steps
+from broker.groups.lag.stored import lag_steps
 from broker.server.access.gate import Gate
 from broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
 from tests.support.engine import NOW_MS, append, record, send

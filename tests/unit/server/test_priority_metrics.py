@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.filters.filter import TAKE_ALL
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.filters.filter import TAKE_ALL
 from tests.support.engine import flush, send
 from tests.support.metrics_bench import Bench
 from trovemq_proto.positions import QueueId

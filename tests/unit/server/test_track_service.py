@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.native.track_service import TrackParts, TrackService
-from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from tests.unit.track.conftest import World
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.server.native import consume_stream
 from broker.server.native.consume_stream import ConsumeStream
 from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, returned

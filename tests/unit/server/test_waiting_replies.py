@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
+from broker.consumer_settings import ConsumerSettings
 from broker.fetch.long_poll import LongPolls
 from broker.fetch.pull import Puller, PullSettings
-from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.fetch_stream import FetchParts, pull_once
-from broker.server.rocketmq import pulling
-from broker.server.rocketmq.messages import message_of
+from broker.server.rocketmq import puller
+from broker.server.wire.rocketmq_messages import message_of
 from tests.support.consuming import GROUP, ConsumeClient, acknowledgement
 from tests.support.engine import append, open_store, record
 from tests.support.fake_loop import run, turns
@@ -157,7 +157,7 @@ def test_the_messages_of_a_pull_nobody_reads_were_all_made(monkeypatch: pytest.M
         made.append(given)
         return message_of(*given)
 
-    monkeypatch.setattr(pulling, "message_of", counted)
+    monkeypatch.setattr(puller, "message_of", counted)
 
     async def scene() -> None:
         parts = parts_with()

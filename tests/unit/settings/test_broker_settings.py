@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from broker.cluster.registration import RegistrationSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.daemon import settings as settings_module
 from broker.daemon.rocketmq_keys import IGNORED_KEYS
 from broker.daemon.settings import BrokerSettings
-from broker.groups.consumer_settings import ConsumerSettings
 from broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.timers.timers import Timers, TimersState
+from broker.consumer_settings import ConsumerSettings
+from broker.timers.timers import Timers, TimersState
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.track.delayed import FOUND_MAX, delayed_messages
 from tests.support.engine import NOW_MS
 from tests.support.trials import SOAK

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.timers import delivering, rocketmq_files, timers
-from broker.groups.timers.calendar import ROW_DTYPE, WAITS, Calendar
-from broker.groups.timers.copies import delivered_copy
-from broker.groups.timers.ended import EndedOffsets
-from broker.groups.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
-from broker.groups.timers.sources import SCHEDULE_QUEUES_MAX
-from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
-from broker.groups.timers.waiting_table import WaitingTable
-from broker.groups.timers.wheel_records import PROPERTIES_SPACE_MAX, read_record, read_waiting
+from broker.timers import due_deliveries, rocketmq_files, timers
+from broker.timers.calendar import ROW_DTYPE, WAITS, Calendar
+from broker.timers.copies import delivered_copy
+from broker.timers.ended import EndedOffsets
+from broker.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
+from broker.timers.sources import SCHEDULE_QUEUES_MAX
+from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
+from broker.timers.waiting_table import WaitingTable
+from broker.timers.wheel_records import PROPERTIES_SPACE_MAX, read_record, read_waiting
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from tests.unit.timers.test_copies import PLACE, copied, target, waiting
@@ -64,7 +64,7 @@ def test_recalls_before_their_time_are_limited(monkeypatch: pytest.MonkeyPatch) 
 def test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delivering, "TURN_BYTES_MAX", 600)
+    monkeypatch.setattr(due_deliveries, "TURN_BYTES_MAX", 600)
     broker = Broker()
     for number in range(6):
         broker.schedule(b"%d" % number, NOW_MS + 100)

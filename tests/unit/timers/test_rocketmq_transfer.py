@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.groups.timers import rocketmq_files, rocketmq_transfer
-from broker.groups.timers.rocketmq_files import (
+from broker.timers import rocketmq_files, rocketmq_transfer
+from broker.timers.rocketmq_files import (
     DelayOffsets,
     TimerCheck,
     load_check,
@@ -21,7 +21,7 @@ from broker.groups.timers.rocketmq_files import (
     log_files,
     save_check,
 )
-from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC
+from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC
 from tests.support.engine import NOW_MS
 from tests.support.golden import load_manifest, settings_of, unpack
 from tests.unit.timers import rocketmq

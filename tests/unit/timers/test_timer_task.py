@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.maintenance.consumer_tasks import TimerTask
+from broker.state.consumer_state import ConsumerState
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, read_queue

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
-from broker.groups.timers.wheel_records import wheel_out_ms
+from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
+from broker.timers.wheel_records import wheel_out_ms
 from broker.track import delayed
 from broker.track.delayed import DelayedMessages, delayed_messages
 from tests.support.engine import NOW_MS, SMALL, flush, own_properties, read_queue

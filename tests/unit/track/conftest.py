@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.state.consumer_state import ConsumerState
 from broker.track.copies import Location
 from broker.track.diagnosis import ConsumptionStatus, Members
 from broker.track.message_tracker import Limits, MessageTrack, MessageTracker, TrackedEvents

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.filters.filter import parse_filter
+from broker.filters.filter import parse_filter
 from broker.track.copies import CopyRole, Location
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import NOW_MS

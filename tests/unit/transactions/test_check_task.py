@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
 from broker.maintenance.consumer_tasks import check_transactions
+from broker.state.consumer_state import ConsumerState
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS

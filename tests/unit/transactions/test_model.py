@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.transactions.records import GIVEN_UP_TOPIC
-from broker.groups.transactions.transactions import Transactions, TransactionsState
+from broker.consumer_settings import ConsumerSettings
+from broker.transactions.records import GIVEN_UP_TOPIC
+from broker.transactions.transactions import Transactions, TransactionsState
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
 from tests.support.trials import SOAK
 from trovemq_proto import errors

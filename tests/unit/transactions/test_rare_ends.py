@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.transactions.open_halves import ENDED_KEPT_MAX, OpenHalves
-from broker.groups.transactions.records import (
+from broker.consumer_settings import ConsumerSettings
+from broker.transactions.open_halves import ENDED_KEPT_MAX, OpenHalves
+from broker.transactions.records import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     OP_BODY_SIZE_MAX,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
-from broker.groups.transactions.transactions import (
+from broker.consumer_settings import ConsumerSettings
+from broker.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from broker.transactions.transactions import (
     CHECKS_PER_TURN_MAX,
     TRANSACTION_GROUP,
     UNASKED_TIME_MAX_MS,

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.groups.timers.wheel_records import delayed_record, delete_marker
-from broker.groups.transactions.records import commit_record, half_record, moved_record
+from broker.timers.wheel_records import delayed_record, delete_marker
+from broker.transactions.records import commit_record, half_record, moved_record
 from tests.support.deduplicated import (
     ENDS,
     SETTINGS,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerState
+from broker.consumer_settings import ConsumerSettings
+from broker.state.consumer_state import ConsumerState
 from tests.support.deduplicated import TOPIC, opened, send, step
 from tests.support.engine import NOW_MS, flush, read_queue
 from trovemq_proto import errors

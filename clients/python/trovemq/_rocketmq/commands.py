@@ -11,7 +11,7 @@ from contextlib import closing
 from types import FrameType
 from typing import Any, Final
 
-from trovemq._calling import Calling
+from trovemq._common.calling import Calling
 from trovemq._rocketmq import statuses
 from trovemq._rocketmq.messages import received_message
 from trovemq.received import Handler

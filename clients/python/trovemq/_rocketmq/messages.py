@@ -11,8 +11,8 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trovemq._outgoing import check_message_group, check_priority
-from trovemq._unique_keys import next_unique_key
+from trovemq._produce.outgoing import check_message_group, check_priority
+from trovemq._produce.unique_keys import next_unique_key
 from trovemq.fetched import Buffer
 from trovemq.received import ReceivedMessage
 from trovemq.send_arguments import Keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode
 from binascii import Error as Base64Error
 
-from trovemq._connections import ConnectionPool
+from trovemq._net.connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
 from trovemq._rocketmq.messaging import MessagingService
 from trovemq._rocketmq.statuses import may_pass

@@ -14,15 +14,15 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import Final, Unpack
 
-from trovemq._connections import ConnectionPool
-from trovemq._in_flight import InFlightLimiter
-from trovemq._outgoing import RECORD_OVERHEAD
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.routes import Slot
+from trovemq._produce.in_flight import InFlightLimiter
+from trovemq._produce.outgoing import RECORD_OVERHEAD
+from trovemq._produce.slots import SlotChooser
 from trovemq._rocketmq.messages import mark_delayed, mark_half, milliseconds, outgoing_message
 from trovemq._rocketmq.messaging import MessagingService
-from trovemq._routes import Slot
-from trovemq._slots import SlotChooser
 from trovemq.fetched import Buffer
-from trovemq.model import BrokerInfo
+from trovemq.models.cluster import BrokerInfo
 from trovemq.receipts import SendReceipt
 from trovemq.send_arguments import MessageArguments
 from trovemq.transaction import Checker, Transaction, Transactions

@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from trovemq._connections import ConnectionPool
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.outages import NOT_FOUND
 from trovemq._rocketmq import commands
 from trovemq._rocketmq.identity import user_agent
 from trovemq._rocketmq.messages import duration, received_message
 from trovemq._rocketmq.messaging import MessagingService
-from trovemq._rocketmq.outages import NOT_FOUND
 from trovemq._rocketmq.statuses import error_of, may_pass
 from trovemq._wire.connection import Connection, Stream
-from trovemq.model import BrokerInfo
+from trovemq.models.cluster import BrokerInfo
 from trovemq.received import Handler, ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

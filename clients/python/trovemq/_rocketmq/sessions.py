@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from trovemq._connections import ConnectionPool
-from trovemq._rocketmq.outages import EVERYWHERE
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.outages import EVERYWHERE
 from trovemq._rocketmq.session import Role, Session
 from trovemq._rocketmq.statuses import may_pass
-from trovemq.model import BrokerInfo
+from trovemq.models.cluster import BrokerInfo
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

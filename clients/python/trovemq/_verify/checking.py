@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trovemq.answers import GetAnswer
     from trovemq.client import Client
     from trovemq.fetched import FetchedBatch
-    from trovemq.model import QueueOffsets
+    from trovemq.models.cluster import QueueOffsets
 
 LOOK_UPS_AT_A_TIME: Final = 32
 KEY_QUESTIONS_AT_A_TIME: Final = 8

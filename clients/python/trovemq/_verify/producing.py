@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from trovemq._backoff import Backoff
+from trovemq._common.backoff import Backoff
 from trovemq._verify.content import RunContent
 from trovemq._verify.ledger import ACKNOWLEDGED, REFUSED, UNKNOWN, LedgerEntry, LedgerWriter, Place
 from trovemq._verify.tasks import together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trovemq.broker_model import BrokerCondition, DrainStatus, SettingDescription
+from trovemq.models.broker import BrokerCondition, DrainStatus, SettingDescription
 from trovemq_proto.v1 import broker_pb2
 
 from .connection import Connection

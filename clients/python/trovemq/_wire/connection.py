@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from trovemq.model import (
+from trovemq.models.cluster import (
     BrokerStatistics,
     ClusterState,
     LostBroker,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import iter_unpack
 
-from trovemq.model import (
+from trovemq.models.cluster import (
     BrokerInfo,
     BrokerRoute,
     BrokerStatistics,

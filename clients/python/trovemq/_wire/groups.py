@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trovemq.group_model import (
+from trovemq.models.group import (
     DelayedMessage,
     DirectConsumption,
     GroupDescription,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from trovemq.search_model import SearchPart, Where
+from trovemq.models.search import SearchPart, Where
 from trovemq_proto.v1 import search_pb2
 
 from .connection import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from trovemq.security_model import AccessDecision, AccessRule, Quota, QuotaDescription, UserDescription
+from trovemq.models.security import AccessDecision, AccessRule, Quota, QuotaDescription, UserDescription
 from trovemq_proto.v1 import security_pb2
 
 from .connection import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
+from trovemq.models.store import BackupProgress, ScrubProgress, StoreFinding
 from trovemq_proto.v1 import store_pb2
 
 from .connection import Connection

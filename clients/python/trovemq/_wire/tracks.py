@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trovemq.track_model import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
+from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
 from trovemq_proto.v1 import biography_pb2, query_pb2
 
 from .connection import Connection

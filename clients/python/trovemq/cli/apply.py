@@ -212,7 +212,7 @@ def _group_step(client: Client, wanted: WantedGroup, broker: str, found: GroupDe
 
 def _settings(wanted: WantedGroup) -> GroupSettings:
     from trovemq import GroupSettings
-    from trovemq.group_model import BACKOFF_MS_DEFAULT
+    from trovemq.models.group import BACKOFF_MS_DEFAULT
 
     if wanted.exponential is None:
         return GroupSettings(wanted.orderly, wanted.retry_max, wanted.backoff_ms or BACKOFF_MS_DEFAULT)

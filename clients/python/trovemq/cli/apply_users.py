@@ -46,8 +46,8 @@ class SecretFiles:
     def secret(self, user: str) -> str:
         """The secret in the user's file, which is created if it does not exist. Raises TroveError
         REQUEST_ILLEGAL."""
-        from trovemq._credentials import read_credentials
-        from trovemq._users import new_secret
+        from trovemq._admin.users import new_secret
+        from trovemq._common.credentials import read_credentials
 
         path = self._path(user)
         if not path.exists():

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from trovemq._filters import what_was_meant
+from trovemq._consume.filters import what_was_meant
 from trovemq.cli.completion import complete_group, complete_topic
 from trovemq.cli.times import TIME_MAX, Moment, parse_moment
 

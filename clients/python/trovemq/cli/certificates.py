@@ -16,7 +16,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.file_modes import warn_of_mode
 
 if TYPE_CHECKING:
-    from trovemq._certificates import KeyPair
+    from trovemq._net.certificates import KeyPair
 
 AUTHORITY: Final = "ca"
 REVOKED: Final = "revoked.pem"
@@ -231,9 +231,9 @@ def _library() -> Any:
         raise _illegal(
             "certificates are made by the package cryptography: pip install 'trovemq[tls]'"
         ) from None
-    from trovemq import _certificates
+    from trovemq._net import certificates
 
-    return _certificates
+    return certificates
 
 
 def _illegal(text: str) -> TroveError:

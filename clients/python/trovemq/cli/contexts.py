@@ -33,7 +33,7 @@ async def create(
     use: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
 ) -> None:
     """Give a server a name, or a name another server. The first one becomes the current one."""
-    from trovemq._servers import parse_server, with_absolute_files
+    from trovemq._net.servers import parse_server, with_absolute_files
 
     check_name(name)
     parse_server(address)
@@ -77,7 +77,7 @@ async def delete(session: Session, name: NameArgument) -> None:
 
 
 def _show(session: Session, contexts: Contexts) -> None:
-    from trovemq._servers import without_secret
+    from trovemq._net.servers import without_secret
 
     servers = {name: without_secret(server) for name, server in sorted(contexts.servers.items())}
     for name, server in servers.items():

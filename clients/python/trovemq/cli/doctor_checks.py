@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from trovemq.broker_model import BrokerCondition, SettingDescription
 from trovemq.cli.times import duration_text
-from trovemq.model import BrokerInfo, LostBroker
+from trovemq.models.broker import BrokerCondition, SettingDescription
+from trovemq.models.cluster import BrokerInfo, LostBroker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 

@@ -65,7 +65,7 @@ async def search(
     broker: EveryBrokerOption = None,
 ) -> None:
     """Find messages by several conditions. Keys, beginnings of keys, ids, tags, properties; newest first."""
-    from trovemq.search_model import combined
+    from trovemq.models.search import combined
 
     check_period(begin, end)
     where = combined(

@@ -78,7 +78,7 @@ class Session:
     async def client(self) -> AsyncIterator[Client]:
         """A connection to the server. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, TLS_FAILED."""
         import trovemq
-        from trovemq._servers import without_secret
+        from trovemq._net.servers import without_secret
         from trovemq.cli.context_file import chosen_server
 
         server = chosen_server(self.options.server, self.options.context, SERVER_DEFAULT)

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from trovemq._unacknowledged import report_all
+from trovemq._produce.unacknowledged import report_all
 from trovemq.client import Client
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -2,65 +2,65 @@
 
 from __future__ import annotations
 
-from trovemq import _groups, _stores, _users
 from trovemq import admin as aio
+from trovemq._admin import groups, stores, users
 from trovemq.sync._calls import Waiting, iterates, waits
 from trovemq.sync._loop_thread import LoopThread
 
 
-class Groups(Waiting[_groups.Groups]):
+class Groups(Waiting[groups.Groups]):
     """Consumer groups; `Client.admin.groups`."""
 
-    create = waits(_groups.Groups.create)
-    alter = waits(_groups.Groups.alter)
-    delete = waits(_groups.Groups.delete)
-    list_all = waits(_groups.Groups.list_all)
-    describe = waits(_groups.Groups.describe)
-    members = waits(_groups.Groups.members)
-    lag = waits(_groups.Groups.lag)
-    reset = waits(_groups.Groups.reset)
-    start = waits(_groups.Groups.start)
-    dead_letters = iterates(_groups.Groups.dead_letters)
-    resend_dead_letters = waits(_groups.Groups.resend_dead_letters)
-    resent_dead_letters = waits(_groups.Groups.resent_dead_letters)
-    consume_directly = waits(_groups.Groups.consume_directly)
-    stack_trace = waits(_groups.Groups.stack_trace)
-    find_delayed = waits(_groups.Groups.find_delayed)
+    create = waits(groups.Groups.create)
+    alter = waits(groups.Groups.alter)
+    delete = waits(groups.Groups.delete)
+    list_all = waits(groups.Groups.list_all)
+    describe = waits(groups.Groups.describe)
+    members = waits(groups.Groups.members)
+    lag = waits(groups.Groups.lag)
+    reset = waits(groups.Groups.reset)
+    start = waits(groups.Groups.start)
+    dead_letters = iterates(groups.Groups.dead_letters)
+    resend_dead_letters = waits(groups.Groups.resend_dead_letters)
+    resent_dead_letters = waits(groups.Groups.resent_dead_letters)
+    consume_directly = waits(groups.Groups.consume_directly)
+    stack_trace = waits(groups.Groups.stack_trace)
+    find_delayed = waits(groups.Groups.find_delayed)
 
 
-class Stores(Waiting[_stores.Stores]):
+class Stores(Waiting[stores.Stores]):
     """Brokers' stores; `Client.admin.store`."""
 
-    scrub = iterates(_stores.Stores.scrub)
-    backup = iterates(_stores.Stores.backup)
+    scrub = iterates(stores.Stores.scrub)
+    backup = iterates(stores.Stores.backup)
 
 
-class Users(Waiting[_users.Users]):
+class Users(Waiting[users.Users]):
     """Users; `Client.admin.users`."""
 
-    create = waits(_users.Users.create)
-    rotate = waits(_users.Users.rotate)
-    drop_old_secret = waits(_users.Users.drop_old_secret)
-    enable = waits(_users.Users.enable)
-    delete = waits(_users.Users.delete)
-    list_all = waits(_users.Users.list_all)
+    create = waits(users.Users.create)
+    rotate = waits(users.Users.rotate)
+    drop_old_secret = waits(users.Users.drop_old_secret)
+    enable = waits(users.Users.enable)
+    delete = waits(users.Users.delete)
+    list_all = waits(users.Users.list_all)
 
 
-class Rules(Waiting[_users.Rules]):
+class Rules(Waiting[users.Rules]):
     """Rules of access; `Client.admin.rules`."""
 
-    allow = waits(_users.Rules.allow)
-    deny = waits(_users.Rules.deny)
-    delete = waits(_users.Rules.delete)
-    list_all = waits(_users.Rules.list_all)
-    test = waits(_users.Rules.test)
+    allow = waits(users.Rules.allow)
+    deny = waits(users.Rules.deny)
+    delete = waits(users.Rules.delete)
+    list_all = waits(users.Rules.list_all)
+    test = waits(users.Rules.test)
 
 
-class Quotas(Waiting[_users.Quotas]):
+class Quotas(Waiting[users.Quotas]):
     """Quotas; `Client.admin.quotas`."""
 
-    set = waits(_users.Quotas.set)
-    list_all = waits(_users.Quotas.list_all)
+    set = waits(users.Quotas.set)
+    list_all = waits(users.Quotas.list_all)
 
 
 class Admin(Waiting[aio.Admin]):

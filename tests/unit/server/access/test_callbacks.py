@@ -17,7 +17,7 @@ from broker.server.access.checked_context import CheckedContext
 from broker.server.access.gate import Gate
 from broker.server.access.guard import AccessGuard
 from broker.server.access.needs import ROWS
-from broker.server.rocketmq.status import reader
+from broker.server.wire.statuses import reader
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
 from trovemq_daemon.callback_handlers import AGAIN, CallbackHandler
 from trovemq_daemon.users import UserKind, new_user

@@ -13,10 +13,10 @@ from broker.security import changes
 from broker.security.quotas import Quota
 from broker.server.access.checked_context import CheckedContext, checked_context
 from broker.server.access.guard import AccessGuard
-from broker.server.native.frames import read_append_frame
+from broker.server.core.refused_message import RefusedMessage
 from broker.server.native.reply_stream import CallbackContext
-from broker.server.refused_message import RefusedMessage
-from broker.server.rocketmq.status import reader
+from broker.server.wire.frames import read_append_frame
+from broker.server.wire.statuses import reader
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
 from trovemq._rocketmq.statuses import error_of

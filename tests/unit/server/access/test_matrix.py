@@ -16,7 +16,7 @@ from broker.security.actions import Kind, action_text
 from broker.server.access.gate import Caller, Credentials, Gate
 from broker.server.access.needs import EVERY, ROWS, Audit, Level, Row
 from broker.server.access.refusals import is_rocketmq, refused_reply
-from broker.server.native.frames import read_append_frame
+from broker.server.wire.frames import read_append_frame
 from tests.unit.server.access.access_here import CLUSTER, LOOPBACK, AccessHere, rocketmq_metadata, signed
 from trovemq_daemon.peers import Peer, peer_of
 from trovemq_proto.errors import TroveError

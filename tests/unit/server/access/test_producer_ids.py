@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from broker.server.access import producer_ids
 from broker.server.access.gate import Caller, Gate
 from broker.server.access.needs import ROWS
-from broker.server.native.frames import read_append_frame
+from broker.server.wire.frames import read_append_frame
 from tests.support.engine import record
 from tests.unit.server.access.access_here import CLUSTER, AccessHere
-from trovemq._sequences import SequenceAssigner, own_id
+from trovemq._produce.sequences import SequenceAssigner, own_id
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import message_pb2

@@ -17,8 +17,8 @@ from broker.security.creators import present_creator
 from broker.security.quotas import Quota
 from broker.server.access.gate import HELD_FEW, HELD_MAX, HOLD_GROWTH_MAX, HOLD_S, HOLD_STEP_S, Gate
 from broker.server.access.guard import AccessGuard
-from broker.server.refused_message import RefusedMessage
-from broker.server.rocketmq.status import reader
+from broker.server.core.refused_message import RefusedMessage
+from broker.server.wire.statuses import reader
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
 from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY

@@ -12,8 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.server.rocketmq.status import code_of
+from broker.consumer_settings import ConsumerSettings
+from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.server.rocketmq.clients import Subscription
+from broker.server.core.clients import Subscription
 from tests.support.engine import NOW_MS
 from tests.support.rocketmq_parts import message
 from tests.support.rocketmq_service import ServiceBench, consumer_settings

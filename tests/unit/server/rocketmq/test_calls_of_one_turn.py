@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.server.rocketmq import receiving
+from broker.server.core import receiver
 from tests.support.engine import append, record
 from tests.support.rocketmq_door import (
     ACKNOWLEDGE,
@@ -278,7 +278,7 @@ def test_messages_come_back_where_their_replies_cannot_be_made(monkeypatch: pyte
             raise ValueError("planted")
 
         with monkeypatch.context() as patched:
-            patched.setattr(receiving, "usual_element", fails)
+            patched.setattr(receiver, "usual_element", fails)
             door.turn(RECEIVE, call := receive())
         (reply,) = call.written
         assert service.ReceiveMessageResponse.FromString(reply).status.code == v2.INTERNAL_SERVER_ERROR

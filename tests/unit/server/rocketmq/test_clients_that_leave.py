@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import trovemq_rpc as rpc
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.service import RocketmqService
 from tests.support.engine import NOW_MS
 from tests.support.rocketmq_parts import Parts, message, receive_request

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.groups.timers.recall_handle import encode_recall_handle
-from broker.server.rocketmq.status import code_of
+from broker.server.wire.statuses import code_of
+from broker.timers.recall_handle import encode_recall_handle
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message

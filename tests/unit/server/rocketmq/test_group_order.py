@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.server.rocketmq.group_order import GroupOrder, fifo_topics
+from broker.consumer_settings import ConsumerSettings
+from broker.server.core.group_order import GroupOrder, fifo_topics
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.logs import logged

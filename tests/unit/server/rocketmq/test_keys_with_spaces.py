@@ -10,7 +10,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search.conditions import AllOf, AnyOf, Has, SearchQuery
 from broker.query.search.search import search_page
-from broker.server.rocketmq.messages import outgoing
+from broker.server.wire.rocketmq_messages import outgoing
 from tests.support.engine import SMALL, open_store, send
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.keys import key_sizes, key_word, keys_with_spaces

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.groups.delivery.request import Delivered
-from broker.server.rocketmq.messages import message_of, outgoing, peer_host, received
+from broker.server.wire.rocketmq_messages import message_of, outgoing, peer_host, received
 from tests.support.rocketmq_parts import message
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset

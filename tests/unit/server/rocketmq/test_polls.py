@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.server.rocketmq.polls import ENDS_A_TURN
+from broker.server.core.polls import ENDS_A_TURN
 from tests.support.engine import append, record
 from tests.support.fake_loop import turns
 from tests.support.rocketmq_door import RECEIVE, Call, Door, messages, receive, scene

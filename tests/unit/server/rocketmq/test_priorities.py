@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.rocketmq.send_checks import kind_of
-from broker.server.rocketmq.status import code_of
+from broker.server.wire.send_checks import kind_of
+from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run
 from tests.support.rocketmq_parts import Parts, message

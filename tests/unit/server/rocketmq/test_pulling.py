@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.server.rocketmq.status import code_of
+from broker.consumer_settings import ConsumerSettings
+from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS, flush, send
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message

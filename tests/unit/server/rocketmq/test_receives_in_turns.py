@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.groups.delivery.delivery import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
-from broker.server.rocketmq.receiving import LONG_LOOK_READS
+from broker.server.core.receiver import LONG_LOOK_READS
 from tests.support import fake_loop
 from tests.support.engine import append, record
 from tests.support.rocketmq_parts import Parts, receive_request

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.server.rocketmq.clients import ClientDescription
-from broker.server.rocketmq.status import code_of
+from broker.consumer_settings import ConsumerSettings
+from broker.server.core.clients import ClientDescription
+from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from broker.groups.consumer_settings import ConsumerSettings
+from broker.consumer_settings import ConsumerSettings
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

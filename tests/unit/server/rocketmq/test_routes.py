@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.server.rocketmq.routes import RouteParts, Routes
-from broker.server.rocketmq.status import code_of
+from broker.server.wire.statuses import code_of
 from tests.support.engine import open_store, send
 from tests.support.rpc_context import RpcContext
 from trovemq_daemon.addresses import Address

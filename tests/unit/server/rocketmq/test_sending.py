@@ -13,10 +13,10 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.timers.recall_handle import decode_recall_handle
-from broker.server.rocketmq import messages, send_checks, send_replies
-from broker.server.rocketmq.status import OK_STATUS, code_of
+from broker.consumer_settings import ConsumerSettings
+from broker.server.wire import rocketmq_messages, send_checks, send_replies
+from broker.server.wire.statuses import OK_STATUS, code_of
+from broker.timers.recall_handle import decode_recall_handle
 from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
@@ -506,13 +506,13 @@ def test_a_namespace_is_part_of_the_stored_name() -> None:
 def test_small_gzip_bodies_of_one_send_took_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of 240 KB took 720 MiB: each body may inflate to the largest size."""
     inflated: list[object] = []
-    original = messages._gunzip
+    original = rocketmq_messages._gunzip
 
     def counted(*given: Any) -> bytes:
         inflated.append(given)
         return original(*given)
 
-    monkeypatch.setattr(messages, "_gunzip", counted)
+    monkeypatch.setattr(rocketmq_messages, "_gunzip", counted)
 
     async def scene() -> None:
         parts = Parts(replace(ROOMY, batch_size_max=1 << 17))

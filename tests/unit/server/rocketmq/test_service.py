@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from broker.server.rocketmq.clients import EXPIRY_MS
+from broker.server.core.clients import EXPIRY_MS
 from broker.server.rocketmq.service import ADMIN_SERVICE, MESSAGING_SERVICE
 from tests.support.rocketmq_parts import message, receive_request
 from tests.support.rocketmq_service import (

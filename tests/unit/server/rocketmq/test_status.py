@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.server.rocketmq.status import (
+from broker.server.wire.statuses import (
     CODES,
     Malformed,
     ProtocolError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.server.rocketmq.clients import ClientDescription
+from broker.server.core.clients import ClientDescription
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
 from tests.support.rocketmq_parts import message

@@ -11,11 +11,11 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from broker.server.core.clients import ClientRegistry
+from broker.server.core.commands import ClientCommands
 from broker.server.rocketmq.client_settings import SettingsRules
-from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.commands import ClientCommands
-from broker.server.rocketmq.status import reader
 from broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry, TelemetryParts
+from broker.server.wire.statuses import reader
 from tests.support.fake_loop import run
 from tests.support.rpc_context import Aborted, RpcContext
 from trovemq_proto import errors

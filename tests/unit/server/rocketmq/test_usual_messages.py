@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.groups.delivery.request import Delivered
-from broker.server.rocketmq.messages import received, usual_properties
-from broker.server.rocketmq.usual_messages import topic_field, usual_element
+from broker.server.wire.rocketmq_messages import received, usual_properties
+from broker.server.wire.usual_messages import topic_field, usual_element
 from tests.support.rocketmq_parts import message
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record

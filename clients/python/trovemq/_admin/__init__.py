@@ -1,0 +1,1 @@
+"""Administration: brokers, groups, stores, users."""

@@ -1,0 +1,95 @@
+"""Brokers as processes: drain, condition, settings."""
+
+from __future__ import annotations
+
+from trovemq._common.arguments import check_number
+from trovemq._lookup.queries import present
+from trovemq._net.connections import ConnectionPool
+from trovemq._wire.brokers import BrokerCalls
+from trovemq.models.broker import BrokerCondition, DrainStatus, SettingDescription
+from trovemq.models.cluster import BrokerInfo
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class Brokers:
+    """Administration of brokers as processes; `Client.admin.brokers`. All calls raise TroveError."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def drain(
+        self, broker: str | None = None, *, grace_ms: int = 10_000, stop_wait_max_ms: int | None = None
+    ) -> DrainStatus:
+        """Takes a broker out of the routes for writing, so that new messages go to the others. Reads and
+        acknowledgements continue. Returns at once. A restart of the broker ends the drain.
+
+        Args:
+            broker: The broker; needed if there are several.
+            grace_ms: How long new messages are still stored, while clients learn of the new routes. After
+                that they are refused, and clients send them to other brokers.
+            stop_wait_max_ms: The broker stops when it is drained; this is how long it waits for open atomic
+                transactions. None: it does not stop.
+
+        Raises:
+            TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (a time of more than an hour), ACCESS_DENIED, …
+        """
+        check_number("grace_ms", grace_ms)
+        if stop_wait_max_ms is not None:
+            check_number("stop_wait_max_ms", stop_wait_max_ms)
+        return await self._one(broker).drain(grace_ms, stop_wait_max_ms)
+
+    async def undrain(self, broker: str | None = None) -> DrainStatus:
+        """Lets the broker take new messages again. Raises as `drain`."""
+        return await self._one(broker).undrain()
+
+    async def drain_status(self, broker: str | None = None) -> DrainStatus:
+        """How far the drain is. Raises as `drain`."""
+        return await self._one(broker).drain_status()
+
+    async def condition(self, broker: str | None = None) -> BrokerCondition:
+        """The condition of a broker as a process. Raises as `drain`."""
+        return await self._one(broker).condition()
+
+    async def settings(self, *names: str, broker: str | None = None) -> list[SettingDescription]:
+        """The settings of all brokers, or of one.
+
+        Args:
+            names: Our names or RocketMQ's; without names, all settings.
+            broker: The broker; None for all.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL (an unknown name), ACCESS_DENIED, …
+        """
+        lists = await present([calls.settings(names) for calls in self._all(broker)], ())
+        return [one for settings in lists for one in settings]
+
+    async def set_setting(
+        self, name: str, value: str, *, broker: str | None = None
+    ) -> list[SettingDescription]:
+        """Changes a setting that needs no restart, at once and until the broker restarts. To keep the value,
+        write it into the broker's configuration, too.
+
+        Args:
+            name: Our name or RocketMQ's.
+            value: As in a file or on a command line: `64MiB`, `5s`, `true`.
+            broker: The broker; None for all.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL (an unknown name, a value out of range, a setting that needs a
+                restart), ACCESS_DENIED, …
+        """
+        return await present([calls.set_setting(name, value) for calls in self._all(broker)], ())
+
+    def _all(self, name: str | None) -> list[BrokerCalls]:
+        return [BrokerCalls(self._pool.connection(info)) for info in self._pool.routes.brokers(name)]
+
+    def _one(self, name: str | None) -> BrokerCalls:
+        return BrokerCalls(self._pool.connection(self._info(name)))
+
+    def _info(self, name: str | None) -> BrokerInfo:
+        brokers = self._pool.routes.brokers(name)
+        if len(brokers) > 1:
+            names = ", ".join(info.name for info in brokers)
+            raise TroveError(errors.BROKER_AMBIGUOUS, f"name one of {names}", brokers=names)
+        return brokers[0]

@@ -1,0 +1,388 @@
+"""Consumer groups: on every broker, or on the one that is named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+from trovemq._common.arguments import check_numbers, check_text, check_type
+from trovemq._consume.first_contact import FirstContact
+from trovemq._lookup.queries import present
+from trovemq._net.connections import ConnectionPool
+from trovemq._wire.groups import GroupCalls
+from trovemq.models.cluster import BrokerInfo
+from trovemq.models.group import (
+    DeadLetter,
+    DelayedMessage,
+    DirectConsumption,
+    GroupDescription,
+    GroupMember,
+    GroupReset,
+    GroupSettings,
+    QueueLag,
+    ResentDeadLetter,
+)
+from trovemq.starts import Start, check_start
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+RESEND_MAX: Final = 1_000  # of one call
+CLIENT_ANSWER_MS_DEFAULT: Final = 5_000
+CLIENT_ANSWER_MS_MAX: Final = 60_000
+_ELSEWHERE: Final = (errors.CONSUMER_NOT_ONLINE, errors.MESSAGE_NOT_FOUND, errors.GROUP_NOT_FOUND)
+_OFFSET_MAX: Final = (1 << 63) - 1
+_ABSENT: Final = (errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND)
+
+_Result = TypeVar("_Result")
+
+
+class Groups:
+    """Administration of consumer groups; `Client.admin.groups`.
+
+    If `broker` is None, every live broker is called; each broker has its own copy of a group. All calls raise
+    TroveError; those to every broker raise the first failure, and changes on other brokers stay.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    # --- the groups themselves ------------------------------------------------------------------------
+
+    async def create(
+        self,
+        group: str,
+        settings: GroupSettings | None = None,
+        *,
+        broker: str | None = None,
+        exist_ok: bool = False,
+    ) -> list[GroupDescription]:
+        """Creates a group, durably.
+
+        Args:
+            group: 1 to 120 characters of letters, digits, %, |, - and _.
+            settings: Its settings; None for the defaults.
+            broker: The broker; None for all.
+            exist_ok: A group of that name is not an error; it keeps its settings.
+
+        Raises:
+            TroveError: GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
+        """
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        wanted = checked_settings(GroupSettings() if settings is None else settings)
+
+        async def create(calls: GroupCalls) -> GroupDescription:
+            try:
+                return await calls.create(group, wanted)
+            except TroveError as error:
+                if not exist_ok or error.spec is not errors.GROUP_EXISTS:
+                    raise
+                return await calls.describe(group)
+
+        return await present([create(calls) for calls in self._all(broker)], ())
+
+    async def alter(
+        self, group: str, settings: GroupSettings, *, broker: str | None = None
+    ) -> list[GroupDescription]:
+        """Replaces all settings of a group, on every broker that has it. Raises GROUP_NOT_FOUND, …"""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        wanted = checked_settings(settings)
+        return await present([calls.alter(group, wanted) for calls in self._all(broker)], _ABSENT)
+
+    async def delete(self, group: str, *, broker: str | None = None) -> list[str]:
+        """Deletes a group, its offsets and its messages in flight; its dead letters stay.
+
+        Returns:
+            The brokers that had it.
+
+        Raises:
+            TroveError: GROUP_NOT_FOUND if no broker has it.
+        """
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        return await present([calls.delete(group) for calls in self._all(broker)], _ABSENT)
+
+    async def list_all(self, *, broker: str | None = None) -> list[GroupDescription]:
+        """Every group of every broker; a group on two brokers is listed twice."""
+        lists = await present([calls.list_all() for calls in self._all(broker)], ())
+        return [group for groups in lists for group in groups]
+
+    async def describe(self, group: str, *, broker: str | None = None) -> list[GroupDescription]:
+        """The group on each broker that knows it. Raises TroveError GROUP_NOT_FOUND."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        return await present([calls.describe(group) for calls in self._all(broker)], _ABSENT)
+
+    async def members(self, group: str, *, broker: str | None = None) -> list[GroupMember]:
+        """The connected consumers of the group; one that is connected to two brokers is listed twice.
+
+        Raises TroveError GROUP_NOT_FOUND."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        lists = await present([calls.members(group) for calls in self._all(broker)], _ABSENT)
+        return [member for members in lists for member in members]
+
+    # --- how far they are -----------------------------------------------------------------------------
+
+    async def lag(self, group: str, topic: str | None = None, *, broker: str | None = None) -> list[QueueLag]:
+        """The lag of the group, queue by queue, of one topic or of all that it reads.
+
+        Raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        asked = [calls.lag(group, topic or "") for calls in self._all(broker)]
+        lists = await present(asked, _ABSENT, self._pool)
+        return [queue for queues in lists for queue in queues]
+
+    async def reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        queue_id: int | None = None,
+        timestamp: int | None = None,
+        offset: int | None = None,
+        to_min: bool = False,
+        to_max: bool = False,
+        preview: bool = False,
+        only_new: bool = False,
+        broker: str | None = None,
+    ) -> list[GroupReset]:
+        """Sets where the group continues, in every queue of a topic or in one. Its messages in flight are
+        forgotten.
+
+        Args:
+            group: The consumer group.
+            topic: The topic.
+            queue_id: One queue; None for all.
+            timestamp: Epoch ms: to the first message stored at or after it.
+            offset: To this offset.
+            to_min: To the queue's first message.
+            to_max: To the queue's end.
+            preview: Only returns the changes.
+            only_new: Leaves out queues that the group has read or has an offset for; the group need not
+                exist. Where `queue_id` is None and it has an offset of another queue on the broker, the
+                queues came later, and are set to their first message.
+            broker: The broker; None for every one that has the topic.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; GROUP_NOT_FOUND,
+                TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, …
+        """
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
+        if queue_id is None:
+            brokers = self._pool.routes.brokers_of(topic, broker)
+        else:
+            brokers = [self._pool.routes.broker_of_queue(topic, queue_id, broker)]
+        calls = [
+            self._calls(info).reset(group, topic, queue_id, target, preview, only_new) for info in brokers
+        ]
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND), self._pool)
+        return [entry for entries in lists for entry in entries]
+
+    async def start(self, group: str, topic: str, start: Start) -> list[GroupReset]:
+        """Sets where the group begins in a topic that it has never read; see `Client.subscribe`.
+
+        If it has read any queue of the topic on any broker, it begins at the first message of the others; so
+        it does if a broker that has the topic cannot be asked. If several members call this at once, the
+        first one counts. Raises TroveError as `reset`.
+        """
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        check_start(start)
+        return await FirstContact(self._pool, self.reset, group, topic, start).begin()
+
+    # --- dead letters ---------------------------------------------------------------------------------
+
+    async def dead_letters(
+        self, group: str, *, offset: int = 0, broker: str | None = None
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """The group's dead letters from an offset on, broker by broker, oldest first; none if the group has
+        none.
+
+        Raises TroveError GROUP_NOT_FOUND if no broker knows the group. Damaged records are left out."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        found = False
+        for info in self._pool.routes.brokers(broker):
+            async with aclosing(self._dead_letters_of(info, group, offset)) as letters:
+                async for letter in letters:
+                    found = True
+                    yield letter
+        if not found:
+            await self.describe(group, broker=broker)
+
+    async def _dead_letters_of(
+        self, info: BrokerInfo, group: str, offset: int
+    ) -> AsyncGenerator[DeadLetter, None]:
+        from trovemq._consume.puller import Puller, PullRequest
+
+        topic = DEAD_LETTER_PREFIX + group
+        try:
+            (queue,) = await self._pool.connection(info).queue_offsets(topic, (0,), info.name)
+        except TroveError as error:
+            if error.spec is errors.TOPIC_NOT_FOUND:
+                return
+            raise
+        first = max(offset, queue.min_offset)
+        if first >= queue.max_offset:
+            return
+        request = PullRequest(topic, 0, first, 1 << 20, (), 1, False, 0, info.name)
+        async with aclosing(Puller(self._pool, request).batches()) as batches:
+            async for batch in batches:
+                for message in batch.messages():
+                    yield DeadLetter(info.name, message.queue_offset, message)
+
+    async def resend_dead_letters(
+        self, group: str, offsets: Sequence[int], *, broker: str | None = None
+    ) -> list[ResentDeadLetter]:
+        """Sends dead letters to their original topic again, with their keys, tags, properties and unique key.
+
+        Each is sent once: a letter that was sent before has `again` in its result, which names that copy.
+        (This needs a unique key, and a broker with a key index, which is the usual case.) The dead letters
+        themselves stay. A letter that cannot be sent has its error in its own result.
+
+        Args:
+            group: The group.
+            offsets: Their queue offsets in `%DLQ%group`, 1 to 1,000.
+            broker: The broker that has them; needed if there are several.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL, TOPIC_NOT_FOUND (the group has no dead letters), BROKER_AMBIGUOUS, …
+        """
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        return await self._letter_calls(group, offsets, broker).resend(group, offsets)
+
+    async def resent_dead_letters(
+        self, group: str, offsets: Sequence[int], *, broker: str | None = None
+    ) -> list[ResentDeadLetter]:
+        """Those of the dead letters that were resent, with the place of each copy. Arguments and errors as in
+        `resend_dead_letters`."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        return await self._letter_calls(group, offsets, broker).resent(group, offsets)
+
+    def _letter_calls(self, group: str, offsets: Sequence[int], broker: str | None) -> GroupCalls:
+        if not 1 <= len(offsets) <= RESEND_MAX:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
+        if wrong := [offset for offset in offsets if not 0 <= offset <= _OFFSET_MAX]:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"offset {wrong[0]} is none", field="offsets")
+        return self._calls(self._pool.routes.broker_of_queue(DEAD_LETTER_PREFIX + group, 0, broker))
+
+    # --- commands to consumers ------------------------------------------------------------------------
+
+    async def consume_directly(
+        self,
+        client_id: str,
+        group: str,
+        message: str,
+        *,
+        topic: str | None = None,
+        timeout_ms: int = CLIENT_ANSWER_MS_DEFAULT,
+        broker: str | None = None,
+    ) -> DirectConsumption:
+        """Has one consumer consume one message now and returns its answer; offsets and attempts stay.
+
+        Args:
+            client_id: The consumer's client id (`members`).
+            group: Its group.
+            message: An offsetMsgId, or a unique key.
+            topic: Narrows a unique key to one topic.
+            timeout_ms: How long the client may take, 1 to 60,000.
+            broker: Asks this broker only.
+
+        Raises:
+            TroveError: CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED, MESSAGE_NOT_FOUND, …
+        """
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        _check_timeout(timeout_ms)
+        return await self._first_answer(
+            broker,
+            lambda calls: calls.consume_directly(client_id, group, message, topic or "", timeout_ms),
+        )
+
+    async def stack_trace(
+        self,
+        client_id: str,
+        group: str,
+        *,
+        timeout_ms: int = CLIENT_ANSWER_MS_DEFAULT,
+        broker: str | None = None,
+    ) -> str:
+        """The stack traces of a consumer's threads, in its own words. Raises as `consume_directly`."""
+        check_text("group", group, errors.GROUP_ILLEGAL)
+        _check_timeout(timeout_ms)
+        return await self._first_answer(broker, lambda calls: calls.stack_trace(client_id, group, timeout_ms))
+
+    async def _first_answer(
+        self, broker: str | None, ask: Callable[[GroupCalls], Awaitable[_Result]]
+    ) -> _Result:
+        """Asks one broker after the other, because the client must answer once. Of several failures the most
+        specific one is raised."""
+        failure: TroveError | None = None
+        for calls in self._all(broker):
+            try:
+                return await ask(calls)
+            except TroveError as error:
+                if error.spec not in _ELSEWHERE:
+                    raise
+                if failure is None or failure.spec is errors.CONSUMER_NOT_ONLINE:
+                    failure = error
+        assert failure is not None, "there is a broker"
+        raise failure
+
+    # --- delayed messages -----------------------------------------------------------------------------
+
+    async def find_delayed(
+        self, topic: str, key: str, *, broker: str | None = None
+    ) -> tuple[list[DelayedMessage], bool]:
+        """The messages with a key (or unique key) that wait for their delivery time, soonest first.
+
+        Returns:
+            The messages, and whether these are all.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED.
+        """
+        brokers = self._pool.routes.brokers_of(topic, broker)
+        asked = [self._calls(info).find_delayed(topic, key) for info in brokers]
+        answers = await present(asked, (errors.TOPIC_NOT_FOUND,), self._pool)
+        found = [message for messages, _ in answers for message in messages]
+        return sorted(found, key=lambda one: one.delivery_timestamp), all(whole for _, whole in answers)
+
+    def _all(self, broker: str | None) -> Sequence[GroupCalls]:
+        return [self._calls(info) for info in self._pool.routes.brokers(broker)]
+
+    def _calls(self, info: BrokerInfo) -> GroupCalls:
+        return GroupCalls(self._pool.connection(info), info.name)
+
+
+def reset_target(*, timestamp: int | None, offset: int | None, to_min: bool, to_max: bool) -> dict[str, Any]:
+    """The one given target. Raises TroveError REQUEST_ILLEGAL unless it is exactly one."""
+    targets: dict[str, int | bool | None] = {
+        "timestamp": timestamp,
+        "offset": offset,
+        "to_min": to_min or None,
+        "to_max": to_max or None,
+    }
+    target = {name: value for name, value in targets.items() if value is not None}
+    if len(target) != 1:
+        raise TroveError(errors.REQUEST_ILLEGAL, "give exactly one of timestamp, offset, to_min, to_max")
+    return target
+
+
+def checked_settings(settings: GroupSettings) -> GroupSettings:
+    """The settings. Raises TroveError REQUEST_ILLEGAL for values that the wire cannot carry."""
+    check_type("settings", settings, GroupSettings)
+    check_numbers(retry_max=settings.retry_max)
+    if not 0 <= settings.retry_max < 1 << 31:
+        text = f"retry_max={settings.retry_max} is not in 0..{(1 << 31) - 1}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field="retry_max")
+    times = (*settings.backoff_ms, settings.backoff_initial_ms, settings.backoff_max_ms)
+    if wrong := [time for time in times if not 0 <= time <= _OFFSET_MAX]:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"a back-off of {wrong[0]} ms", field="backoff_ms")
+    if settings.exponential and settings.backoff_ms:
+        text = "a back-off is given by steps or is exponential, not both"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field="backoff_ms")
+    return settings
+
+
+def _check_timeout(timeout_ms: int) -> None:
+    if not 1 <= timeout_ms <= CLIENT_ANSWER_MS_MAX:
+        text = f"timeout_ms={timeout_ms} is not in 1..{CLIENT_ANSWER_MS_MAX}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field="timeout_ms")

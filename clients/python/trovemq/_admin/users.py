@@ -1,0 +1,239 @@
+"""Users, rules of access and quotas: on every broker, or on the one that is named."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from trovemq._lookup.queries import present
+from trovemq._net.connections import ConnectionPool
+from trovemq._wire.security import SecurityCalls
+from trovemq.models.security import (
+    AccessDecision,
+    AccessRule,
+    Quota,
+    QuotaDescription,
+    UserCredentials,
+    UserDescription,
+)
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_SECRET_BYTES: Final = 32
+_ABSENT: Final = (errors.USER_NOT_FOUND,)
+
+
+class Users:
+    """Administration of users; `Client.admin.users`. For super users, at brokers that authenticate callers.
+
+    If `broker` is None, every live broker is called; each broker has its own users. These calls transmit
+    secrets: brokers accept them only over TLS or on loopback. All calls raise TroveError; those to every
+    broker raise the first failure, and the changes on other brokers stay.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def create(
+        self,
+        access_key: str,
+        *,
+        secret_key: str = "",
+        is_super: bool = False,
+        broker: str | None = None,
+        exist_ok: bool = False,
+    ) -> UserCredentials:
+        """Creates a user, durably, with the same secret on each broker.
+
+        Args:
+            access_key: 1 to 64 letters, digits, '_', '.', '@' and '-'.
+            secret_key: 8 to 256 printable ASCII characters without spaces; empty: a random one is made.
+            is_super: Whether the user may do everything, without rules.
+            broker: The broker; None for all.
+            exist_ok: A user of that name is not an error; it stays as it is, with its own secret.
+
+        Returns:
+            The secret, which cannot be read again; empty if every broker had the user before.
+
+        Raises:
+            TroveError: USER_EXISTS, USER_ILLEGAL, ACCESS_DENIED, AUTHENTICATION_DISABLED, …
+        """
+        secret, kind = secret_key or new_secret(), "Super" if is_super else "Normal"
+
+        async def create(calls: SecurityCalls) -> tuple[UserDescription, bool]:
+            try:
+                return await calls.create_user(access_key, secret, kind), True
+            except TroveError as error:
+                if not exist_ok or error.spec is not errors.USER_EXISTS:
+                    raise
+                (user,) = [user for user in await calls.users() if user.access_key == access_key]
+                return user, False
+
+        made = await present([create(calls) for calls in _all(self._pool, broker)], ())
+        any_is_new = any(is_new for _, is_new in made)
+        return UserCredentials(access_key, secret if any_is_new else "", tuple(user for user, _ in made))
+
+    async def rotate(
+        self, access_key: str, *, secret_key: str = "", broker: str | None = None
+    ) -> UserCredentials:
+        """Gives the user a new secret; the previous one is valid until `drop_old_secret` or the next
+        rotation.
+
+        Raises TroveError USER_NOT_FOUND, USER_ILLEGAL, …
+        """
+        secret = secret_key or new_secret()
+        rotated = [calls.rotate(access_key, secret) for calls in _all(self._pool, broker)]
+        return UserCredentials(access_key, secret, tuple(await present(rotated, _ABSENT)))
+
+    async def drop_old_secret(self, access_key: str, *, broker: str | None = None) -> list[UserDescription]:
+        """From now on only the newest secret is valid. Raises TroveError USER_NOT_FOUND."""
+        return await present(
+            [calls.drop_old_secret(access_key) for calls in _all(self._pool, broker)], _ABSENT
+        )
+
+    async def enable(
+        self, access_key: str, *, enabled: bool = True, broker: str | None = None
+    ) -> list[UserDescription]:
+        """Accepts the user's calls, or with `enabled=False` refuses them, at once.
+
+        Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
+        """
+        return await present(
+            [calls.enable(access_key, enabled=enabled) for calls in _all(self._pool, broker)], _ABSENT
+        )
+
+    async def delete(self, access_key: str, *, broker: str | None = None) -> list[str]:
+        """Deletes the user and the user's rules. Returns the brokers that had it.
+
+        Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
+        """
+        return await present([calls.delete_user(access_key) for calls in _all(self._pool, broker)], _ABSENT)
+
+    async def list_all(self, *, broker: str | None = None) -> list[UserDescription]:
+        """Every user of every broker; a user on two brokers is listed twice."""
+        lists = await present([calls.users() for calls in _all(self._pool, broker)], ())
+        return [user for users in lists for user in users]
+
+
+class Rules:
+    """Administration of rules of access; `Client.admin.rules`. As `Users`."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def allow(
+        self,
+        access_key: str,
+        actions: str,
+        resource: str,
+        *,
+        sources: Sequence[str] = (),
+        broker: str | None = None,
+    ) -> list[AccessRule]:
+        """Allows a user something, durably and from the next call on.
+
+        Args:
+            access_key: The user.
+            actions: Names with commas: Pub, Sub, Create, Update, Delete, Get, List, Read, Command, Backup,
+                Audit, All.
+            resource: `Topic:orders`, `Topic:orders*`, `Group:*`, `Namespace:eu`, `Cluster:NAME` or `*`.
+            sources: Addresses or networks (`10.0.0.0/8`); none: from anywhere.
+            broker: The broker; None for all.
+
+        Raises:
+            TroveError: USER_NOT_FOUND, RULE_ILLEGAL, LIMIT_EXCEEDED, …
+        """
+        return await self._create(access_key, actions, resource, True, sources, broker)
+
+    async def deny(
+        self,
+        access_key: str,
+        actions: str,
+        resource: str,
+        *,
+        sources: Sequence[str] = (),
+        broker: str | None = None,
+    ) -> list[AccessRule]:
+        """Denies a user something; arguments as `allow`. A matching deny wins over every allow."""
+        return await self._create(access_key, actions, resource, False, sources, broker)
+
+    async def _create(
+        self,
+        access_key: str,
+        actions: str,
+        resource: str,
+        allow: bool,
+        sources: Sequence[str],
+        broker: str | None,
+    ) -> list[AccessRule]:
+        made = [
+            calls.create_rule(access_key, actions, resource, allow=allow, sources=sources)
+            for calls in _all(self._pool, broker)
+        ]
+        return await present(made, ())
+
+    async def delete(self, number: int, *, broker: str | None = None) -> None:
+        """Deletes a rule; each broker numbers its own.
+
+        Raises TroveError RULE_NOT_FOUND; BROKER_AMBIGUOUS if there are several brokers and none is named.
+        """
+        calls = _all(self._pool, broker)
+        if len(calls) > 1:
+            raise TroveError(errors.BROKER_AMBIGUOUS, "each broker numbers its own rules: name the broker")
+        await calls[0].delete_rule(number)
+
+    async def list_all(self, access_key: str = "", *, broker: str | None = None) -> list[AccessRule]:
+        """The rules of a user; without an access key those of all users. Raises TroveError USER_NOT_FOUND."""
+        lists = await present([calls.rules(access_key) for calls in _all(self._pool, broker)], _ABSENT)
+        return [rule for rules in lists for rule in rules]
+
+    async def test(
+        self, access_key: str, action: str, resource: str, *, source: str = "", broker: str | None = None
+    ) -> list[AccessDecision]:
+        """Whether a user may do something, and which rule decides, on each broker.
+
+        Args:
+            access_key: The user.
+            action: One or more; one of them is enough.
+            resource: `Topic:orders`: a name, not a pattern.
+            source: The caller's address; empty: this client's own.
+            broker: The broker; None for all.
+        """
+        tested = [calls.test(access_key, action, resource, source) for calls in _all(self._pool, broker)]
+        return await present(tested, _ABSENT)
+
+
+class Quotas:
+    """Administration of quotas; `Client.admin.quotas`. As `Users`."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def set(self, subject: str, quota: Quota, *, broker: str | None = None) -> list[QuotaDescription]:
+        """Sets a quota, durably and from the next request on; each broker counts by itself.
+
+        Args:
+            subject: `User:alice`, `User:*` (each user without one of its own), `Address:10.0.0.7`,
+                `Address:*`, `Client:ID` or `Client:*`. For a super user only `User:NAME` counts.
+            quota: The limits, all of them; `Quota()` removes the quota.
+            broker: The broker; None for all.
+
+        Raises:
+            TroveError: USER_NOT_FOUND, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
+        """
+        return await present([calls.set_quota(subject, quota) for calls in _all(self._pool, broker)], _ABSENT)
+
+    async def list_all(self, *, broker: str | None = None) -> list[QuotaDescription]:
+        """Every quota of every broker, with the numbers of slowed and refused requests."""
+        lists = await present([calls.quotas() for calls in _all(self._pool, broker)], ())
+        return [quota for quotas in lists for quota in quotas]
+
+
+def new_secret() -> str:
+    """A random one."""
+    return secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def _all(pool: ConnectionPool, broker: str | None) -> list[SecurityCalls]:
+    return [SecurityCalls(pool.connection(info), info.name) for info in pool.routes.brokers(broker)]

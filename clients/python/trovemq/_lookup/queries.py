@@ -1,0 +1,239 @@
+"""Look-ups over all brokers that may have the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from trovemq._common.arguments import check_numbers
+from trovemq._lookup.cursor import Place
+from trovemq._lookup.merge import NOT_ANSWERED, MergedQuery, all_messages, decoded, merged_answer
+from trovemq._net.connections import ConnectionPool
+from trovemq._wire.connection import Connection
+from trovemq._wire.convert import FoundRecords, QueryPageAnswer
+from trovemq.answers import GetAnswer, QueryAnswer
+from trovemq.models.cluster import BrokerInfo, QueueOffsets
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import (
+    Message,
+    decode_offset_msg_id,
+    format_host,
+    looks_like_offset_msg_id,
+    pack_host,
+)
+
+MESSAGES_MAX = 10_000  # of one answer
+TIME_MAX = (1 << 63) - 1
+KINDS = ("key", "unique", "tag")
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuestion:
+    """The query; `kind` is key, unique or tag; times are epoch ms and inclusive."""
+
+    topic: str
+    key: str
+    kind: str
+    begin: int
+    end: int
+
+
+class Queries:
+    """The client's look-ups; documented at `Client`."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    # --- by identifier --------------------------------------------------------------------------------
+
+    async def get(self, identifier: str, topic: str, broker: str | None) -> GetAnswer:
+        brokers = self._pool.routes.brokers(broker)
+        first = [b for b in brokers if _advertises(b, identifier)]
+        found = await self._ask_for(identifier, topic, first)
+        if not found.by_offset_msg_id:
+            found.add(await self._ask_for(identifier, topic, [b for b in brokers if b not in first]))
+        async with self._pool.explaining():
+            return found.answer(identifier)
+
+    async def _ask_for(self, identifier: str, topic: str, brokers: Sequence[BrokerInfo]) -> _Found:
+        calls = [self._pool.connection(broker).get_message(identifier, topic) for broker in brokers]
+        found = _Found()
+        for broker, result in zip(brokers, await outcomes_of(calls), strict=True):
+            if isinstance(result, TroveError):
+                found.add_failure(broker.name, result)
+            else:
+                found.add_records(result)
+        return found
+
+    async def get_at(self, topic: str, queue_id: int, queue_offset: int, broker: str | None) -> Message:
+        server = self._pool.routes.broker_of_queue(topic, queue_id, broker)
+        async with self._pool.explaining():
+            found = await self._pool.connection(server).get_message_at(topic, queue_id, queue_offset)
+        messages = decoded(found.records, found.queue_offsets)
+        if not messages:
+            raise TroveError(errors.MESSAGE_NOT_FOUND, f"{topic}, queue {queue_id}, offset {queue_offset}")
+        return messages[0]
+
+    # --- by key ---------------------------------------------------------------------------------------
+
+    async def query(
+        self, question: KeyQuestion, count_max: int, cursor: str | None, broker: str | None
+    ) -> QueryAnswer:
+        _check(question, count_max)
+
+        def ask(_name: str, connection: Connection, place: Place) -> AsyncIterator[QueryPageAnswer]:
+            return connection.query_pages(
+                question.topic,
+                question.key,
+                question.kind,
+                begin=question.begin,
+                end=question.end,
+                messages_max=place.page_size,
+                cursor=place.cursor,
+            )
+
+        identity = (question.topic, question.key, question.kind, question.begin, question.end)
+        query = MergedQuery(question.topic, broker, identity, ask)
+        found = await merged_answer(self._pool, query, count_max, cursor)
+        timestamp, physical_offset = _oldest_update([pages[-1] for pages in found.answers if pages])
+        return QueryAnswer(
+            found.messages,
+            found.complete,
+            found.cursor,
+            timestamp,
+            physical_offset,
+            found.unreachable,
+            found.notes,
+        )
+
+    def query_all(
+        self, question: KeyQuestion, page_size: int, broker: str | None
+    ) -> AsyncGenerator[Message, None]:
+        return all_messages(lambda cursor: self.query(question, page_size, cursor, broker))
+
+    # --- by time, and bounds --------------------------------------------------------------------------
+
+    async def search_offset(
+        self, topic: str, queue_id: int, timestamp: int, upper: bool, broker: str | None
+    ) -> int:
+        server = self._pool.routes.broker_of_queue(topic, queue_id, broker)
+        async with self._pool.explaining():
+            return await self._pool.connection(server).search_offset(topic, queue_id, timestamp, upper)
+
+    async def queue_offsets(
+        self, topic: str, queue_ids: Sequence[int] | None, broker: str | None
+    ) -> list[QueueOffsets]:
+        brokers = self._pool.routes.brokers_of(topic, broker)
+        wanted = tuple(queue_ids or ())
+        calls = [self._pool.connection(b).queue_offsets(topic, wanted, b.name) for b in brokers]
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND), self._pool)
+        return [queue for queues in lists for queue in queues]
+
+    async def broker_time(self, topic: str, broker: str | None) -> int:
+        brokers = self._pool.routes.brokers_of(topic, broker)
+        return min(await present([self._pool.connection(b).clock_ms() for b in brokers], (), self._pool))
+
+
+class _Found:
+    """The brokers' answers to one identifier."""
+
+    def __init__(self) -> None:
+        self.by_offset_msg_id: list[Message] = []
+        self.by_unique_key: list[Message] = []
+        self.unreachable: list[str] = []
+        self.refusals: list[TroveError] = []
+        self.more = False
+
+    def add_records(self, found: FoundRecords) -> None:
+        messages = decoded(found.records, found.queue_offsets)
+        self.more |= found.more
+        (self.by_offset_msg_id if found.kind == "offset_msg_id" else self.by_unique_key).extend(messages)
+
+    def add_failure(self, broker: str, error: TroveError) -> None:
+        if error.spec in NOT_ANSWERED:
+            self.unreachable.append(broker)
+        else:
+            self.refusals.append(error)
+
+    def add(self, other: _Found) -> None:
+        self.by_offset_msg_id += other.by_offset_msg_id
+        self.by_unique_key += other.by_unique_key
+        self.unreachable += other.unreachable
+        self.refusals += other.refusals
+        self.more |= other.more
+
+    def answer(self, identifier: str) -> GetAnswer:
+        if self.by_offset_msg_id:
+            return GetAnswer("offset_msg_id", tuple(self.by_offset_msg_id[:1]))
+        if self.by_unique_key:
+            newest_first = sorted(self.by_unique_key, key=lambda message: -message.store_timestamp)
+            return GetAnswer("unique_key", tuple(newest_first), tuple(self.unreachable), self.more)
+        for error in self.refusals:
+            if error.spec not in (errors.MESSAGE_NOT_FOUND, errors.TOPIC_NOT_FOUND):
+                raise error
+        if self.unreachable:
+            names = ", ".join(self.unreachable)
+            text = f"{identifier}: not found, but no answer from {names}"
+            raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
+        if self.refusals:
+            raise self.refusals[0]
+        raise TroveError(
+            errors.MESSAGE_NOT_FOUND, f"no message has the identifier {identifier}", id=identifier
+        )
+
+
+async def outcomes_of(calls: Iterable[Awaitable[_Result]]) -> list[_Result | TroveError]:
+    """Every call's result, or its TroveError; anything else is raised."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    outcomes: list[_Result | TroveError] = []
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, TroveError):
+            raise result
+        outcomes.append(result)
+    return outcomes
+
+
+async def present(
+    calls: Iterable[Awaitable[_Result]],
+    absent: Sequence[errors.ErrorSpec],
+    pool: ConnectionPool | None = None,
+) -> list[_Result]:
+    """The results of the brokers that have it; raises if none has, and for every other error. With a pool,
+    errors are as `ConnectionPool.explained` returns them."""
+    outcomes = await outcomes_of(calls)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, TroveError)]
+    results = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]
+    for failure in failures:
+        if failure.spec not in absent or not results:
+            raise failure if pool is None else await pool.explained(failure)
+    return results
+
+
+def _advertises(broker: BrokerInfo, identifier: str) -> bool:
+    """Whether the identifier, taken as an offsetMsgId, names this broker's address."""
+    if not looks_like_offset_msg_id(identifier):
+        return False
+    host, _ = decode_offset_msg_id(identifier)
+    try:
+        return pack_host(broker.address) == host
+    except TroveError:  # a name instead of an address
+        return broker.address == format_host(host)
+
+
+def _check(question: KeyQuestion, count_max: int) -> None:
+    if question.kind not in KINDS:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"type {question.kind!r} is none of {', '.join(KINDS)}")
+    check_numbers(max=count_max, begin=question.begin, end=question.end)
+    if not 1 <= count_max <= MESSAGES_MAX:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"max={count_max} is not in 1..{MESSAGES_MAX}")
+
+
+def _oldest_update(pages: Sequence[QueryPageAnswer]) -> tuple[int, int]:
+    """(timestamp, physical offset) of the index with the largest lag."""
+    updates = [(page.index_last_update_timestamp, page.index_last_update_physical_offset) for page in pages]
+    return min(updates, default=(0, 0))

@@ -1,0 +1,1 @@
+"""Connections to brokers and nameservers, routes, and the Append stream."""

@@ -1,0 +1,305 @@
+"""The client's connections: to the given servers and to the brokers in their routes, and to no others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from trovemq._net.append_stream import AppendStream
+from trovemq._net.first_of import first_of
+from trovemq._net.routes import RouteTable
+from trovemq._net.views import KEPT_SECONDS, Views
+from trovemq._wire.connection import Connection
+from trovemq.models.cluster import BrokerInfo, ClusterState, LostBroker, ServerInfo
+from trovemq.options import ClientOptions
+from trovemq_proto import errors
+from trovemq_proto.channels import ChannelSettings
+from trovemq_proto.errors import TroveError
+from trovemq_proto.tls_diagnosis import explain
+
+_Answer = TypeVar("_Answer")
+
+SUSPECT_SECONDS = 1.0
+# A broker that stops cleanly leaves the routes first and acknowledges its open appends afterwards. A starting
+# nameserver knows no broker at first.
+LEAVING_SECONDS = 30.0
+
+
+class ConnectionPool:
+    """Connections by address, the routes from the given servers, one Append stream per broker.
+
+    Args:
+        servers: Addresses of nameservers or of one broker; all of them are followed (see `_views`).
+        options: The client's options.
+        channels: Settings of its channels; None: those of the options.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], options: ClientOptions, channels: ChannelSettings | None = None
+    ) -> None:
+        self.servers = tuple(servers)
+        self.options = options
+        credentials = options.credentials()
+        self.access_key = None if credentials is None else credentials.access_key
+        self._channels = channels or options.channel_settings()
+        self.routes = RouteTable()
+        self._views = Views()
+        self._connections: dict[str, Connection] = {}
+        self._streams: dict[str, AppendStream] = {}  # by address
+        self.suspect_until: dict[str, float] = {}  # by address, in the loop's time
+        self._followers: list[asyncio.Task[None]] = []
+        self._asking: set[asyncio.Task[Any]] = set()
+        self._leaving: set[str] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self.closed = False
+        self.loop: asyncio.AbstractEventLoop | None = None  # the one in which it is used, from `open` on
+
+    async def open(self, wait_ms: int) -> None:
+        """Reaches at least one of the servers and gets the routes; continues to try the others.
+
+        Raises:
+            TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT if none answered within `wait_ms` (each is tried
+                at least once); TLS_FAILED if that was because of TLS.
+        """
+        loop = self.loop = asyncio.get_running_loop()
+        give_up, failures = loop.time() + wait_ms / 1000, 0
+        while True:
+            tries = [self._task(self._enter(server)) for server in self.servers]
+            try:
+                await first_of(tries)
+                break
+            except TroveError as error:
+                failures += 1
+                if failures == 1:
+                    await self._explain(error)
+                delay = self.options.backoff.seconds(failures)
+                if loop.time() + delay > give_up:
+                    raise
+                await asyncio.sleep(delay)
+        self._followers = [
+            loop.create_task(self._follow(server, entering))
+            for server, entering in zip(self.servers, tries, strict=True)
+        ]
+
+    async def _explain(self, error: TroveError) -> None:
+        """Raises TLS_FAILED if a server was reached and only TLS failed."""
+        if error.spec not in (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT):
+            return
+        for sentence in await asyncio.gather(
+            *(explain(server, self._channels.tls) for server in self.servers)
+        ):
+            if sentence is not None:
+                raise TroveError(errors.TLS_FAILED, sentence) from error
+
+    async def _enter(self, address: str) -> AsyncIterator[ClusterState]:
+        """Begins to follow the server, and applies its first routes. Raises TroveError."""
+        connection = self._connection(address)
+        server = await connection.server_info()
+        watch = connection.watch_routes()
+        self._apply(address, await anext(watch), server)
+        return watch
+
+    async def _follow(self, address: str, entering: asyncio.Task[AsyncIterator[ClusterState]]) -> None:
+        """Applies the server's routes, and connects again when the stream breaks."""
+        failures = 0
+        while not self.closed:
+            try:
+                async for state in await entering:
+                    failures = 0
+                    self._apply(address, state)
+            except TroveError:
+                self._broken(address)
+            failures += 1
+            await asyncio.sleep(self.options.backoff.seconds(failures))
+            entering = self._task(self._enter(address))
+
+    def _apply(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
+        """Applies one server's routes; without `server` the server has identified itself before."""
+        self._views.update(address, state, server)
+        self._see()
+
+    def _broken(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        if self._views.broken(address, loop.time()):
+            loop.call_later(KEPT_SECONDS + 1, self._see)
+
+    def _see(self) -> None:
+        """Applies the merged routes of all servers."""
+        loop = asyncio.get_running_loop()
+        if self.closed:
+            return
+        self.routes.apply(self._views.whole(loop.time()))
+        for address in self._connections.keys() - self._known() - self._leaving:
+            self._leaving.add(address)
+            loop.call_later(LEAVING_SECONDS, self._drop_if_gone, address)
+
+    def _known(self) -> set[str]:
+        return {self._address_of(route.broker) for route in self.routes.state.brokers} | set(self.servers)
+
+    def _drop_if_gone(self, address: str) -> None:
+        """Closes the connections to a broker that left the routes and did not return."""
+        self._leaving.discard(address)
+        if address in self._known() or self.closed:
+            return
+        stream, connection = self._streams.pop(address, None), self._connections.pop(address)
+        self.routes.version += 1
+        self.suspect_until.pop(address, None)
+        task = asyncio.get_running_loop().create_task(_close(stream, connection))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def refresh(self) -> None:
+        """Requests the present routes from the servers. Raises TroveError if none of them answers."""
+
+        async def ask(address: str) -> None:
+            state = await self._connection(address).cluster()
+            if self._views.is_known(address):
+                self._apply(address, state)
+
+        await first_of([self._task(ask(server)) for server in self.servers])
+
+    @asynccontextmanager
+    async def explaining(self) -> AsyncIterator[None]:
+        """Raises the errors of its block as `explained` returns them."""
+        try:
+            yield
+        except TroveError as error:
+            raise await self.explained(error) from error.__cause__
+
+    async def explained(self, error: TroveError) -> TroveError:
+        """The error; TOPIC_NOT_FOUND says so if the topic was last seen on a lost broker."""
+        topic = error.fields.get("topic")
+        if error.spec is not errors.TOPIC_NOT_FOUND or not topic or self.closed:
+            return error
+        lost = min(await self.lost_brokers_of(topic), key=lambda one: one.lost_ms, default=None)
+        if lost is None:
+            return error
+        since = datetime.fromtimestamp(time.time() - lost.lost_ms / 1000, UTC).isoformat(" ", "seconds")
+        text = (
+            f"{error.message}; it was last seen on broker {lost.name} at {lost.address}, which is lost since"
+            f" {since}: start that broker again (trovemq doctor says more)"
+        )
+        return TroveError(error.spec, text, **{**error.fields, "lost_broker": lost.name})
+
+    async def lost_brokers_of(self, topic: str) -> list[LostBroker]:
+        """The lost brokers that had the topic, as the nameservers know them: every caller of theirs may read
+        all routes. None if no nameserver answers."""
+        asked = [self._task(self._connection(server).lost_brokers_of(topic)) for server in self.servers]
+        try:
+            await first_of(asked)
+        except TroveError:
+            return []
+        answers = [one.result() for one in asked if one.done() and one.exception() is None]
+        return [one for answer in answers for one in answer]
+
+    def _task(self, asking: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
+        """A task that ends with the client."""
+        task = asyncio.get_running_loop().create_task(asking)
+        self._asking.add(task)
+        task.add_done_callback(self._asked)
+        return task
+
+    def _asked(self, task: asyncio.Task[Any]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()  # it may be set too late for anybody to read it
+
+    def connection(self, broker: BrokerInfo) -> Connection:
+        """The connection to a broker of the routes.
+
+        Raises:
+            TroveError: TLS_FAILED if the client connects by TLS and the broker has no TLS port.
+        """
+        address = self._address_of(broker)
+        if not address:
+            raise TroveError(
+                errors.TLS_FAILED,
+                f"broker {broker.name} has no TLS port, and this client connects by TLS only: "
+                f"start the broker with --tls-listen, or connect to {broker.address} without TLS",
+                broker=broker.name,
+            )
+        return self._connection(address)
+
+    def stream(self, broker: BrokerInfo) -> AppendStream:
+        """The Append stream to a broker of the routes."""
+        address = self._address_of(broker)
+        stream = self._streams.get(address)
+        if stream is None:
+            stream = AppendStream(self.connection(broker), lambda ok: self._note(address, ok))
+            self._streams[address] = stream
+        return stream
+
+    def suspect(self, broker: BrokerInfo) -> bool:
+        """Whether the broker could not be reached a moment ago."""
+        if not self.suspect_until:
+            return False
+        until = self.suspect_until.get(self._address_of(broker))
+        return until is not None and asyncio.get_running_loop().time() < until
+
+    def _note(self, address: str, reached: bool) -> None:
+        if reached:
+            self.suspect_until.pop(address, None)
+        else:
+            self.suspect_until[address] = asyncio.get_running_loop().time() + SUSPECT_SECONDS
+
+    def _address_of(self, broker: BrokerInfo) -> str:
+        """The address to dial. A broker that was given by its address is dialled there, whatever it
+        advertises."""
+        given = self._views.address_of(broker.name)
+        if given is not None or self._channels.tls is None:
+            return given or broker.address
+        return broker.tls_address
+
+    def check_open(self) -> None:
+        """Raises TroveError CLIENT_CLOSED."""
+        if self.closed:
+            raise TroveError(errors.CLIENT_CLOSED, "the client is closed")
+
+    def check_loop(self) -> None:
+        """Raises TroveError EVENT_LOOP_ILLEGAL outside of the client's event loop: futures and connections of
+        one loop never wake another."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self.loop and self.loop is not None:
+            ended = "has ended" if self.loop.is_closed() else "is another one"
+            text = f"the client belongs to the event loop in which it was connected, which {ended}"
+            raise TroveError(errors.EVENT_LOOP_ILLEGAL, text)
+
+    def abandon(self) -> None:
+        """Ends it where its loop has ended, and with that all its tasks."""
+        self.closed = True
+        self.routes.version += 1
+        self._connections.clear()
+        self._streams.clear()
+
+    def _connection(self, address: str) -> Connection:
+        self.check_open()
+        self.check_loop()
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(address, self.options, self._channels)
+        return connection
+
+    async def close(self) -> None:
+        """Ends every stream and connection."""
+        self.closed = True
+        self.routes.version += 1
+        tasks = [*self._followers, *self._asking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        streams, connections = list(self._streams.values()), list(self._connections.values())
+        await asyncio.gather(*(stream.close() for stream in streams), *self._closing)
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+
+async def _close(stream: AppendStream | None, connection: Connection) -> None:
+    if stream is not None:
+        await stream.close()
+    await connection.close()

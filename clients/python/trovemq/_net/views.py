@@ -1,0 +1,100 @@
+"""Merges the given servers' views of the cluster into one: state only, no calls.
+
+Nameservers know nothing of each other, and each may lack something: it may have just started, or a broker
+cannot reach it. So the client merges their views.
+
+- A broker is in the routes while any valid view has it: no server can hide a live broker.
+- A broker is lost if any valid view says so, and none has it in the routes.
+- If views differ on a broker, the higher data version counts (the broker's own count of its topics' changes),
+  then the newest report: an old view never removes a topic.
+- The view of a disconnected server stays valid for KEPT_SECONDS, or until another server reports. If no
+  server can be reached, all views are valid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from trovemq.models.cluster import BrokerRoute, ClusterState, ServerInfo
+
+KEPT_SECONDS: Final = 30.0
+"""Long enough for a nameserver to restart and to hear from its brokers."""
+
+
+@dataclass(slots=True)
+class _View:
+    server: ServerInfo
+    state: ClusterState
+    broken_at: float | None = None
+    reported: dict[str, tuple[BrokerRoute, int]] = field(default_factory=dict)
+    """For each broker its entry, and when it was new, as a count of all reports."""
+
+    def counts(self, now: float) -> bool:
+        return self.broken_at is None or now < self.broken_at + KEPT_SECONDS
+
+
+class Views:
+    """The views by address. `now` is a time of one clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._views: dict[str, _View] = {}
+        self._count = 0
+
+    def update(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
+        """Sets the server's present view, which is also a sign of life. `server` identifies it, at least the
+        first time."""
+        before = self._views.get(address)
+        if server is None:
+            assert before is not None
+            server = before.server
+        known = {} if before is None else before.reported
+        self._count += 1
+        reported = {
+            route.broker.name: kept
+            if (kept := known.get(route.broker.name)) is not None and kept[0] == route
+            else (route, self._count)
+            for route in state.brokers
+        }
+        self._views[address] = _View(server, state, None, reported)
+
+    def is_known(self, address: str) -> bool:
+        """Whether the server has identified itself."""
+        return address in self._views
+
+    def broken(self, address: str, now: float) -> bool:
+        """The server is disconnected. Returns False if it was not connected before."""
+        view = self._views.get(address)
+        if view is None or view.broken_at is not None:
+            return False
+        view.broken_at = now
+        return True
+
+    def whole(self, now: float) -> ClusterState:
+        """The merged routes, brokers by name."""
+        views = [view for view in self._views.values() if view.counts(now)]
+        if not any(view.broken_at is None for view in views):
+            views = list(self._views.values())
+        best: dict[str, tuple[BrokerRoute, int]] = {}
+        for view in views:
+            for name, one in view.reported.items():
+                if name not in best or _rank(one) > _rank(best[name]):
+                    best[name] = one
+        lost = {one.name: one for view in views for one in view.state.lost if one.name not in best}
+        return ClusterState(
+            tuple(best[name][0] for name in sorted(best)),
+            max((v.state.version for v in views), default=0),
+            tuple(lost[name] for name in sorted(lost)),
+        )
+
+    def address_of(self, broker: str) -> str | None:
+        """The address by which the broker was given; None if it is known from routes."""
+        for address, view in self._views.items():
+            if view.server.role == "broker" and view.server.name == broker:
+                return address
+        return None
+
+
+def _rank(one: tuple[BrokerRoute, int]) -> tuple[int, int]:
+    route, reported = one
+    return route.broker.data_version, reported

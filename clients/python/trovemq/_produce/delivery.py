@@ -1,0 +1,266 @@
+"""Delivers a batch: submits it to its broker's stream, retries if that is safe, and ends it once.
+
+| event                                            | then                                                   |
+|--------------------------------------------------|--------------------------------------------------------|
+| acknowledged; or in the log with a late sync     | the receipt                                            |
+| refused, retriable                               | again after a delay, on another queue if movable       |
+| BATCH_ILLEGAL, and the broker's settings changed | once more, encoded for the new settings                |
+| its number is too old for the broker to decide   | again with a new one: it is not stored                 |
+| refused: TOPIC_NOT_FOUND                         | the error, with the lost broker that had the topic     |
+| refused otherwise                                | the error                                              |
+| never left this client                           | again after a delay, on another queue if movable       |
+| left, and no answer came: in doubt               | error, in_doubt=true (or again: retry_in_doubt)        |
+
+Attempts and time are limited; after that the batch fails with the last error. Ordered batches for one queue
+are sent one after the other, so that a later batch cannot overtake a retried one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.routes import Slot
+from trovemq._produce.in_flight import InFlightLimiter
+from trovemq._produce.outgoing import Batch
+from trovemq._produce.sequences import SequenceAssigner
+from trovemq._produce.slots import SlotChooser
+from trovemq.models.cluster import BrokerInfo
+from trovemq.receipts import AppendOutcome
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class Delivery:
+    """Carries one producer's batches to their brokers.
+
+    Args:
+        pool: Routes and streams.
+        chooser: Chooses another queue for a movable batch.
+        in_flight: Released by a batch's bytes when the batch has ended.
+        taken: Called when a batch is written and must not grow any more.
+        retry_in_doubt: Whether a batch that may have been stored is sent again.
+
+    Attributes:
+        outstanding: The batches that have not ended.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        chooser: SlotChooser,
+        in_flight: InFlightLimiter,
+        taken: Callable[[Batch], None],
+        *,
+        retry_in_doubt: bool,
+    ) -> None:
+        self._pool = pool
+        self._chooser = chooser
+        self._in_flight = in_flight
+        self.batch_taken = taken
+        self._retry_in_doubt = retry_in_doubt
+        self.outstanding: set[Batch] = set()
+        self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
+        self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: dict[str, list[Batch]] = {}  # batches that wait for the producer's last number
+        self.one_way_dropped = 0  # one-way batches that could not be written
+
+    def submit(self, batch: Batch) -> None:
+        """Takes charge of a batch."""
+        self.outstanding.add(batch)
+        if batch.ordered:
+            lane = self._lanes.setdefault(batch.slot, deque())
+            lane.append(batch)
+            if len(lane) > 1:
+                return
+        self._dispatch(batch)
+
+    async def drained(self) -> None:
+        """Waits until every batch submitted so far has ended."""
+        waited_for = set(self.outstanding)
+        if waited_for:
+            done = asyncio.get_running_loop().create_future()
+            self._drained.append((waited_for, done))
+            await done
+
+    # --- Owner of the batches -------------------------------------------------------------------------
+
+    def batch_refused(self, batch: Batch, outcome: AppendOutcome) -> None:
+        """The broker did not store it: the end, or another attempt."""
+        error = outcome.error or TroveError(
+            errors.UNKNOWN_ERROR, f"{outcome.broker} answered {outcome.status}"
+        )
+        if error.spec is errors.BATCH_ILLEGAL and not batch.refreshed:
+            batch.refreshed = True
+            self._begin(self._refresh(batch, error))
+        elif error.spec is errors.PRODUCER_SEQUENCE_TOO_OLD and batch.sequence_assigner is not None:
+            batch.numbered_for = ""  # while it waited, thousands of numbers may have been used
+            self._again(batch, error, move=False)
+        elif error.retriable:
+            self._again(batch, error)
+        elif error.spec is errors.TOPIC_NOT_FOUND:
+            self._begin(self._explain(batch, error))
+        else:
+            self._give_up(batch, error)
+
+    def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
+        """No reply will come."""
+        if batch.one_way and in_doubt:
+            self._give_up(batch, error)
+        elif in_doubt and not self._retry_in_doubt:
+            self._give_up(batch, _in_doubt(error))
+        elif error.retriable:
+            if in_doubt:  # a broker that deduplicates knows only its own messages: the batch stays there
+                batch.stay()
+            self._again(batch, error, move=not in_doubt)
+        else:
+            self._give_up(batch, error)
+
+    def batch_done(self, batch: Batch) -> None:
+        """Forgets the batch and submits the next one of its lane."""
+        outstanding = self.outstanding
+        if batch not in outstanding:
+            return
+        outstanding.discard(batch)
+        self._in_flight.give(batch.size)
+        if self._drained:
+            self._tell_drained(batch)
+        if batch.ordered:
+            self._next_of_lane(batch)
+
+    def _tell_drained(self, batch: Batch) -> None:
+        for waited_for, done in list(self._drained):
+            waited_for.discard(batch)
+            if not waited_for:
+                self._drained.remove((waited_for, done))
+                if not done.done():
+                    done.set_result(None)
+
+    # --- attempts -------------------------------------------------------------------------------------
+
+    def _next_of_lane(self, batch: Batch) -> None:
+        lane = self._lanes.get(batch.slot)
+        if lane is None:
+            return
+        lane.remove(batch)
+        if not lane:
+            del self._lanes[batch.slot]
+        elif lane[0].attempts == 0:
+            self._dispatch(lane[0])
+
+    def _dispatch(self, batch: Batch) -> None:
+        batch.attempts += 1
+        route = batch.route
+        if route is None or route.version != self._pool.routes.version or route.slot is not batch.slot:
+            try:
+                route = batch.route = self._chooser.route(batch.slot)
+            except TroveError as error:
+                self._no_route(batch, error)
+                return
+        assigner = batch.sequence_assigner
+        if assigner is not None and not assigner.knows(route.broker.name):
+            self._after_asking(batch, route.broker, assigner)
+        else:
+            route.stream.submit(batch)
+
+    def _no_route(self, batch: Batch, error: TroveError) -> None:
+        """Nothing can be sent to the batch's queue now."""
+        if error.spec is errors.BROKER_NOT_FOUND:
+            self._again(batch, error)
+        elif error.spec is errors.TLS_FAILED:
+            self._give_up(batch, error)
+        else:
+            raise error
+
+    def _after_asking(self, batch: Batch, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
+        """Submits the batch when the broker has returned the producer's last number."""
+        waiting = self._asking.get(broker.name)
+        if waiting is not None:
+            waiting.append(batch)
+            return
+        self._asking[broker.name] = [batch]
+        self._begin(self._ask(broker, sequence_assigner))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begins work that ends with the deliveries."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _explain(self, batch: Batch, error: TroveError) -> None:
+        self._give_up(batch, await self._pool.explained(error))
+
+    async def _ask(self, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
+        failure: TroveError | None = None
+        try:
+            connection = self._pool.connection(broker)
+            sequence_assigner.begin(
+                broker.name,
+                await connection.next_sequence(self._chooser.topic, sequence_assigner.producer_id),
+            )
+        except TroveError as error:
+            failure = await self._pool.explained(error)
+        for batch in self._asking.pop(broker.name):
+            if batch not in self.outstanding:
+                continue
+            if failure is None:
+                self._pool.stream(broker).submit(batch)
+            elif failure.retriable:
+                self._again(batch, failure)
+            else:
+                self._give_up(batch, failure)
+
+    def _again(self, batch: Batch, error: TroveError, *, move: bool = True) -> None:
+        options, loop = self._pool.options, asyncio.get_running_loop()
+        delay = options.backoff.seconds(batch.attempts)
+        late = loop.time() + delay >= batch.deadline
+        if self._pool.closed or late or batch.attempts >= options.send_attempts_max:
+            self._give_up(batch, error)
+            return
+        self.batch_taken(batch)  # a batch that is tried again does not grow
+        if move and batch.movable:
+            batch.slot = self._chooser.next()
+        loop.call_later(delay, self._dispatch_if_waiting, batch)
+
+    def _dispatch_if_waiting(self, batch: Batch) -> None:
+        if batch in self.outstanding:
+            self._dispatch(batch)
+
+    async def _refresh(self, batch: Batch, error: TroveError) -> None:
+        """Fetches the routes; retries once if the broker needs another form now."""
+        before = batch.route
+        try:
+            await self._pool.refresh()
+            changed = before is None or self._chooser.route(batch.slot).form != before.form
+        except TroveError as failure:
+            self._give_up(batch, failure)
+            return
+        if changed:
+            self._dispatch_if_waiting(batch)
+        else:
+            self._give_up(batch, error)
+
+    async def close(self, error: TroveError) -> None:
+        """Fails the remaining batches."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._lanes.clear()
+        for batch in list(self.outstanding):
+            self._give_up(batch, error)
+
+    def _give_up(self, batch: Batch, error: TroveError) -> None:
+        if batch in self.outstanding:
+            self.batch_taken(batch)  # or messages would join a batch that is never sent
+            self.one_way_dropped += batch.one_way
+            batch.fail(error)
+
+
+def _in_doubt(error: TroveError) -> TroveError:
+    """The error, marked as in doubt: the message may have been stored."""
+    text = f"{error.message}; the message may have been stored"
+    return TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"})

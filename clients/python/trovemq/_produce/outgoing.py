@@ -1,0 +1,494 @@
+"""Batches in flight: the messages that a producer keeps until they are acknowledged.
+
+A batch keeps its inputs, not its encoded records: it is encoded when its stream writes it, and again when
+it goes to another queue or to a broker whose settings changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from typing import Protocol
+
+from trovemq._common.arguments import check_text
+from trovemq._net.routes import Slot
+from trovemq._produce.queue_routes import QueueRoute, RecordForm
+from trovemq._produce.sequences import SequenceAssigner
+from trovemq._produce.unique_keys import next_unique_key, next_unique_texts
+from trovemq._wire.frames import append_frame, append_head
+from trovemq.fetched import Buffer
+from trovemq.receipts import (
+    STORED_STATUSES,
+    AppendOutcome,
+    FrameReceipt,
+    SendReceipt,
+    Sizes,
+    UniqueKeys,
+    record_receipt,
+)
+from trovemq.send_arguments import Keys
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.numpy_extra import has_numpy
+from trovemq_proto.records import (
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_UNIQ_KEY,
+    BatchEncoder,
+    SingleRecords,
+    encode_properties,
+)
+from trovemq_proto.records.internal_properties import Writer
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY
+from trovemq_proto.records.priorities import check_priority as stored_form
+from trovemq_proto.records.properties import message_properties
+from trovemq_proto.records.unique_keys import UNIQUE_KEY_SIZE
+
+# The most bytes beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC,
+# UNIQ_KEY.
+RECORD_OVERHEAD = 320
+MESSAGE_GROUP_SIZE_MAX = 63  # bytes
+ENCODERS_KNOWN = 1_024  # queues
+WALKED_MAX = 256  # records; of more, columns cost less
+_TOTAL_SIZE = Struct(">i")
+_UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
+BARE_BLOCK_SIZE = len(_UNIQUE_KEY_NAME) + UNIQUE_KEY_SIZE + 2
+"""The bytes of the properties of a message that has a unique key only."""
+
+
+Encoded = tuple[bytes, Sequence[Buffer], int]
+"""The records of one frame: its head, their pieces, and the size of all these."""
+
+
+class Owner(Protocol):
+    """The owner of a batch, which decides about its retries and its end."""
+
+    @property
+    def batch_taken(self) -> Callable[[Batch], None]:
+        """Called when the batch is being written: no message may join it any more."""
+
+    def batch_refused(self, batch: Batch, outcome: AppendOutcome) -> None:
+        """The broker replied that it did not store the batch."""
+
+    def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
+        """No reply will come."""
+
+    def batch_done(self, batch: Batch) -> None:
+        """The messages of the batch have their results."""
+
+
+class Batch:
+    """Messages of one topic for one queue; a frame for AppendStream. Attributes that few batches need belong
+    to the class until they are set: so a batch is made quickly.
+
+    Attributes:
+        slot: The queue.
+        movable: Whether it may go to another queue instead.
+        ordered: Whether no other ordered batch may be in flight to that queue.
+        queue: Its messages keep the order of those of other batches with the same value.
+        route: Where the queue is, set before it is submitted.
+        size: The bytes that it counts in the producer's back-pressure.
+        size_max: No message that would make it larger is added.
+        attempts: How often it was submitted.
+        sequence_assigner: Numbers its messages, if they are numbered.
+        numbered_for: The broker for which they are numbered.
+        refreshed: The routes were fetched again because a broker refused its form.
+        released: It was submitted to its broker's stream.
+        open_key: The key of the batch while messages may join it.
+        sizes: The encoded records' sizes.
+    """
+
+    growing = False
+    lone = False
+    route: QueueRoute | None = None
+    sequence_assigner: SequenceAssigner | None = None
+    numbered_for = ""
+    size = 0
+    size_max = 0
+    attempts = 0
+    refreshed = False
+    released = False
+    open_key: tuple[Slot | None, bool, bool] | None = None
+    sizes: Sizes = ()
+
+    def __init__(
+        self,
+        topic: str,
+        owner: Owner,
+        slot: Slot,
+        deadline: float,
+        movable: bool = False,
+        ordered: bool = False,
+        one_way: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.owner = owner
+        self.slot = slot
+        self.deadline = deadline
+        self.movable = movable
+        self.ordered = ordered
+        self.one_way = one_way
+        self.queue: Hashable = (topic, None if movable else slot)
+
+    @property
+    def broker(self) -> str:
+        """Name of the broker that it goes to."""
+        assert self.route is not None
+        return self.route.broker.name
+
+    def stay(self) -> None:
+        """It may go to no other queue any more."""
+        self.movable = False
+        self.queue = (self.topic, self.slot)
+
+    # --- Frame ----------------------------------------------------------------------------------------
+
+    def take(self, frame_id: int) -> bytes | None:
+        """The serialised frame. No message can be added after that."""
+        self.owner.batch_taken(self)
+        try:
+            encoded = self.encode()
+        except TroveError as error:
+            self.fail(error)
+            return None
+        if encoded is None:
+            self.owner.batch_done(self)
+            return None
+        head, pieces, size = encoded
+        return append_frame(frame_id=frame_id, head=head, records=pieces, size=size, one_way=self.one_way)
+
+    def written(self) -> None:
+        """A one-way batch is done: the client gets no further information."""
+        self.owner.batch_done(self)
+
+    def answered(self, outcome: AppendOutcome) -> None:
+        """The broker's reply."""
+        if outcome.status in STORED_STATUSES:
+            self.resolve(outcome)
+            self.owner.batch_done(self)
+        else:
+            self.owner.batch_refused(self, outcome)
+
+    def failed(self, error: TroveError, *, in_doubt: bool) -> None:
+        """No reply will come."""
+        self.owner.batch_failed(self, error, in_doubt)
+
+    def fail(self, error: TroveError) -> None:
+        """The end: given up."""
+        self.reject(error)
+        self.owner.batch_done(self)
+
+    # --- where the two kinds of batches differ --------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Number of messages; those whose callers were cancelled do not count."""
+        raise NotImplementedError
+
+    @property
+    def unique_keys(self) -> UniqueKeys:
+        """One unique key per record."""
+        raise NotImplementedError
+
+    def encode(self) -> Encoded | None:
+        """The records, with `sizes` set; None if nobody waits for any of them. Raises TroveError."""
+        raise NotImplementedError
+
+    def resolve(self, outcome: AppendOutcome) -> None:
+        """Passes the acknowledgement to the callers."""
+        raise NotImplementedError
+
+    def reject(self, error: TroveError) -> None:
+        """Passes the failure to the callers."""
+        raise NotImplementedError
+
+    def frame_receipt(self, outcome: AppendOutcome) -> FrameReceipt:
+        """The acknowledgement of all messages."""
+        return FrameReceipt(self.topic, self.slot.queue_id, self.sizes, self.unique_keys, outcome)
+
+
+_Single = tuple[bytes, bytes, str, int, "asyncio.Future[SendReceipt] | None", int]
+"""A message: its body, its encoded properties, its unique key, its BORNTIMESTAMP, the waiter, its number."""
+
+
+class SingleMessages(Batch):
+    """Messages that were sent one by one and share one frame."""
+
+    growing = True
+    _bare = 0  # messages without properties: they get their unique keys together
+
+    def __init__(
+        self,
+        topic: str,
+        owner: Owner,
+        slot: Slot,
+        deadline: float,
+        movable: bool = False,
+        ordered: bool = False,
+        one_way: bool = False,
+    ) -> None:
+        super().__init__(topic, owner, slot, deadline, movable, ordered, one_way)
+        self._messages: list[_Single] = []
+
+    def add(
+        self,
+        body: bytes,
+        block: bytes,
+        unique_key: str,
+        waiter: asyncio.Future[SendReceipt] | None,
+        size: int,
+    ) -> None:
+        """Adds a message; `block` is its encoded properties, empty for one that shall get a unique key and
+        has nothing else."""
+        self._messages.append((body, block, unique_key, time.time_ns() // 1_000_000, waiter, -1))
+        self.size += size
+        if not block:
+            self._bare += 1
+
+    @property
+    def count(self) -> int:
+        waiters = (message[4] for message in self._messages)
+        return sum(waiter is None or not waiter.cancelled() for waiter in waiters)
+
+    @property
+    def unique_keys(self) -> list[str]:
+        return [message[2] for message in self._messages]
+
+    def encode(self) -> Encoded | None:
+        messages = self._wanted()
+        if not messages:
+            return None
+        if self.sequence_assigner is not None:
+            messages = self._numbered(self.sequence_assigner)
+        route = self.route
+        assert route is not None
+        self.lone = len(messages) == 1
+        head, records = _encoding(self.topic, self.slot.queue_id, route.form)
+        pieces: list[bytes] = []
+        sizes = []
+        size = 0
+        for body, block, _, born_timestamp, _, _ in messages:
+            added = records.add(pieces, body, block, born_timestamp)
+            sizes.append(added)
+            size += added
+        self.sizes = sizes
+        return head, pieces, size
+
+    def _wanted(self) -> list[_Single]:
+        """The messages, each with a unique key, without those whose callers were cancelled before they were
+        written: these stay cancelled."""
+        kept: list[_Single] = []
+        made = iter(next_unique_texts(self._bare)) if self._bare > 1 else None
+        self._bare = 0
+        for message in self._messages:
+            body, block, unique_key, born_timestamp, waiter, number = message
+            if waiter is not None and waiter.cancelled():
+                continue
+            if not block:
+                unique_key = next_unique_key() if made is None else next(made)
+                block = b"%s\x01%s\x02" % (_UNIQUE_KEY_NAME, unique_key.encode())
+                kept.append((body, block, unique_key, born_timestamp, waiter, number))
+            else:
+                kept.append(message)
+        self._messages = kept
+        return kept
+
+    def _numbered(self, sequence_assigner: SequenceAssigner) -> list[_Single]:
+        """The messages with their numbers for this broker among their properties."""
+        broker = self.broker
+        if self.numbered_for != broker:
+            numbers = sequence_assigner.take(broker, len(self._messages))
+            self._messages = [
+                (*message[:5], number) for message, number in zip(self._messages, numbers, strict=True)
+            ]
+            self.numbered_for = broker
+        return [
+            (body, block + sequence_assigner.block(number), unique_key, born_timestamp, waiter, number)
+            for body, block, unique_key, born_timestamp, waiter, number in self._messages
+        ]
+
+    def resolve(self, outcome: AppendOutcome) -> None:
+        messages = self._messages
+        if len(messages) == 1 and not outcome.duplicates:
+            _, _, key, _, waiter, _ = messages[0]
+            if waiter is not None and not waiter.done():
+                place = outcome.physical_offset
+                waiter.set_result(record_receipt(self.topic, self.slot.queue_id, key, outcome, 0, place))
+            return
+        for message, receipt in zip(messages, self.frame_receipt(outcome).receipts(), strict=True):
+            waiter = message[4]
+            if waiter is not None and not waiter.done():
+                waiter.set_result(receipt)
+
+    def reject(self, error: TroveError) -> None:
+        for message in self._messages:
+            waiter = message[4]
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The inputs of a batch, those of message i at index i; tags and properties may be one for all.
+
+    `size` is their size in bytes.
+    """
+
+    bodies: Sequence[bytes]
+    unique_keys: UniqueKeys
+    keys: Sequence[Keys] | None
+    tags: Sequence[str | None] | str | None
+    properties: Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
+    size: int
+
+
+class ColumnBatch(Batch):
+    """Messages that were sent together as columns: one future, and no object per message."""
+
+    def __init__(
+        self,
+        topic: str,
+        owner: Owner,
+        slot: Slot,
+        deadline: float,
+        columns: Columns,
+        movable: bool = False,
+        ordered: bool = False,
+    ) -> None:
+        super().__init__(topic, owner, slot, deadline, movable, ordered)
+        self.size = columns.size
+        self.receipt: asyncio.Future[FrameReceipt] = asyncio.get_running_loop().create_future()
+        self._born_timestamp = time.time_ns() // 1_000_000
+        self._columns = columns
+        self._sequences = range(0)
+
+    @property
+    def count(self) -> int:
+        return len(self._columns.bodies)
+
+    @property
+    def unique_keys(self) -> UniqueKeys:
+        return self._columns.unique_keys
+
+    def encode(self) -> Encoded | None:
+        if self.receipt.cancelled():
+            return None
+        assert self.route is not None
+        form = self.route.form
+        encoder = BatchEncoder(
+            self.topic,
+            store_host_ipv6=form.store_host_ipv6,
+            append_property_crc=form.append_property_crc,
+            born_host_ipv6=form.born_host_ipv6,
+            writer=Writer.SDK,
+        )
+        columns = self._columns
+        properties = columns.properties
+        if self.sequence_assigner is not None:
+            if self.numbered_for != self.broker:
+                self._sequences = self.sequence_assigner.take(self.broker, self.count)
+                self.numbered_for = self.broker
+            properties = self.sequence_assigner.with_numbers(properties, self._sequences)
+        records = encoder.encode(
+            columns.bodies,
+            queue_id=self.slot.queue_id,
+            unique_keys=columns.unique_keys,
+            keys=columns.keys,
+            tags=columns.tags,
+            properties=properties,
+            born_timestamp=self._born_timestamp,
+        )
+        self.sizes = _sizes_of(records, self.count)
+        return append_head(self.topic, self.slot.queue_id), (records,), len(records)
+
+    def resolve(self, outcome: AppendOutcome) -> None:
+        if not self.receipt.done():
+            self.receipt.set_result(self.frame_receipt(outcome))
+
+    def reject(self, error: TroveError) -> None:
+        if not self.receipt.done():
+            self.receipt.set_exception(error)
+
+
+def _sizes_of(records: bytearray, count: int) -> Sizes:
+    """The sizes of the records in these bytes, which were just encoded."""
+    if count > WALKED_MAX and has_numpy():
+        from trovemq_proto.records import RecordBatch
+
+        return RecordBatch.split(records).sizes
+    sizes: list[int] = []
+    position, end = 0, len(records)
+    while position < end:
+        (size,) = _TOTAL_SIZE.unpack_from(records, position)
+        sizes.append(size)
+        position += size
+    assert position == end, "the records are whole"
+    assert len(sizes) == count, "each message has its record"
+    return sizes
+
+
+@lru_cache(maxsize=ENCODERS_KNOWN)
+def _encoding(topic: str, queue_id: int, form: RecordForm) -> tuple[bytes, SingleRecords]:
+    """The head of each frame of a queue, and the encoder of its records."""
+    records = SingleRecords(
+        topic,
+        queue_id,
+        born_host=_empty_host(form.born_host_ipv6),
+        store_host=_empty_host(form.store_host_ipv6),
+        append_property_crc=form.append_property_crc,
+    )
+    return append_head(topic, queue_id), records
+
+
+def _empty_host(ipv6: bool) -> bytes:
+    return bytes(20 if ipv6 else 8)
+
+
+def property_block(
+    keys: Keys = None,
+    tag: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    unique_key: str | None = None,
+    message_group: str | None = None,
+    priority: int | None = None,
+    writer: Writer = Writer.USER,
+) -> tuple[str, bytes]:
+    """A message's UNIQ_KEY and its encoded properties, each checked. Raises TroveError for a wrong one."""
+    found: dict[str, str] = {}
+    if unique_key is None:  # a generated one needs no check
+        unique_key = next_unique_key()
+        if keys is None and tag is None and properties is None and message_group is None and priority is None:
+            return unique_key, b"%s\x01%s\x02" % (_UNIQUE_KEY_NAME, unique_key.encode())
+        found = {PROPERTY_UNIQ_KEY: unique_key}
+        found |= message_properties(None, keys, tag, properties, writer)
+    else:
+        found = message_properties(unique_key, keys, tag, properties, writer)
+    if message_group is not None:
+        found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
+    if priority is not None:
+        found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
+    return unique_key, encode_properties(found)
+
+
+def check_priority(priority: int, message_group: str | None) -> str:
+    """The priority as it is stored. Raises TroveError PROPERTY_ILLEGAL, REQUEST_ILLEGAL."""
+    if message_group is not None:
+        text = "give a priority or a message group, whose order is that of sending; not both"
+        raise TroveError(errors.REQUEST_ILLEGAL, text)
+    return stored_form(priority)
+
+
+def check_message_group(group: str) -> str:
+    """The group itself. Raises TroveError MESSAGE_GROUP_ILLEGAL."""
+    check_text("message_group", group, errors.MESSAGE_GROUP_ILLEGAL)
+    size = len(group.encode("utf-8", "surrogatepass"))
+    if not group.strip() or size > MESSAGE_GROUP_SIZE_MAX or not group.isprintable():
+        raise TroveError(
+            errors.MESSAGE_GROUP_ILLEGAL,
+            f"the message group {group[:80]!r} is blank, longer than {MESSAGE_GROUP_SIZE_MAX} bytes or has a"
+            " control character",
+        )
+    return group

@@ -1,0 +1,124 @@
+"""Chooses the queue of a message, and looks up where the queue is."""
+
+from __future__ import annotations
+
+import random
+
+from trovemq._net.connections import ConnectionPool
+from trovemq._net.routes import Slot
+from trovemq._produce.queue_routes import QueueRoute, RecordForm
+from trovemq.models.cluster import BrokerInfo
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.hashes import group_queue
+
+# For a topic in no route the broker decides whether it exists (autoCreateTopicEnable).
+UNKNOWN = Slot("", 0)
+QUEUES_KNOWN_MAX = 1_024
+"""The most queues of a topic whose routes are kept."""
+
+
+class SlotChooser:
+    """Chooses among the queues of one topic.
+
+    Args:
+        pool: The routes, and the brokers that could not be reached recently.
+        topic: The topic.
+    """
+
+    def __init__(self, pool: ConnectionPool, topic: str) -> None:
+        self._pool = pool
+        self.topic = topic
+        self._turn = random.randrange(1 << 16)  # noqa: S311  many producers shall not begin at one queue
+        # The attributes below are of this version of the routes.
+        self._version = -1
+        self._slots: tuple[Slot, ...] = ()
+        self._numbered: dict[int, Slot] = {}  # the queues whose number is that of one queue only
+        self._queue_routes: dict[Slot, QueueRoute] = {}
+
+    def _renew(self) -> None:
+        """Forgets the answers of earlier routes."""
+        routes = self._pool.routes
+        self._version = routes.version
+        self._slots = routes.writable_slots(self.topic)
+        self._numbered.clear()
+        self._queue_routes.clear()
+
+    def next(self) -> Slot:
+        """The next queue in turn; queues of unreachable brokers are skipped."""
+        pool = self._pool
+        if self._version != pool.routes.version:
+            self._renew()
+        slots = self._slots or (UNKNOWN,)
+        self._turn += 1
+        slot = slots[self._turn % len(slots)]
+        if not pool.suspect_until:  # and all of them are live, or none
+            return slot
+        for i in range(len(slots)):
+            other = slots[(self._turn + i) % len(slots)]
+            if self._healthy(other):
+                self._turn += i
+                return other
+        return slot
+
+    def of_key(self, ordering_key: str) -> Slot:
+        """The queue of an ordering key or message group. It stays the same as long as the topic's queues do,
+        and it is the one that a broker chooses for a RocketMQ client's message group."""
+        slots = self._pool.routes.writable_slots(self.topic) or (UNKNOWN,)
+        return slots[group_queue(ordering_key, len(slots))]
+
+    def of_queue(self, queue_id: int, broker: str | None) -> Slot:
+        """That queue. Raises TroveError BROKER_AMBIGUOUS, BROKER_NOT_FOUND."""
+        if self._version != self._pool.routes.version:
+            self._renew()
+        if broker is None:
+            slot = self._numbered.get(queue_id)
+            if slot is not None:
+                return slot
+        known = self._pool.routes.queue_brokers(self.topic, queue_id)
+        if broker is None and len(known) == 1:
+            slot = self._numbered[queue_id] = Slot(known[0], queue_id)
+            return slot
+        return Slot(self._pool.routes.broker_of_queue(self.topic, queue_id, broker).name, queue_id)
+
+    def of_broker(self, broker: str) -> Slot:
+        """The next queue in turn of one broker. Raises TroveError BROKER_NOT_FOUND."""
+        self._pool.routes.broker(broker)
+        slots = [slot for slot in self._pool.routes.slots(self.topic) if slot.broker == broker]
+        self._turn += 1
+        return slots[self._turn % len(slots)] if slots else Slot(broker, 0)
+
+    def broker(self, slot: Slot) -> BrokerInfo:
+        """The live broker of a slot; any broker if no route has the topic. Raises TroveError
+        BROKER_NOT_FOUND."""
+        if slot.broker == "":
+            return self._pool.routes.brokers()[0]
+        return self._pool.routes.broker(slot.broker)
+
+    def route(self, slot: Slot) -> QueueRoute:
+        """Where the queue is now. Raises TroveError BROKER_NOT_FOUND, TLS_FAILED, CLIENT_CLOSED."""
+        if self._version != self._pool.routes.version:
+            self._renew()
+        route = self._queue_routes.get(slot)
+        if route is None:
+            if len(self._queue_routes) >= QUEUES_KNOWN_MAX:
+                self._queue_routes.clear()
+            broker = self.broker(slot)
+            form = RecordForm.of(broker, self._pool.connection(broker).address)
+            route = QueueRoute(self._version, slot, broker, self._pool.stream(broker), form)
+            self._queue_routes[slot] = route
+        return route
+
+    def find_route(self, slot: Slot) -> QueueRoute | None:
+        """The same; None if there is none."""
+        if self._version == self._pool.routes.version:
+            route = self._queue_routes.get(slot)
+            if route is not None:
+                return route
+        try:
+            return self.route(slot)
+        except TroveError:
+            return None
+
+    def _healthy(self, slot: Slot) -> bool:
+        broker = self._pool.routes.find(slot.broker)
+        return broker is not None and not self._pool.suspect(broker)

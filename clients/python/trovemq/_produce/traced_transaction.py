@@ -1,0 +1,45 @@
+"""An atomic transaction with spans, for a client whose options have `tracing`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.trace import SpanContext
+
+from trovemq._net.connections import ConnectionPool
+from trovemq.atomic import AtomicTransaction, CommitReceipt
+from trovemq.fetched import Buffer
+from trovemq.otel import Tracing, creation_context
+
+
+class TracedAtomicTransaction(AtomicTransaction):
+    """Each message has a span of its own. The commit has one that links to them."""
+
+    def __init__(self, tracing: Tracing, pool: ConnectionPool, **options: Any) -> None:
+        super().__init__(pool, **options)
+        self._tracing = tracing
+        self._contexts: list[SpanContext | None] = []
+        self._wanted = tracing.wants_send()
+
+    async def send(self, topic: str, body: Buffer, **arguments: Any) -> int:
+        """As `AtomicTransaction.send`."""
+        properties = arguments.get("properties")
+        if self._wanted:
+            arguments["properties"] = properties = self._tracing.created(topic, None, properties)
+        number = await super().send(topic, body, **arguments)
+        if self._wanted:
+            self._contexts.append(creation_context(properties or {}))
+        return number
+
+    async def commit(self) -> CommitReceipt:
+        """As `AtomicTransaction.commit`."""
+        if not self._wanted:
+            return await super().commit()
+        span = self._tracing.begin_commit(self._contexts)
+        try:
+            receipt = await super().commit()
+        except BaseException as failure:
+            self._tracing.failed(span, failure)
+            raise
+        span.end()
+        return receipt

@@ -1,0 +1,1 @@
+"""The run of a client: workers that call handlers, and the end of a client."""

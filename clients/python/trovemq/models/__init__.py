@@ -1,0 +1,1 @@
+"""Results of calls besides messages: frozen values that hold no connection."""

@@ -1,0 +1,84 @@
+"""One way for a message: only the records and the wire have a form for few messages beside one for many.
+
+`EXCEPTIONS` are the functions that still have one. The list may only become shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Final
+
+from tests.unit.project.test_tidy import CODE, modules, relative, within
+
+NAMES: Final = re.compile(r"_(few|many|usual|plain|one)$")
+FORMS: Final = ("proto/trovemq_proto/records", "broker/server/wire")
+"""The packages that may choose a form by the number of messages."""
+EXCEPTIONS: Final = {
+    "broker/fetch/pull.py::_checked_one_by_one",
+    "broker/fetch/pull.py::_read_few",
+    "broker/groups/delivery/priority_order.py::_one",
+    "broker/groups/delivery/priority_receiver.py::_take_new_one",
+    "broker/groups/delivery/priority_receiver.py::_take_one",
+    "broker/groups/delivery/priority_waiting.py::_count_one",
+    "broker/groups/delivery/queue_receiver.py::_read_few",
+    "broker/groups/delivery/queue_receiver.py::_read_many",
+    "broker/groups/delivery/records.py::_records_one_by_one",
+    "broker/groups/delivery/records.py::read_few",
+    "broker/groups/delivery/replay.py::_settle_one",
+    "broker/groups/delivery/settlements.py::acknowledge_many",
+    "broker/server/core/acknowledger.py::_acknowledged_one",
+    "broker/server/core/acknowledger.py::reply_of_one",
+    "broker/server/core/usual_acknowledgements.py::read_usual",
+    "broker/server/native/store_service.py::_only_one",
+    "broker/server/rocketmq/sender.py::_all_plain",
+    "broker/server/rocketmq/sender.py::_begin_one",
+    "broker/server/rocketmq/sender.py::_begin_plain",
+    "broker/server/rocketmq/sender.py::_begin_usual",
+    "broker/server/rocketmq/sender.py::store_many",
+    "broker/server/rocketmq/sender.py::store_one",
+    "broker/track/timeline.py::_add_one",
+    "clients/python/trovemq/_admin/brokers.py::_one",
+    "clients/python/trovemq/_consume/loop_turns.py::_after_one",
+    "clients/python/trovemq/_net/append_stream.py::_answered_one",
+    "clients/python/trovemq/_rocketmq/sessions.py::_wait_for_one",
+    "console/trovemq_console/pages/forms.py::_plain",
+    "proto/trovemq_proto/tls_diagnosis.py::_explain_plain",
+    "rpc/trovemq_rpc/intake.py::_plain",
+    "rpc/trovemq_rpc/server/methods.py::_plain",
+    "rpc/trovemq_rpc/wire/framing.py::is_one",
+    "store/trovemq_store/engine/appending.py::append_plain",
+    "store/trovemq_store/engine/record_writer.py::_one",
+    "store/trovemq_store/files/lmdb_trees.py::get_many",
+    "store/trovemq_store/files/memory_trees.py::get_many",
+    "store/trovemq_store/files/trees.py::get_many",
+    "store/trovemq_store/index/consume_queues.py::_apply_few",
+    "store/trovemq_store/index/consume_queues.py::_new_units_one_by_one",
+    "store/trovemq_store/index/consume_queues.py::_next_of_few",
+    "store/trovemq_store/index/consume_queues.py::_runs_of_one",
+    "store/trovemq_store/index/index_file.py::_put_few",
+    "store/trovemq_store/index/index_file.py::_put_many",
+    "store/trovemq_store/index/key_index.py::_entries_of_few",
+    "store/trovemq_store/index/open_files.py::close_one",
+    "store/trovemq_store/index/trees/producers.py::_judge_one",
+    "trovemq_daemon/handler_guard.py::_answer_usual",
+}
+
+
+def functions() -> set[str]:
+    """`path::name` of each function outside `FORMS` whose name says how many messages it takes."""
+    return {
+        f"{relative(path)}::{node.name}"
+        for path in modules(CODE)
+        if not within(path, FORMS)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and NAMES.search(node.name)
+    }
+
+
+def test_no_new_function_takes_few_or_many_messages_apart() -> None:
+    assert functions() - EXCEPTIONS == set()
+
+
+def test_an_exception_that_is_gone_is_not_listed() -> None:
+    assert EXCEPTIONS - functions() == set()
