@@ -31,10 +31,9 @@ IN_MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -g
 # `make check` has these, and `make quick` has not.
 CHECKED := tests/unit/project/test_generated.py tests/unit/project/test_tidy.py tests/unit/project/test_words.py \
   tests/durability/test_planted_bugs.py tests/durability/test_track_record.py
-PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python console pipeline
+PACKAGES := proto store rpc daemon nameserver broker clients/python console pipeline
 TYPED := $(PACKAGES) deploy bench docs tools tests
-PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml console/pyproject.toml \
-  pipeline/pyproject.toml
+PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 PROTO_OUT ?= proto
 TESTS_OUT ?= .
 
@@ -161,7 +160,7 @@ generated: setup ## Generated code and pages are as their sources give them; pla
 	@$(RUN) -m pytest -q -m "not slow" $(CHECKED)
 
 # --- generated files ---------------------------------------------------------------------------
-# The messages only: services are registered from their descriptors (trovemq_daemon/grpc_services.py).
+# The messages only: services are registered from their descriptors (daemon/trovemq_daemon/grpc_services.py).
 .PHONY: proto
 proto: setup ## Generate the protocol's Python code from the .proto files
 	@$(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) \

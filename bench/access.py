@@ -7,12 +7,12 @@ import itertools
 import timeit
 from collections.abc import Callable
 
-from broker.security import changes
-from broker.security.actions import Action, Kind, Resource
-from broker.security.rocketmq import SignatureChecker
-from broker.security.rules import SubjectRules, make_rule
-from broker.security.sealing import SealingKey
-from broker.security.table import SecurityTable
+from trovemq_broker.security import changes
+from trovemq_broker.security.actions import Action, Kind, Resource
+from trovemq_broker.security.rocketmq import SignatureChecker
+from trovemq_broker.security.rules import SubjectRules, make_rule
+from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.table import SecurityTable
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.authentication.calls import SigningKey, message_signer
 from trovemq_store.files.memory import MemoryFileSystem

@@ -69,7 +69,7 @@ class BrokerWithoutHooks(BrokerProcess):
 
     def command(self) -> list[str]:
         usual = super().command()
-        usual[usual.index("broker")] = "bench.without_hooks"
+        usual[usual.index("trovemq_broker")] = "bench.without_hooks"
         usual.remove("-P")  # `bench` is in the working directory
         return usual
 

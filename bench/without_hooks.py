@@ -15,9 +15,9 @@ from typing import Any, Final
 HOOKS: Final = frozenset({"_tracing", "_tracer", "tracing", "trace", "on_settled"})
 """Names that such a statement mentions."""
 OF_BROKER: Final = {
-    "broker.groups.delivery.settlements": 3,
-    "broker.produce.append": 3,
-    "broker.server.core.receiver": 1,
+    "trovemq_broker.groups.delivery.settlements": 3,
+    "trovemq_broker.produce.append": 3,
+    "trovemq_broker.server.core.receiver": 1,
 }
 """Modules, with the number of these statements in each."""
 OF_PRODUCER: Final = ("trovemq.producer", 5)
@@ -65,7 +65,7 @@ def main() -> None:
         assert name not in sys.modules, "nothing has imported it yet"
         parent, _, last = name.rpartition(".")
         setattr(importlib.import_module(parent), last, load(name, count))
-    from broker.__main__ import main as run
+    from trovemq_broker.__main__ import main as run
 
     run()
 

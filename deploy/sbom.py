@@ -20,7 +20,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RUNTIME: Final = "locks/run.txt"
-PROJECTS: Final = ("proto", "store", "rpc", "clients/python", "pipeline")
+PROJECTS: Final = ("proto", "store", "rpc", "daemon", "nameserver", "clients/python", "pipeline")
 NAMESPACE: Final = uuid.UUID("6d8e5a9c-2f04-5c0b-9f61-0c0a4ce51f7e")
 
 _PIN: Final = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?==([^ ;\\]+)(?: ; ([^\\]+))?")
@@ -87,7 +87,7 @@ def read_pins(root: Path) -> list[Pin]:
 def bill(root: Path = ROOT) -> dict[str, Any]:
     """The document."""
     pins, own = read_pins(root), [_project(root / name) for name in PROJECTS]
-    product = _project(root) | {"type": "application"}
+    product = _project(root / "broker") | {"type": "application"}
     components = [*own, *(pin.component() for pin in pins)]
     required = [one["bom-ref"] for one in components if one.get("scope") != "excluded"]
     document = {

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from broker.daemon.rocketmq_keys import IGNORED_KEYS as IGNORED_BROKER_KEYS
-from broker.daemon.settings import BrokerSettings
-from nameserver.settings import IGNORED_KEYS as IGNORED_NAMESERVER_KEYS
-from nameserver.settings import NameserverSettings
+from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS as IGNORED_BROKER_KEYS
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.setting_report import format_reference
+from trovemq_nameserver.settings import IGNORED_KEYS as IGNORED_NAMESERVER_KEYS
+from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto import errors
 from trovemq_spark import arguments, report
 from trovemq_spark.arguments import COMMON, FieldHelp, read_fields

@@ -79,7 +79,7 @@ def kernel_sync(monkeypatch: pytest.MonkeyPatch) -> Generator[KernelSync]:
 @pytest.fixture
 def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's has 38 MB, which each clean stop would write."""
-    monkeypatch.setattr("broker.timers.rocketmq_files.WHEEL_SLOTS", 600)
+    monkeypatch.setattr("trovemq_broker.timers.rocketmq_files.WHEEL_SLOTS", 600)
 
 
 def _not_synced(fd: int | HasFileno) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 LOCKS: Final = Path("locks")
-OURS: Final = ("proto", "store", "rpc", ".", "clients/python", "console")
+OURS: Final = ("proto", "store", "rpc", "daemon", "nameserver", "broker", "clients/python", "console")
 """Our distributions that are installed in editable form, each after those that it requires."""
 PIP_INSTALL: Final = ("install", "--quiet", "--disable-pip-version-check", "--no-compile")
 """Without bytecode: what a process imports is compiled when it is first imported."""

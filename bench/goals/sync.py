@@ -18,8 +18,8 @@ import trovemq
 from bench import limits
 from bench import measure as measuring
 from bench.report import Report
-from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from trovemq.testing import BrokerProcess
+from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.kernel_sync import KernelSync
 

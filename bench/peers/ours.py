@@ -185,7 +185,7 @@ class TroveMQ(Peer):
         addresses = ["--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
         flush = f"flushDiskType={'SYNC_FLUSH' if synced else 'ASYNC_FLUSH'}"
         settings = ["--set", flush, "--set", f"mappedFileSizeCommitLog={SEGMENT_SIZE}"]
-        return [sys.executable, "-m", "broker", *addresses, "--store", directory / "store", *settings]
+        return [sys.executable, "-m", "trovemq_broker", *addresses, "--store", directory / "store", *settings]
 
 
 PEER = TroveMQ()

@@ -10,8 +10,8 @@ from statistics import median
 
 from bench.report import Report
 from bench.trees.filling import BASE_MS, GENERATED, KEYS, RANDOM, TOPICS, Filled, fill, open_store
-from broker.query.search.conditions import Has, SearchQuery
-from broker.query.search.search import search_page
+from trovemq_broker.query.search.conditions import Has, SearchQuery
+from trovemq_broker.query.search.search import search_page
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.trees.layout import KEY, UNIQUE_KEY
 

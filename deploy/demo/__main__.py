@@ -43,9 +43,11 @@ class Demo:
     def __init__(self, settings: DemoSettings) -> None:
         self._settings = settings
         self._stop = asyncio.Event()
-        self._nameserver = Daemon("nameserver", settings.nameserver_arguments(), settings.nameserver_http)
-        self._broker = Daemon("broker", settings.broker_arguments(), settings.http)
-        console = Daemon("trovemq_console.command", settings.console_arguments(), settings.console)
+        self._nameserver = Daemon(
+            "nameserver", "trovemq_nameserver", settings.nameserver_arguments(), settings.nameserver_http
+        )
+        self._broker = Daemon("broker", "trovemq_broker", settings.broker_arguments(), settings.http)
+        console = Daemon("console", "trovemq_console.command", settings.console_arguments(), settings.console)
         self._console = () if settings.once else (console,)
         self._daemons = (*self._console, self._broker, self._nameserver)  # in the order of their stop
 

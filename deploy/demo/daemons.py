@@ -44,8 +44,8 @@ class DemoError(Exception):
 class Daemon:
     """One child process: `python -m MODULE ARGUMENTS`."""
 
-    def __init__(self, module: str, arguments: Sequence[str], http: str) -> None:
-        self.module: Final = module
+    def __init__(self, name: str, module: str, arguments: Sequence[str], http: str) -> None:
+        self.name: Final = name
         self._command = [sys.executable, "-m", module, *arguments]
         self._ready_url = f"http://{http}/readyz"
         self._process: asyncio.subprocess.Process | None = None
@@ -65,7 +65,7 @@ class Daemon:
         while not await asyncio.to_thread(_answers, self._ready_url):
             if asyncio.get_running_loop().time() > deadline:
                 raise DemoError(
-                    f"the {self.module} is not ready after {READY_TIMEOUT_S:g} s ({self._ready_url})"
+                    f"the {self.name} is not ready after {READY_TIMEOUT_S:g} s ({self._ready_url})"
                 )
             await asyncio.sleep(READY_POLL_S)
 
@@ -96,10 +96,8 @@ class Daemon:
     def explain(self, code: int) -> str:
         """The meaning of an exit code, in words."""
         if code < 0:
-            return f"the {self.module} was ended by {signal.Signals(-code).name}"
-        return (
-            f"the {self.module} stopped with exit code {code} ({EXIT_CODES.get(code, 'see its log above')})"
-        )
+            return f"the {self.name} was ended by {signal.Signals(-code).name}"
+        return f"the {self.name} stopped with exit code {code} ({EXIT_CODES.get(code, 'see its log above')})"
 
 
 def end_with_parent(parent: int) -> Callable[[], None] | None:

@@ -1,7 +1,7 @@
 """The engine's settings for opening a store: sizes, limits and switches, as plain values.
 
-`broker.daemon.settings` makes it from files, environment and command line; tests make it directly. A comment
-names RocketMQ's setting of the same meaning.
+`trovemq_broker.daemon.settings` makes it from files, environment and command line; tests make it directly. A
+comment names RocketMQ's setting of the same meaning.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ CLOCK_FAULTS: Final = (
     ),
     Planted(
         "After store times had stepped back, a dead letter that was sent again once more came twice",
-        "broker/groups/dead_letters.py",
+        "broker/trovemq_broker/groups/dead_letters.py",
         "            if copy.physical_offset < message.physical_offset:",
         "            if copy.store_timestamp < message.store_timestamp:",
         (

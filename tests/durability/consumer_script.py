@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from broker.groups.delivery.request import Delivered, ReceiveRequest
 from tests.durability.engine_script import STEPS, WORKERS
 from tests.durability.tree_script import TreeScript, void
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.record_writer import NewRecord

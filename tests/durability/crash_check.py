@@ -9,12 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from broker.groups.delivery.request import ReceiveRequest
-from broker.query.get_message import get_message
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
-from broker.query.search_offset import search_offset
-from broker.state.consumer_state import ConsumerState
 from tests.durability.crash_promises import Promises
 from tests.durability.crash_script import (
     AUDIT,
@@ -30,6 +24,12 @@ from tests.durability.crash_script import (
 )
 from tests.durability.crash_seam import Logged, LogImage
 from tests.support.engine import flush, read_queue
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.query.get_message import get_message
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message

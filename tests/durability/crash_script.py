@@ -15,13 +15,13 @@ from typing import Final
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import ReceiveRequest
-from broker.state.consumer_state import ConsumerState
-from broker.transactions.records import OP_TOPIC
 from tests.durability.crash_promises import Delayed, Half, Plain, Promises
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.transactions.records import OP_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import decode_message

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from broker.admin.topic_changes import TopicChanges
-from broker.groups.delivery.request import ReceiveRequest
-from broker.maintenance.retention_task import RetentionTask
-from broker.state.consumer_state import ConsumerState
 from tests.durability.engine_threads import EngineThreads, Reply
 from tests.durability.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from tests.support.engine import append, record
+from trovemq_broker.admin.topic_changes import TopicChanges
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.maintenance.retention_task import RetentionTask
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import decode_message, pack_host

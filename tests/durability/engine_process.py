@@ -29,13 +29,13 @@ from typing import Final
 
 import msgspec
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import ReceiveRequest
-from broker.state.consumer_state import ConsumerState
 from tests.durability.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
 from tests.durability.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
 from tests.durability.oracle_check import StoreCheck
 from tests.support.engine import NOW_MS, SMALL
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore

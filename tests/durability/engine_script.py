@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.dead_letters import dead_letter_topic
-from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.dead_letters import dead_letter_topic
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset

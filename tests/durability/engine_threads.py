@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from broker.state.consumer_state import ConsumerState
 from tests.durability.oracle import Ledger
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_store.engine.message_store import FlushWork, MessageStore
 
 ASYNC_FLUSH_SHARE: Final = 0.05

@@ -19,13 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import ReceiveRequest
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_page
-from broker.state.consumer_state import ConsumerState
-from broker.timers import rocketmq_files
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, flush, record
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_page
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.timers import rocketmq_files
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.message_store import MessageStore

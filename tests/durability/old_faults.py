@@ -17,7 +17,7 @@ DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 FAULTS: Final = (
     Planted(
         "While no descriptor was free, delayed messages came twice, if a recall was read together with them",
-        "broker/timers/waiting_table.py",
+        "broker/trovemq_broker/timers/waiting_table.py",
         "                self.positions[source] = max(self.positions.get(source, 0), offset)\n",
         "",
         (
@@ -26,7 +26,7 @@ FAULTS: Final = (
     ),
     Planted(
         "On a full disk, a step of the clock made the broker flush and warn ten times a second",
-        "broker/maintenance/clock_task.py",
+        "broker/trovemq_broker/maintenance/clock_task.py",
         "                self._save_from_ms = boot_ms + SAVE_PAUSE_MS",
         "                self._save_from_ms = boot_ms",
         ("tests/world/test_clock_task.py::test_a_full_disk_made_the_broker_warn_ten_times_a_second",),
@@ -40,14 +40,14 @@ FAULTS: Final = (
     ),
     Planted(
         "Messages that a member returned late came twice in one batch, each time as another attempt",
-        "broker/groups/delivery/lease_writer.py",
+        "broker/trovemq_broker/groups/delivery/lease_writer.py",
         "        return bool(self._records) and self._first <= offset < self._end",
         "        return False",
         ("tests/unit/delivery/test_standard_groups.py::test_messages_returned_late_came_twice_in_one_batch",),
     ),
     Planted(
         "A topic was deleted and recreated: readers with offsets of their own began within the new one",
-        "broker/fetch/pull.py",
+        "broker/trovemq_broker/fetch/pull.py",
         "        if identity is not None and identity != self._store.topic_identity(topic):",
         "        if False:",
         (
@@ -145,7 +145,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A power cut lost dead letters whose originals counted as consumed",
-        "broker/fetch/offsets.py",
+        "broker/trovemq_broker/fetch/offsets.py",
         "            while offsets.dirty and offsets.log_needed > self._store.flushed_offset:",
         "            while False:",
         (
@@ -156,7 +156,7 @@ FAULTS: Final = (
     Planted(
         'With `start="latest"` or a time, messages of queues that the topic got while no worker ran were'
         " skipped, with a lag of 0",
-        "broker/fetch/offsets.py",
+        "broker/trovemq_broker/fetch/offsets.py",
         "        if whole and self._store.offsets.of(group, topic):",
         "        if False:",
         (
@@ -167,7 +167,7 @@ FAULTS: Final = (
     Planted(
         "A group that had offsets of a topic and no delivery yet skipped the messages of queues that it had"
         " no offset of",
-        "broker/groups/delivery/group_topics.py",
+        "broker/trovemq_broker/groups/delivery/group_topics.py",
         " and not offsets.of(pair.group, name)",
         "",
         (
@@ -177,7 +177,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A message with full properties never became a dead letter",
-        "broker/groups/delivery/dead_letters.py",
+        "broker/trovemq_broker/groups/delivery/dead_letters.py",
         "    copy = context.writer.informed(copy, {PROPERTY_DEAD_TOPIC: topic})\n"
         "    return context.writer.informed(copy, {PROPERTY_DEAD_ID: message.message_id})\n",
         "    copy = copy.with_properties({PROPERTY_DEAD_TOPIC: topic})\n"
@@ -186,28 +186,28 @@ FAULTS: Final = (
     ),
     Planted(
         "A message with full properties made every clean stop fail",
-        "broker/groups/delivery/retry_copies.py",
+        "broker/trovemq_broker/groups/delivery/retry_copies.py",
         "context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})",
         "copy.with_properties({FIRST_POP_TIME_PROPERTY: first_pop})",
         (f"{DELIVERY}test_a_message_with_full_properties_made_every_clean_stop_fail",),
     ),
     Planted(
         "An orderly group stood still after a dead letter was refused",
-        "broker/groups/delivery/orderly_receiver.py",
+        "broker/trovemq_broker/groups/delivery/orderly_receiver.py",
         "                    self._blocked.add(key)\n                    self._postponed = True",
         "                    self._blocked.add(key)",
         (f"{DELIVERY}test_an_orderly_group_stood_still_after_a_dead_letter_was_refused",),
     ),
     Planted(
         "A refused dead letter was tried again for each message of a receive, and held up what came back",
-        "broker/groups/delivery/lease_writer.py",
+        "broker/trovemq_broker/groups/delivery/lease_writer.py",
         "            self._batch.dead_letters_refused = True\n",
         "",
         (f"{DELIVERY}test_a_refused_dead_letter_held_up_every_other_message_that_came_back",),
     ),
     Planted(
         "Polls of an orderly group slept on when its full window moved",
-        "broker/groups/delivery/settlements.py",
+        "broker/trovemq_broker/groups/delivery/settlements.py",
         "            or (pair.keyed and moved and window_was_full)\n",
         "",
         (f"{DELIVERY}test_waiters_of_an_orderly_group_slept_on_when_its_full_window_moved",),
@@ -221,7 +221,7 @@ FAULTS: Final = (
     ),
     Planted(
         "With asynchronous flush every clean stop with messages in flight failed",
-        "broker/state/consumer_state.py",
+        "broker/trovemq_broker/state/consumer_state.py",
         "        self.on_append = _nothing  # these appends",
         "        # these appends",
         (
@@ -245,7 +245,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A delayed message that was due before 1970 was acknowledged and never delivered",
-        "broker/timers/timers.py",
+        "broker/trovemq_broker/timers/timers.py",
         "        if deliver_ms <= 0:",
         "        if False:",
         ("tests/durability/test_clocks.py::test_what_clocks_do[0]",),
@@ -306,7 +306,7 @@ FAULTS: Final = (
     ),
     Planted(
         "One delayed message on a bad sector, and all that were due with it were forgotten",
-        "broker/timers/due_deliveries.py",
+        "broker/trovemq_broker/timers/due_deliveries.py",
         "        record = store.read_given(physical_offset, size)",
         "        record = store.read(physical_offset, size)",
         (
@@ -315,7 +315,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A delivery that its client suspended twice kept every later event from the log",
-        "broker/groups/delivery/settlements.py",
+        "broker/trovemq_broker/groups/delivery/settlements.py",
         "            max(0, before.attempt - suspend),",
         "            before.attempt - suspend,",
         (
@@ -324,7 +324,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A classic retry that could not be read after a restart held up its group's offset for ever",
-        "broker/groups/delivery/queue_receiver.py",
+        "broker/trovemq_broker/groups/delivery/queue_receiver.py",
         "            if record is None:\n                return True\n            state.keys",
         "            if record is None:\n                return False\n            state.keys",
         (
@@ -333,7 +333,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A classic retry that names no topic was lost to RocketMQ by a clean stop",
-        "broker/groups/delivery/retry_copies.py",
+        "broker/trovemq_broker/groups/delivery/retry_copies.py",
         "    if not topic or not is_plausible_topic(name):",
         "    if False:",
         (
@@ -342,7 +342,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A number out of range in `consumerOrderInfo.json` kept the broker from starting",
-        "broker/groups/delivery/order_info.py",
+        "broker/trovemq_broker/groups/delivery/order_info.py",
         "            if info.is_plausible:",
         "            if True:",
         (
@@ -351,7 +351,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A damaged unit of a queue that points after the log made every receive of its group fail",
-        "broker/groups/delivery/records.py",
+        "broker/trovemq_broker/groups/delivery/records.py",
         " or not 0 <= begin <= len(data) - size",
         "",
         (
@@ -360,7 +360,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A delayed message of an old client, with full properties, was lost when its time came",
-        "broker/timers/copies.py",
+        "broker/trovemq_broker/timers/copies.py",
         "    if len(block) < PROPERTIES_SIZE_MAX:",
         "    if True:",
         (
@@ -387,7 +387,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A page of the queue of delayed messages that could not be read kept the broker from starting",
-        "broker/timers/waiting_table.py",
+        "broker/trovemq_broker/timers/waiting_table.py",
         "units = readable_units(queue, QueueOffset(offset), UNITS_STEP)",
         "units = queue.units(QueueOffset(offset), UNITS_STEP)",
         (
@@ -397,7 +397,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A topic was deleted and recreated just before a kill: a group never got its first messages",
-        "broker/groups/delivery/delivery.py",
+        "broker/trovemq_broker/groups/delivery/delivery.py",
         "        if forgotten:\n            self._flush_events(now_ms)\n",
         "",
         (
@@ -406,7 +406,7 @@ FAULTS: Final = (
     ),
     Planted(
         "After a kill a transaction acknowledged what waited for its priority, and it was delivered again",
-        "broker/groups/delivery/settlements.py",
+        "broker/trovemq_broker/groups/delivery/settlements.py",
         "                or was_skipped(self.context, state, offset)  # a crash has lost the lease\n",
         "",
         (
@@ -415,7 +415,7 @@ FAULTS: Final = (
     ),
     Planted(
         "The biography of a message failed in a topic by priority, after a start without trees",
-        "broker/groups/delivery/message_status.py",
+        "broker/trovemq_broker/groups/delivery/message_status.py",
         "order.next_from(other), until)",
         "order.cursors[other], until)",
         (
@@ -431,7 +431,7 @@ FAULTS: Final = (
     ),
     Planted(
         "One producer's illegal or repeated number failed the sends of others that arrived with it",
-        "broker/produce/coalesce.py",
+        "broker/trovemq_broker/produce/coalesce.py",
         " and error.spec in _OF_ONE_SEND:",
         " and False:",
         ("tests/unit/produce/test_coalesce.py::test_a_number_that_is_refused_fails_its_own_send_alone",),
@@ -462,7 +462,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A FIFO topic took native messages without a message group, which lost their order",
-        "broker/produce/append.py",
+        "broker/trovemq_broker/produce/append.py",
         "    check_kinds(config, batch)\n    if",
         "    if",
         (
@@ -472,7 +472,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A key with spaces, sent by RocketMQ's protocol, was not found, though the answer was complete",
-        "broker/query/key_query.py",
+        "broker/trovemq_broker/query/key_query.py",
         '        if self.type is KeyType.KEY and " " in self.key:',
         "        if False:",
         ("tests/unit/server/rocketmq/test_keys_with_spaces.py::test_a_key_with_spaces_was_not_found",),
@@ -512,7 +512,7 @@ FAULTS: Final = (
     Planted(
         "Of two messages that a client of RocketMQ's protocol sent to one queue one after the other, the"
         " second was stored first",
-        "broker/server/rocketmq/usual_sends.py",
+        "broker/trovemq_broker/server/rocketmq/usual_sends.py",
         "        if usual is None or topic in others:",
         "        if usual is None:",
         (
@@ -521,7 +521,7 @@ FAULTS: Final = (
     ),
     Planted(
         "An unexpected exception in one of the calls that one read had brought failed all of them",
-        "trovemq_daemon/handler_guard.py",
+        "daemon/trovemq_daemon/handler_guard.py",
         "        except Exception as error:  # begun by themselves, those at fault meet it, and no others",
         "        except ZeroDivisionError as error:",
         (
@@ -572,7 +572,7 @@ FAULTS: Final = (
     Planted(
         "A topic was deleted and recreated: the end of a stream of the old one could end leases of the new"
         " one, whose messages were delivered a second time",
-        "broker/groups/delivery/delivery.py",
+        "broker/trovemq_broker/groups/delivery/delivery.py",
         "                and lease.granted_until_ms == head.granted_until_ms",
         "                and True",
         (

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
-from broker.state.consumer_state import ConsumerState
 from tests.durability.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore

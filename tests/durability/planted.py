@@ -23,7 +23,15 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 VARIABLE: Final = "PLANTED_BUG"
-_SOURCE_ROOTS: Final = ("proto/", "store/", "pipeline/", "clients/python/")
+_SOURCE_ROOTS: Final = (
+    "proto/",
+    "store/",
+    "daemon/",
+    "nameserver/",
+    "broker/",
+    "pipeline/",
+    "clients/python/",
+)
 _OF_THIS_RUN: Final = ("TRIAL", "SOAK", "WHOLE")
 
 

@@ -26,11 +26,27 @@ import pytest
 
 from tests.durability.planted import VARIABLE
 
-LIBRARIES_OF: Final = ("broker.daemon.app", "nameserver.app", "trovemq", "trovemq.testing", "trovemq.cli.app")
+LIBRARIES_OF: Final = (
+    "trovemq_broker.daemon.app",
+    "trovemq_nameserver.app",
+    "trovemq",
+    "trovemq.testing",
+    "trovemq.cli.app",
+)
 """Importing these imports every library; they themselves are forgotten again."""
 LIBRARIES: Final = ("pytest_asyncio.plugin", "hypothesis.stateful", "unittest.mock", "asyncio")
 OWN: Final = frozenset(
-    {"broker", "nameserver", "trovemq", "trovemq_daemon", "trovemq_proto", "trovemq_store", "tests", "bench"}
+    {
+        *(
+            "trovemq",
+            "trovemq_broker",
+            "trovemq_daemon",
+            "trovemq_nameserver",
+            "trovemq_proto",
+            "trovemq_store",
+        ),
+        *("tests", "bench"),
+    }
 )
 GENERATED: Final = "_pb2"
 """Protobuf has one registry of messages in a process: these modules stay."""

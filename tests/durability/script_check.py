@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from broker.groups.delivery.dead_letters import dead_letter_topic
-from broker.groups.delivery.request import ReceiveRequest
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
-from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.durability.consumer_script import HOUR_MS, ConsumerScript
 from tests.durability.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, EngineScript, Ledger
 from tests.durability.tree_check import check_transactions_whole, check_unique
 from tests.support.engine import read_queue
+from trovemq_broker.groups.delivery.dead_letters import dead_letter_topic
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.transactions.records import GIVEN_UP_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message, decode_message

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
 from tests.support.engine import NOW_MS, SMALL, append, flush, record
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from broker.server.wire.statuses import Malformed
 from tests.support.fake_loop import run
 from tests.support.services_here import (
     BrokerServices,
@@ -20,6 +19,7 @@ from tests.support.services_here import (
     small_broker_settings,
 )
 from tests.support.trials import Trials
+from trovemq_broker.server.wire.statuses import Malformed
 from trovemq_daemon.request_bounds import PARTS_MAX, SIZE_ALWAYS_FINE, check_parts
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -14,16 +14,16 @@ from typing import Final
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.lag.backlog import backlog_steps
-from broker.groups.lag.filtered import GroupLags
-from broker.query.search_offset import search_offset
-from broker.state.consumer_state import ConsumerState
-from broker.timers import rocketmq_files
-from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, record
 from tests.support.trials import Trials
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.groups.lag.backlog import backlog_steps
+from trovemq_broker.groups.lag.filtered import GroupLags
+from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.timers import rocketmq_files
+from trovemq_broker.transactions.records import GIVEN_UP_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message

@@ -18,12 +18,12 @@ from typing import Final
 
 import pytest
 
-from broker.timers import rocketmq_files
 from tests.durability.consumer_script import ConsumerScript
 from tests.durability.engine_script import SETTINGS, Ledger, StoppedError
 from tests.durability.script_check import check_files
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, read_queue, record, send
 from tests.support.trials import SOAK, Trials
+from trovemq_broker.timers import rocketmq_files
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

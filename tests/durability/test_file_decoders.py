@@ -18,20 +18,20 @@ import msgspec
 import pytest
 from zlib_ng.zlib_ng import crc32
 
-from broker.filters.filter import FilterCache
-from broker.groups.delivery.order_info import ORDER_INFO_PATH, load_order_info
-from broker.groups.delivery.revive_log import ReviveLog
-from broker.query.cursor import Cursor
-from broker.query.key_query import KeyQuery
-from broker.state.consumer_state import SNAPSHOT_PATH, ConsumerSnapshot
-from broker.timers.recall_handle import decode_recall_handle, encode_recall_handle
-from broker.timers.rocketmq_files import DelayOffsets, load_check, load_units
-from broker.timers.wheel_records import read_record, read_waiting
 from tests.support.answers import Answers
 from tests.support.damage import TINY, Files, tiny_store
 from tests.support.engine import open_store, record, send
 from tests.support.trials import Trials
 from trovemq._verify.ledger import LedgerReader
+from trovemq_broker.filters.filter import FilterCache
+from trovemq_broker.groups.delivery.order_info import ORDER_INFO_PATH, load_order_info
+from trovemq_broker.groups.delivery.revive_log import ReviveLog
+from trovemq_broker.query.cursor import Cursor
+from trovemq_broker.query.key_query import KeyQuery
+from trovemq_broker.state.consumer_state import SNAPSHOT_PATH, ConsumerSnapshot
+from trovemq_broker.timers.recall_handle import decode_recall_handle, encode_recall_handle
+from trovemq_broker.timers.rocketmq_files import DelayOffsets, load_check, load_units
+from trovemq_broker.timers.wheel_records import read_record, read_waiting
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import check_record, decode_message, parse_properties, scan_run, validate_batch

@@ -19,7 +19,6 @@ from typing import Final
 
 import pytest
 
-from broker.state.consumer_state import ConsumerState
 from tests.support.answers import Answers, Known, Verdict
 from tests.support.damage import (
     TINY,
@@ -35,6 +34,7 @@ from tests.support.damage import (
 from tests.support.engine import NOW_MS
 from tests.support.retention import CONSUMERS
 from tests.support.trials import Trials
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import BODY_CRC_AT, PHYSICAL_OFFSET_AT, QUEUE_ID_AT

@@ -85,7 +85,7 @@ def limited() -> Iterator[None]:
     """So few topics that the limit is reached; and a small timer wheel: RocketMQ's has 38 MB."""
     with (
         patch("trovemq_store.topics.topics.TOPIC_COUNT_MAX", TOPIC_COUNT_MAX),
-        patch("broker.timers.rocketmq_files.WHEEL_SLOTS", 600),
+        patch("trovemq_broker.timers.rocketmq_files.WHEEL_SLOTS", 600),
     ):
         yield
 

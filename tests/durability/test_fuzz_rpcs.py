@@ -15,7 +15,6 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from nameserver.routes import RouteLimits
 from tests.durability.test_fuzz_rocketmq_rpcs import INPUTS, TRIALS, fuzz, limited
 from tests.support.fake_loop import run
 from tests.support.fuzzed_broker import NATIVE as PACKAGE
@@ -34,6 +33,7 @@ from tests.support.services_here import (
 )
 from tests.support.trials import Trials
 from trovemq_daemon import request_bounds
+from trovemq_nameserver.routes import RouteLimits
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_store.files.memory import MemoryFileSystem

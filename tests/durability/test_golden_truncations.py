@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import pytest
 
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
 from tests.support.damage import Files
 from tests.support.golden import GOLDEN_DIRECTORY, GOLDEN_NAMES, load_manifest, settings_of
 from tests.support.trials import Trials, strata
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.settings import StoreSettings

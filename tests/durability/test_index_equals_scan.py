@@ -15,10 +15,10 @@ from typing import Final
 
 import pytest
 
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_page, query_pages
 from tests.support.engine import NOW_MS, SMALL, append, flush, record
 from tests.support.trials import Trials
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_page, query_pages
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records.hashes import java_hash
 from trovemq_store.engine.message_store import MessageStore

@@ -18,10 +18,6 @@ from typing import Final
 
 import pytest
 
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
-from broker.state.consumer_state import ConsumerState
-from broker.timers import rocketmq_files
 from tests.durability.nomemory_child import (
     ALLOCATIONS,
     CONSUMERS,
@@ -37,6 +33,10 @@ from tests.durability.nomemory_child import (
 from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, flush, open_store, read_queue, send
 from tests.support.trials import Trials, strata
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.timers import rocketmq_files
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem

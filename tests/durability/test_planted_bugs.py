@@ -25,7 +25,7 @@ BUGS = (
     ),
     Planted(
         "acknowledged while the sync runs",
-        "broker/produce/group_commit.py",
+        "broker/trovemq_broker/produce/group_commit.py",
         "        self._thread.start(self._work.run, self._synced)\n",
         "        self._thread.start(self._work.run, lambda _failure: None)\n        self._synced(None)\n",
         ("tests/unit/produce/test_group_commit.py::test_appends_that_come_during_a_sync_share_the_next_one",),
@@ -81,7 +81,7 @@ BUGS = (
     ),
     Planted(
         "events after the snapshot are not replayed",
-        "broker/state/consumer_state.py",
+        "broker/trovemq_broker/state/consumer_state.py",
         "        self._replay(state.event_offset)",
         "        pass",
         (
@@ -97,14 +97,14 @@ BUGS = (
     ),
     Planted(
         "carrying forgets to write its events",
-        "broker/state/consumer_state.py",
+        "broker/trovemq_broker/state/consumer_state.py",
         "        self.events.flush(now_ms)\n        return count\n",
         "        return count\n",
         (f"{RETENTION}test_what_is_pending_is_delivered_once_after_its_segment_went[after-cut_off]",),
     ),
     Planted(
         "a timer comes early",
-        "broker/timers/calendar.py",
+        "broker/trovemq_broker/timers/calendar.py",
         'head["deliver_ms"], now_ms, "right")',
         'head["deliver_ms"], now_ms + 1, "right")',
         ("tests/unit/timers/test_calendar.py::test_it_gives_what_a_sorted_list_gives",),
@@ -126,7 +126,7 @@ BUGS = (
     ),
     Planted(
         "pending timers are not carried at expiry",
-        "broker/state/consumer_state.py",
+        "broker/trovemq_broker/state/consumer_state.py",
         "        count += self.timers.reappend_live_records_before(physical_offset, now_ms)\n",
         "",
         (f"{RETENTION}test_what_is_pending_is_delivered_once_after_its_segment_went[after-killed]",),
@@ -189,7 +189,7 @@ BUGS = (
     ),
     Planted(
         "an acknowledgement is stored before its transaction is on disk",
-        "broker/atomic/commits.py",
+        "broker/trovemq_broker/atomic/commits.py",
         "            self._store.offsets.needs_log(result.end)\n",
         "",
         (
@@ -199,7 +199,7 @@ BUGS = (
     ),
     Planted(
         "one acknowledgement of a transaction is not in its run",
-        "broker/atomic/commits.py",
+        "broker/trovemq_broker/atomic/commits.py",
         "(acknowledgement.event(now_ms) for acknowledgement in prepared)",
         "(acknowledgement.event(now_ms) for acknowledgement in prepared[1:] or prepared)",
         (MODEL_WALK,),
@@ -215,7 +215,7 @@ BUGS = (
     ),
     Planted(
         "a search forgets what the trees lack",
-        "broker/query/search/search.py",
+        "broker/trovemq_broker/query/search/search.py",
         "        return min(high, max(low, trees.search.position if trees is not None else LOG_ORIGIN))",
         "        return high if trees is not None else low",
         (
@@ -227,7 +227,7 @@ BUGS = (
     ),
     Planted(
         "the cursor of a priority passes a message",
-        "broker/groups/delivery/priority_receiver.py",
+        "broker/trovemq_broker/groups/delivery/priority_receiver.py",
         "        self._order.cursors[priority] = offset + 1\n",
         "        self._order.cursors[priority] = offset + 2\n",
         (
@@ -237,7 +237,7 @@ BUGS = (
     ),
     Planted(
         "until_acknowledged waits for one group only",
-        "broker/state/held_log.py",
+        "broker/trovemq_broker/state/held_log.py",
         '        offset, group = min(acknowledged, default=(0, ""))\n',
         '        offset, group = max(acknowledged, default=(0, ""))\n',
         (f"{ENGINE}test_held_log.py::test_every_group_counts_and_a_deleted_one_counts_no_more",),

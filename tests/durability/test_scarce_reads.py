@@ -16,15 +16,15 @@ from typing import Final
 
 import pytest
 
-from broker.fetch.pull import Puller, PullRequest, PullSettings
-from broker.groups.delivery.request import ReceiveRequest
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
-from broker.query.search.conditions import Has, SearchQuery
-from broker.query.search.search import search_page
 from tests.durability.scarcity import LASTS, Scarcity
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker, bodies
 from tests.support.trials import Trials, strata
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.query.search.conditions import Has, SearchQuery
+from trovemq_broker.query.search.search import search_page
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

@@ -7,12 +7,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from broker.atomic.commits import AtomicCommits
-from broker.atomic.ends import Committed
-from broker.groups.delivery.prepared import Acknowledgement
-from broker.groups.delivery.request import Delivered, ReceiveRequest
 from tests.durability.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run
 from tests.support.engine import record, validated
+from trovemq_broker.atomic.commits import AtomicCommits
+from trovemq_broker.atomic.ends import Committed
+from trovemq_broker.groups.delivery.prepared import Acknowledgement
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import decode_message

@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broker.daemon.app import BrokerApp
-from broker.daemon.settings import BrokerSettings
 from tests.support.broker_here import broker_here, small_settings
 from tests.support.broker_process import Stubs, refused
+from trovemq_broker.daemon.app import BrokerApp
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.lifecycle import ExitCode, Stop, exit_code_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import admin_pb2, message_pb2

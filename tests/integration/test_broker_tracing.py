@@ -20,13 +20,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import trovemq
-from broker.daemon.tracing import open_tracing
-from broker.server.monitoring import tracing
 from tests.support.engine import record as plain_record
 from tests.support.engine import with_crc_property
 from trovemq import ClientOptions
 from trovemq.otel import Tracing
 from trovemq.testing import BrokerProcess
+from trovemq_broker.daemon.tracing import open_tracing
+from trovemq_broker.server.monitoring import tracing
 from trovemq_daemon.errors import SettingsError
 from trovemq_proto.records import RecordBatch
 
@@ -121,7 +121,7 @@ def test_a_collector_that_is_not_there_delays_the_end_for_a_bounded_time(
 
 def test_nothing_of_opentelemetry_is_imported_where_no_spans_are_wanted() -> None:
     program = (
-        "import sys, broker.daemon.app as app; assert app.open_tracing('', 'a', '1') is None; "
+        "import sys, trovemq_broker.daemon.app as app; assert app.open_tracing('', 'a', '1') is None; "
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -130,6 +130,6 @@ def test_nothing_of_opentelemetry_is_imported_where_no_spans_are_wanted() -> Non
 
 def test_without_the_exporter_the_setting_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    monkeypatch.delitem(sys.modules, "broker.server.monitoring.tracing", raising=False)
+    monkeypatch.delitem(sys.modules, "trovemq_broker.server.monitoring.tracing", raising=False)
     with pytest.raises(SettingsError, match=r"pip install 'trovemq\[otlp\]'"):
         open_tracing("http://127.0.0.1:4318/v1/traces", "broker-a", "1")

@@ -288,7 +288,15 @@ async def read_everything(stubs: Stubs, topic: str) -> None:
 
 def test_a_broker_whose_own_name_was_unknown_ended(tmp_path: Path) -> None:
     """Exit code 2, after which systemd does not start it again. It waits until the name is known."""
-    command = [sys.executable, "-m", "broker", "--store", str(tmp_path / "store"), "--log-format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "trovemq_broker",
+        "--store",
+        str(tmp_path / "store"),
+        "--log-format",
+        "json",
+    ]
     addresses = [
         "--listen",
         "127.0.0.1:0",

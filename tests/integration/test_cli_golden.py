@@ -163,9 +163,9 @@ def test_topics(served: Served) -> None:
 
 
 def run_tool(verb: str, store: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """`python -m broker.tools VERB` on a stopped store; its files are the same before and after."""
+    """`trovemq store VERB` on a stopped store; its files are the same before and after."""
     before = digests(store)
-    command = [sys.executable, "-m", "broker.tools", verb, "--store", str(store), *arguments]
+    command = [sys.executable, "-m", "trovemq_broker.tools", verb, "--store", str(store), *arguments]
     ran = run(command)
     assert digests(store) == before, "a tool wrote to the store"
     return ran
@@ -212,7 +212,7 @@ def test_the_offline_tools_agree_with_the_running_broker(tmp_path: Path, kill: b
 def test_a_reader_that_stops_reading_is_not_a_fault_of_a_tool(tmp_path: Path) -> None:
     """`… export | head -1`"""
     store = unpack("rollover", tmp_path)
-    command = [sys.executable, "-m", "broker.tools", "export", "--store", str(store)]
+    command = [sys.executable, "-m", "trovemq_broker.tools", "export", "--store", str(store)]
     with popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -28,12 +28,12 @@ import pytest
 import yaml
 
 import trovemq
-from broker.__main__ import main as broker_main
-from nameserver.__main__ import main as nameserver_main
 from tests.integration.test_how_to import exit_code
 from tests.support.fork_server import popen
 from trovemq import ClientOptions
 from trovemq.cli import app as command_line
+from trovemq_broker.__main__ import main as broker_main
+from trovemq_nameserver.__main__ import main as nameserver_main
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = "/var/lib/trovemq"
@@ -61,7 +61,7 @@ def daemons(compose: dict[str, Any]) -> dict[str, Service]:
 def options(service: Service) -> dict[str, str]:
     """The command line as option -> value ("" for a switch); settings of --set under their names."""
     found: dict[str, str] = {}
-    for word in service["command"][3:]:
+    for word in service["command"][2:]:
         name, _, value = word.partition("=")
         if name == "--set":
             name, _, value = value.partition("=")
@@ -74,7 +74,7 @@ def long_lived(daemons: dict[str, Service]) -> dict[str, Service]:
 
 
 def brokers_of(daemons: dict[str, Service]) -> dict[str, Service]:
-    return {name: service for name, service in daemons.items() if service["command"][2] == "broker"}
+    return {name: service for name, service in daemons.items() if service["command"][1] == "server"}
 
 
 def port_of(address: str) -> str:
@@ -111,8 +111,8 @@ def test_the_schema_refuses_what_is_wrong(compose: dict[str, Any]) -> None:
 def test_has_a_nameserver_two_brokers_a_console_and_monitoring(
     daemons: dict[str, Service], compose: dict[str, Any]
 ) -> None:
-    modules = sorted(service["command"][2] for service in long_lived(daemons).values())
-    assert modules == ["broker", "broker", "nameserver", "trovemq_console.command"]
+    verbs = sorted(service["command"][1] for service in long_lived(daemons).values())
+    assert verbs == ["console", "nameserver", "server", "server"]
     assert set(compose["services"]) - set(daemons) == {"prometheus", "grafana"}
     assert daemons.keys() - long_lived(daemons).keys() == {"secrets"}
 
@@ -241,8 +241,8 @@ class Substitution:
         return text.replace(SETUP, str(ROOT / "deploy"))
 
     def command(self, name: str, words: list[str]) -> list[str]:
-        assert words[0] == "python"
-        return [sys.executable, *(self.apply(name, word) for word in words[1:])]
+        program = {"python": [], "trovemq": ["-m", "trovemq.cli"]}[words[0]]
+        return [sys.executable, *program, *(self.apply(name, word) for word in words[1:])]
 
     def environment(self, name: str, service: Service) -> dict[str, str]:
         own = {key: self.apply(name, value) for key, value in service["environment"].items()}
@@ -358,8 +358,8 @@ def test_every_service_listens_as_the_file_says(
 ) -> None:
     """The command line unchanged: the settings of the file are accepted as they stand."""
     words = daemons[name]["command"]
-    main = {"broker": broker_main, "nameserver": nameserver_main}[words[2]]
-    assert exit_code(main, [*words[2:], "--print-config"]) == 0
+    main = {"server": broker_main, "nameserver": nameserver_main}[words[1]]
+    assert exit_code(main, [*words[1:], "--print-config"]) == 0
     shown = capsys.readouterr().out
     for option in ("--listen", "--tls-listen", "--http"):
         assert f'"{options(daemons[name])[option]}"' in shown

@@ -220,7 +220,7 @@ def test_a_broker_that_dies_ends_the_demo(loaded_store: Path) -> None:
     demo = DemoProcess(loaded_store)
     with demo.running() as process:
         demo.until(process, "Serving")
-        os.kill(child_of(process.pid, "broker"), signal.SIGKILL)
+        os.kill(child_of(process.pid, "trovemq_broker"), signal.SIGKILL)
         output, _ = process.communicate(timeout=STEP_TIMEOUT_S)
     assert process.returncode == 1
     assert "broker was ended by SIGKILL" in output

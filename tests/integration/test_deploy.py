@@ -139,8 +139,8 @@ class Cluster:
         return {key: self.here(value) for key, value in given.items()}
 
     def command(self, words: list[str]) -> list[str]:
-        assert words[0] == "python"
-        return [sys.executable, *(self.here(word) for word in words[1:])]
+        assert words[0] == "trovemq"
+        return [sys.executable, "-m", "trovemq.cli", *(self.here(word) for word in words[1:])]
 
 
 @contextmanager

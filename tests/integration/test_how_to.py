@@ -3,9 +3,9 @@
 | block  | treatment                                                                                       |
 |--------|-------------------------------------------------------------------------------------------------|
 | python | runs as in `python -m asyncio`: `await` at the top; all blocks of a page share their names      |
-| sh     | each line runs in this process: `trovemq`, `python -m broker.tools`; a console is started and   |
-|        | gives its first page; promtool runs where it is to be had; of a daemon's own command,           |
-|        | its settings are read (`--print-config`); a broker with a TLS port runs to the end of the page  |
+| sh     | each line runs in this process: `trovemq`; a console is started and gives its first page;       |
+|        | promtool runs where it is to be had; of a daemon's own command, its settings are read           |
+|        | (`--print-config`); a broker with a TLS port runs to the end of the page                        |
 | toml   | is the file broker.toml of the lines below it                                                   |
 | text   | is the output of the block above, also with other spaces between words; `…` means anything      |
 
@@ -32,13 +32,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from broker.__main__ import main as broker_main
-from broker.tools.__main__ import main as tools_main
 from tests.support.event_loop import EventLoop
 from tests.support.golden import load_manifest, unpack
 from tests.support.prometheus_here import programs
 from trovemq.cli import app
 from trovemq.testing import BrokerProcess, free_port
+from trovemq_broker.__main__ import main as broker_main
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +107,7 @@ class Reader:
 
     def start_tls_broker(self, words: list[str]) -> None:
         store = self.directory / "tls-store"
-        arguments = [*words[3:], "--tls-listen", f"127.0.0.1:{self.tls_port}"]
+        arguments = [*words[2:], "--tls-listen", f"127.0.0.1:{self.tls_port}"]
         self.daemons.enter_context(BrokerProcess(store=store, arguments=arguments))
 
     async def python(self, text: str, line: int) -> None:
@@ -122,21 +121,18 @@ class Reader:
         words = [self.here(word.replace(BACKUPS, str(self.directory.parent / "backups"))) for word in words]
         if words[:2] == ["trovemq", "console"]:
             return console_answers(words[2:])
-        if words[0] == "promtool":
-            return promtool(words[1:])
-        if words[0] == "trovemq":
-            return command_line(["--server", self.broker.address, *words[1:]])
-        if words[0] == "export":
-            self.monkeypatch.setenv(*words[1].split("="))
-            return 0
-        assert words[:2] == ["python", "-m"]
-        if words[2] == "broker":
+        if words[:2] == ["trovemq", "server"]:
             settings = self.directory / "broker.toml"
             if settings.exists() and "tls_listen" in settings.read_text(encoding="utf-8"):
                 self.start_tls_broker(words)
-            return exit_code(broker_main, [*words[2:], "--print-config"])
-        assert words[2] == "broker.tools"
-        return exit_code(tools_main, words[2:])
+            return exit_code(broker_main, [*words[1:], "--print-config"])
+        if words[0] == "promtool":
+            return promtool(words[1:])
+        if words[0] == "export":
+            self.monkeypatch.setenv(*words[1].split("="))
+            return 0
+        assert words[0] == "trovemq"
+        return command_line(["--server", self.broker.address, *words[1:]])
 
 
 def promtool(arguments: list[str]) -> int:

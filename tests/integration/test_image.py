@@ -48,7 +48,7 @@ def test_the_command_of_the_image_explains_the_broker(image: Stage) -> None:
     assert image.user == "10001:10001"
     assert "The TroveMQ broker" in image.run(image.command)
     assert "trovemq 0" in image.run(["trovemq", "--version"])
-    image.run(["python", "-c", "import trovemq_console.app, nameserver.app, broker.tools"])
+    image.run(["python", "-c", "import trovemq_console.app, trovemq_nameserver.app, trovemq_broker.tools"])
 
 
 def test_the_user_of_the_image_may_write_its_own_directories_alone(image: Stage) -> None:

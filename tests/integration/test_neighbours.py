@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "integration" / "neighbour_program.py"
 PREVIOUS = "6d5aed0a516c9b355b70d65fe9bf6710e8ae3acb"
 """Its daemons speak by grpcio, its groups receive by RocketMQ's protocol alone."""
-FOLDERS = ("broker", "clients/python", "nameserver", "proto", "rpc", "store", "trovemq_daemon")
+FOLDERS = ("broker", "clients/python", "daemon", "nameserver", "proto", "rpc", "store", "trovemq_daemon")
+"""Of this version, and of those before."""
 PROGRAM_SECONDS_MAX = 90
 
 
@@ -35,10 +36,20 @@ class ForeignBroker(BrokerProcess):
 
     _popen = subprocess.Popen
 
+    def __init__(self, version: Path, store: Path) -> None:
+        super().__init__(store=store, environment=path_of(version))
+        if is_package(version / "broker"):
+            self.module = "broker"
+
 
 def path_of(version: Path) -> dict[str, str]:
-    folders = (version, *(version / name for name in ("clients/python", "proto", "rpc", "store")))
+    folders = (version, *(version / name for name in FOLDERS if not is_package(version / name)))
     return {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+
+
+def is_package(folder: Path) -> bool:
+    """Broker, nameserver and their common parts were packages of the root once."""
+    return (folder / "__init__.py").exists()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +57,8 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the previous version."""
     tagged = git("describe", "--tags", "--abbrev=0", "HEAD^")
     version = tagged.stdout.decode().strip() if tagged.returncode == 0 else PREVIOUS
-    archive = git("archive", version, *FOLDERS)
+    there = [name for name in FOLDERS if git("cat-file", "-e", f"{version}:{name}").returncode == 0]
+    archive = git("archive", version, *there)
     if archive.returncode != 0:
         pytest.skip(f"the history of this clone does not have {version}")
     folder = tmp_path_factory.mktemp("previous")
@@ -80,8 +92,7 @@ def test_neighbouring_versions_work_together(previous: Path, tmp_path: Path) -> 
     sent: list[str] = []
     steps = ((previous, ROOT, "new-sdk"), (ROOT, previous, "old-sdk"))
     for broker_version, sdk_version, name in steps:
-        environment = path_of(broker_version)
-        with ForeignBroker(store=tmp_path / "store", environment=environment) as broker:
+        with ForeignBroker(broker_version, tmp_path / "store") as broker:
             answer = run_program(sdk_version, broker.address, name)
             sent += answer["sent"]
             assert answer["taken"] == sorted(sent), name

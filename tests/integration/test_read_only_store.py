@@ -27,7 +27,7 @@ MOUNT = 'mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" && shift 2 && e
 SCRIPT = """
 import io, json, sys
 from contextlib import redirect_stdout
-from broker.tools.__main__ import app
+from trovemq_broker.tools.__main__ import app
 
 found = []
 for command in (
@@ -41,7 +41,7 @@ for command in (
             found.append((end.code, out.getvalue()))
 print(json.dumps(found))
 """
-BROKER = ("broker", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+BROKER = ("trovemq_broker", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -47,12 +47,12 @@ async def test_the_pytest_fixture(trovemq_broker: BrokerProcess) -> None:
         assert (await client.send("first", b"x")).durability == "disk"
 
 
-async def test_a_folder_named_broker_beside_the_tests_is_not_started(
+async def test_a_folder_named_as_ours_beside_the_tests_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broker").mkdir()
-    (tmp_path / "broker" / "__main__.py").write_text("raise SystemExit('not ours')")
-    (tmp_path / "broker" / "__init__.py").touch()
+    (tmp_path / "trovemq_broker").mkdir()
+    (tmp_path / "trovemq_broker" / "__main__.py").write_text("raise SystemExit('not ours')")
+    (tmp_path / "trovemq_broker" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path)
     with BrokerProcess() as started:
         assert started.ready()

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 import trovemq
-from broker.tools.__main__ import app as tools
 from tests.support.command_line import run_here
 from trovemq.testing import BrokerProcess
+from trovemq_broker.tools.__main__ import app as tools
 from trovemq_proto.errors import TroveError
 
 pytestmark = [pytest.mark.slow]

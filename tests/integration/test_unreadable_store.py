@@ -93,7 +93,7 @@ async def test_a_part_of_the_store_that_its_user_may_not_read(tmp_path: Path) ->
     for name, mode in (*PLACES, *(MORE_PLACES if SOAK else ())):
         with mode_of(store / name, mode):
             done = run(sys.executable, "-m", *BROKER, "--store", str(store))
-            read = run(sys.executable, "-m", "broker.tools", "verify", "--store", str(store))
+            read = run(sys.executable, "-m", "trovemq_broker.tools", "verify", "--store", str(store))
         assert done.returncode == ExitCode.STORE_FAILED, (name, done.stderr)
         assert "Traceback" not in done.stderr + read.stderr, (name, done.stderr, read.stderr)
         (line,) = [line for line in done.stderr.splitlines() if " error " in line]

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -32,11 +33,14 @@ PROJECTS = {
     "trovemq-proto": "proto",
     "trovemq-store": "store",
     "trovemq-rpc": "rpc",
-    "trovemq-broker": ".",
+    "trovemq-daemon": "daemon",
+    "trovemq-nameserver": "nameserver",
+    "trovemq-broker": "broker",
     "trovemq": "clients/python",
     "trovemq-console": "console",
 }
-DAEMONS = ("trovemq-proto", "trovemq-store", "trovemq-rpc", "trovemq-broker", "trovemq")
+NAMESERVER = ("trovemq-proto", "trovemq-rpc", "trovemq-daemon", "trovemq-nameserver", "trovemq")
+DAEMONS = (*NAMESERVER, "trovemq-store", "trovemq-broker")
 
 CLIENT_BYTES_MAX = 16_000_000
 """pygments (of rich) is 5 MB of it, PyYAML 3, protobuf 2. It may only shrink."""
@@ -94,6 +98,12 @@ except trovemq.TroveError as error:
     assert "pip install 'trovemq[grpcio]'" in str(error), error
 """
 
+OWN_TEST = """
+def test_a_message_is_sent(trovemq_client):
+    trovemq_client.admin.create_topic("orders", queue_count=1)
+    assert trovemq_client.send("orders", b"one").queue_offset == 0
+"""
+
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -146,11 +156,24 @@ def environment(directory: Path, wheels: list[Path], extra: str = "") -> Path:
     return directory / "bin"
 
 
-def run(command: list[str | Path], timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+def run(
+    command: list[str | Path], timeout_s: float = 60, *, place: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout_s, env=plain, cwd="/", check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=plain_environment(place),
+        cwd=place or "/",
+        check=False,
     )
+
+
+def plain_environment(place: Path | None) -> dict[str, str]:
+    """Variables for the commands. place: a directory whose modules come before those that are installed."""
+    plain = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    return plain if place is None else {**plain, "PYTHONPATH": str(place)}
 
 
 def top_level_names(packages: Path) -> set[str]:
@@ -180,11 +203,14 @@ def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_p
     explained = run([commands / "trovemq", "--json", "errors", "TOPIC_NOT_FOUND"])
     assert "TOPIC_NOT_FOUND" in explained.stdout
     assert installed_bytes(packages) < CLIENT_BYTES_MAX
-    imported = run([commands / "python", "-c", "import trovemq, sys; print('broker' in sys.modules)"])
+    imported = run([commands / "python", "-c", "import trovemq, sys; print('trovemq_broker' in sys.modules)"])
     assert (imported.stdout, imported.stderr) == ("False\n", "")
     refused = run([commands / "trovemq", "server", "--store", "nowhere"])
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "trovemq server needs the daemons: pip install 'trovemq[server]'\n"
+    refused = run([commands / "trovemq", "store", "verify", "--store", "nowhere"])
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "trovemq store verify needs the broker's tools: pip install 'trovemq[server]'\n"
     with BrokerProcess() as broker:
         worked = run([commands / "python", "-c", CLIENT_WORK, broker.address])
         assert (worked.returncode, worked.stderr) == (0, "")
@@ -222,42 +248,90 @@ def test_the_console_is_installed_with_its_pages(wheels: dict[str, Path], tmp_pa
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def started(command: Sequence[str | Path], event: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
-    """The process, and the line of its log that says it serves."""
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd="/")
+@contextmanager
+def serving(command: list[str | Path], event: str, place: Path | None = None) -> Iterator[str]:
+    """The daemon's address, once its log has the event; it stops cleanly at the end."""
+    environment = plain_environment(place)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=place or "/", env=environment)
+    try:
+        yield listening(process, event)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=240)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def listening(process: subprocess.Popen[str], event: str) -> str:
+    """The address in the line of the log that has the event."""
     assert process.stderr is not None
+    before = []
     for line in process.stderr:
-        said = json.loads(line)
-        if said["event"] == event:
-            return process, said
-    raise AssertionError(f"{command} ended with {process.wait(10)}")
+        if f'"{event}"' in line:
+            return str(json.loads(line)["listen"])
+        before.append(line)
+    raise AssertionError(f"ended with {process.wait(10)}: {''.join(before)}")
+
+
+def use_the_daemons(commands: Path, store: Path, place: Path | None = None) -> None:
+    """Starts a nameserver and a broker by `trovemq`, sends a message, gets it, and verifies the store
+    after."""
+    trovemq = commands / "trovemq"
+    options = ["--listen", "127.0.0.1:0", "--http", "off", "--log-format", "json"]
+    for verb in ("server", "nameserver"):
+        assert f"Usage: trovemq {verb}" in run([trovemq, verb, "--help"], place=place).stdout
+        assert run([trovemq, verb, "--no-such-option"], place=place).returncode == 2
+    with serving([trovemq, "nameserver", *options], "nameserver.started", place) as nameserver:
+        command: list[str | Path] = [
+            trovemq,
+            "server",
+            "--store",
+            store,
+            "--nameserver",
+            nameserver,
+            *options,
+        ]
+        with serving(command, "broker.started", place) as broker:
+            at = ["--server", broker]
+            assert run([trovemq, "topic", "create", "orders", *at], place=place).returncode == 0
+            sent = run([trovemq, "send", "orders", "hello", "--key", "k1", "--json", *at], place=place)
+            name = json.loads(sent.stdout)["offsetMsgId"]
+            found = run([trovemq, "get", name, "--json", *at], place=place)
+            assert json.loads(found.stdout)["keys"] == "k1"
+    verified = run([trovemq, "store", "verify", "--json", "--store", store], place=place)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert json.loads(verified.stdout)["findings"] == 0
 
 
 def test_the_daemons_are_started_by_the_command_line(wheels: dict[str, Path], tmp_path: Path) -> None:
     commands = environment(tmp_path / "server", [wheels[name] for name in DAEMONS], "server")
-    trovemq = commands / "trovemq"
+    (packages,) = (tmp_path / "server").glob("lib/python*/site-packages")
+    ours = {
+        "trovemq",
+        *(f"trovemq_{name}" for name in ("broker", "daemon", "nameserver", "proto", "rpc", "store")),
+    }
+    assert top_level_names(packages) == ours
+    use_the_daemons(commands, tmp_path / "store")
+    for script in ("broker", "nameserver"):
+        assert "Usage: trovemq " in run([commands / f"trovemq-{script}", "--help"]).stdout
+
+
+def test_a_nameserver_needs_no_broker(wheels: dict[str, Path], tmp_path: Path) -> None:
+    commands = environment(tmp_path / "nameserver", [wheels[name] for name in NAMESERVER])
     options = ["--listen", "127.0.0.1:0", "--http", "off", "--log-format", "json"]
-    usage = run([trovemq, "server", "--help"]).stdout
-    assert "Usage: trovemq server" in usage
-    assert run([trovemq, "server", "--no-such-option"]).returncode == 2
-    nameserver, said = started([str(trovemq), "nameserver", *options], "nameserver.started")
-    try:
-        place = ["--store", str(tmp_path / "store"), "--nameserver", said["listen"]]
-        command = [str(trovemq), "server", *place, *options]
-        broker, said = started(command, "broker.started")
-        try:
-            at = ["--server", said["listen"]]
-            assert run([trovemq, "topic", "create", "orders", *at]).returncode == 0
-            sent = run([trovemq, "send", "orders", "hello", "--key", "k1", "--json", *at])
-            found = run([trovemq, "get", json.loads(sent.stdout)["offsetMsgId"], "--json", *at])
-            assert json.loads(found.stdout)["keys"] == "k1"
-        finally:
-            broker.send_signal(signal.SIGTERM)
-            broker.communicate(timeout=240)
-        assert broker.returncode == 0
-    finally:
-        nameserver.send_signal(signal.SIGTERM)
-        nameserver.communicate(timeout=240)
-    assert nameserver.returncode == 0
-    verified = run([commands / "python", "-m", "broker.tools", "verify", "--store", tmp_path / "store"])
-    assert verified.returncode == 0, verified.stdout
+    with serving([commands / "trovemq", "nameserver", *options], "nameserver.started") as address:
+        assert run([commands / "trovemq", "cluster", "--server", address]).returncode == 0
+
+
+def test_a_users_own_broker_py_kept_the_server_from_starting(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """Programs that use taskiq often have one. The fixture's broker did not start either."""
+    commands = environment(tmp_path / "server", [wheels[name] for name in DAEMONS], "testing")
+    own = tmp_path / "own"
+    own.mkdir()
+    for name in ("broker", "nameserver"):
+        (own / f"{name}.py").write_text("raise SystemExit('not yours')\n")
+    (own / "test_own.py").write_text(OWN_TEST)
+    use_the_daemons(commands, tmp_path / "store", own)
+    tested = run([commands / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider"], 240, place=own)
+    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr

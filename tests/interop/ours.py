@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from broker.consumer_settings import ConsumerSettings
 from tests.support.engine import read_queue
+from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem

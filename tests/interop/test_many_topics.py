@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.state.consumer_state import ConsumerState
 from tests.interop.ours import (
     BROKER_CONFIG,
     CONSUMERS,
@@ -18,6 +17,7 @@ from tests.interop.ours import (
 )
 from tests.interop.probe import run_probe
 from tests.support.engine import append, record
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import QueueId
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.topics import NewTopic

@@ -13,10 +13,6 @@ from typing import Any, Final
 
 import pytest
 
-from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.state.consumer_state import ConsumerState
-from broker.timers.timers import WHEEL_TOPIC
-from broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from tests.interop.ours import (
     BROKER_CONFIG,
     CONSUMERS,
@@ -31,6 +27,10 @@ from tests.interop.ours import (
 from tests.interop.probe import Seen, run_probe
 from tests.support.engine import append, record
 from tests.support.golden import load_manifest, settings_of, unpack
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.timers.timers import WHEEL_TOPIC
+from trovemq_broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore

@@ -10,10 +10,10 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
-from broker.query.get_message import get_message, get_message_at
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS
+from trovemq_broker.query.get_message import get_message, get_message_at
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_page
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_message, encode_offset_msg_id

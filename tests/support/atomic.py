@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.atomic.commits import AtomicCommits
-from broker.atomic.ends import Committed
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import TAKE_ALL
-from broker.groups.delivery.prepared import Acknowledgement
-from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, read_queue, record, send, with_crc_property
+from trovemq_broker.atomic.commits import AtomicCommits
+from trovemq_broker.atomic.ends import Committed
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import TAKE_ALL
+from trovemq_broker.groups.delivery.prepared import Acknowledgement
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
 from trovemq_proto.records import Message, RecordBatch, validate_batch
 from trovemq_store.engine.message_store import MessageStore

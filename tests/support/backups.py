@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.tools.__main__ import _check_restored
 from tests.support.engine import NOW_MS, open_store, read_queue, send
+from trovemq_broker.tools.__main__ import _check_restored
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_store.backup.capture import capture_log, queue_steps

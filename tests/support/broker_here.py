@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from broker.daemon.app import BrokerApp
-from broker.daemon.settings import BrokerSettings
 from tests.support.broker_process import Stubs
+from trovemq_broker.daemon.app import BrokerApp
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.lifecycle import Stop
 from trovemq_proto.v1 import admin_pb2
 

@@ -51,7 +51,7 @@ class BrokerProcess:
         options = [f"--set={setting}" for setting in (*sizes, *settings)]
         self.process = popen(
             [
-                *(sys.executable, "-m", "broker", "--store", str(store), "--log-format", "json"),
+                *(sys.executable, "-m", "trovemq_broker", "--store", str(store), "--log-format", "json"),
                 *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
                 *options,
                 *arguments,

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from broker.server.native.consume_stream import ConsumeParts, ConsumerService
 from tests.support.fake_loop import turns
 from tests.support.rocketmq_parts import Parts
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.server.native.consume_stream import ConsumeParts, ConsumerService
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch

@@ -184,7 +184,7 @@ def _span(finding: Finding) -> int:
 
 
 def repaired(contents: FileContents, settings: StoreSettings) -> tuple[dict[str, bytes], Repaired]:
-    """The files after `python -m broker.tools repair`."""
+    """The files after `trovemq store repair`."""
     files = Files.of(contents)
     view = StoreView(cast("ReadOnlyFileSystem", files), settings)
     done = repair_files(view, files)

@@ -1,16 +1,17 @@
-"""A delivery engine over a store in memory, with a clock of its own: for tests of broker/groups/delivery."""
+"""A delivery engine over a store in memory, with a clock of its own: for tests of
+broker/trovemq_broker/groups/delivery."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import TAKE_ALL, Filter
-from broker.groups.delivery.delivery import Delivery
-from broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest
-from broker.groups.delivery.snapshots import DeliveryState
 from tests.support.engine import NOW_MS, SMALL, flush, send
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import TAKE_ALL, Filter
+from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest
+from trovemq_broker.groups.delivery.snapshots import DeliveryState
 from trovemq_proto.positions import ANY_QUEUE, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore

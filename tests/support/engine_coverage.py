@@ -26,7 +26,9 @@ def main() -> int:
     missing: list[tuple[int, str, list[list[int]]]] = []
     for path, file in files.items():
         summary = file["summary"]
-        package = packages[str(Path(path).parent if Path(path).parent.name != "broker" else Path(path))]
+        package = packages[
+            str(Path(path).parent if Path(path).parent.name != "trovemq_broker" else Path(path))
+        ]
         package[0] += summary["covered_branches"]
         package[1] += summary["num_branches"]
         missing.append((len(file["missing_branches"]), path, file["missing_branches"]))

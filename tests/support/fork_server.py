@@ -4,7 +4,8 @@ A new interpreter takes 0.6 s of processor time to import the broker, a fork non
 a started one: a child of the test's process, with its own arguments, environment, working directory and
 standard streams, reached by signals and ended by its exit code.
 
-    with popen([sys.executable, "-m", "broker", "--store", directory], stderr=subprocess.PIPE) as broker:
+    with popen([sys.executable, "-m", "trovemq_broker", "--store", directory], stderr=subprocess.PIPE) as
+    broker:
         ...
 
 | step | who does it                                                                                         |
@@ -49,15 +50,15 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 DAEMON: Final = ("trovemq_daemon.cli", "uvicorn.protocols.http.h11_impl", "uvloop")
 PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
-    "broker": ("broker.daemon.app", "broker.daemon.rocketmq_keys", *DAEMON),
-    "nameserver": ("nameserver.app", *DAEMON),
+    "trovemq_broker": ("trovemq_broker.daemon.app", "trovemq_broker.daemon.rocketmq_keys", *DAEMON),
+    "trovemq_nameserver": ("trovemq_nameserver.app", *DAEMON),
     "trovemq.cli": ("trovemq.cli.app", "trovemq.client"),
-    "broker.tools": (
+    "trovemq_broker.tools": (
         "trovemq_store.backup.restore",
         "trovemq_store.engine.message_store",
         "trovemq_store.check.repair",
         "trovemq_store.check.stopped_trees",
-        "broker.tools.tree_dump",
+        "trovemq_broker.tools.tree_dump",
         "trovemq_store.check.verify",
     ),
     "tests.pipeline.archive_kill": (

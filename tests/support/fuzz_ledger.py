@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from broker.server.wire.frames import AppendFrame
 from tests.support.services_here import Outcome
+from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch

@@ -19,14 +19,14 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from broker.admin.drain import DrainState
-from broker.daemon.services import open_consumer_state
-from broker.daemon.settings import BrokerSettings
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
 from tests.support.fuzzing import MessageMaker, Values, request_bytes
 from tests.support.rocketmq_parts import message, receive_request
 from tests.support.rocketmq_service import consumer_settings
 from tests.support.services_here import ADVERTISED, BrokerServices, CallContext, Outcome, clock_ms
+from trovemq_broker.admin.drain import DrainState
+from trovemq_broker.daemon.services import open_consumer_state
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_proto import errors
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2

@@ -13,17 +13,17 @@ from typing import Final
 import pytest
 from hypothesis.stateful import invariant
 
-from broker.atomic.commits import AtomicCommits
-from broker.atomic.ends import StoredMessage
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.priority_order import PriorityQueues
-from broker.groups.delivery.records import RecordReader
-from broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
-from broker.query.search.search import search_page
-from broker.state.consumer_state import ConsumerState
 from tests.support.searching import answered
 from tests.support.store_answers import QUEUES, TOPICS, Sent
 from tests.support.store_machine import StoreMachine
+from trovemq_broker.atomic.commits import AtomicCommits
+from trovemq_broker.atomic.ends import StoredMessage
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.priority_order import PriorityQueues
+from trovemq_broker.groups.delivery.records import RecordReader
+from trovemq_broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
+from trovemq_broker.query.search.search import search_page
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.priorities import PRIORITY_COUNT

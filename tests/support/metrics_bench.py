@@ -7,11 +7,11 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.daemon.services import StoreServices
-from broker.daemon.settings import BrokerSettings
-from broker.server.monitoring.metrics import BrokerCollector
-from broker.server.monitoring.traffic import Traffic
 from tests.support.engine import NOW_MS, SMALL, open_store
+from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.server.monitoring.metrics import BrokerCollector
+from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.exposition import text_of
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_store.files.memory import MemoryFileSystem

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from broker.admin.topic_changes import TopicChanges
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.maintenance.retention_task import RetentionTask
-from broker.security.audit_trail import AuditTrail
-from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, SMALL, flush, send
+from trovemq_broker.admin.topic_changes import TopicChanges
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_broker.maintenance.retention_task import RetentionTask
+from trovemq_broker.security.audit_trail import AuditTrail
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message, decode_message

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.rocketmq.service import RocketmqService
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.reply_budget import ReplyBudget

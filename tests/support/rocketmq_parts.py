@@ -8,33 +8,33 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from broker.consumer_settings import ConsumerSettings
-from broker.fetch.long_poll import LongPolls
-from broker.fetch.offsets import OffsetKeeper
-from broker.fetch.pull import Puller as QueuePuller
-from broker.fetch.pull import PullSettings
-from broker.groups.delivery.delivery import Delivery
-from broker.groups.members.new_messages import NewMessages
-from broker.groups.members.receive_waits import ReceiveWaits
-from broker.produce.append import Appender, AppendSettings, batch_size_limit
-from broker.produce.coalesce import Coalescer
-from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
-from broker.produce.outgoing import OutgoingEncoder
-from broker.query.search_offset import search_offset
-from broker.server.core.acknowledger import Acknowledger
-from broker.server.core.clients import ClientRegistry
-from broker.server.core.commands import ClientCommands
-from broker.server.core.group_order import GroupOrder
-from broker.server.core.parts import RocketmqParts
-from broker.server.core.receiver import Receiver
-from broker.server.monitoring.traffic import Traffic
-from broker.server.rocketmq.puller import Puller
-from broker.server.rocketmq.sender import Sender
-from broker.server.rocketmq.transaction_ends import Ender
-from broker.timers.timers import Timers
-from broker.transactions.transactions import Transactions
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.fetch.long_poll import LongPolls
+from trovemq_broker.fetch.offsets import OffsetKeeper
+from trovemq_broker.fetch.pull import Puller as QueuePuller
+from trovemq_broker.fetch.pull import PullSettings
+from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.groups.members.new_messages import NewMessages
+from trovemq_broker.groups.members.receive_waits import ReceiveWaits
+from trovemq_broker.produce.append import Appender, AppendSettings, batch_size_limit
+from trovemq_broker.produce.coalesce import Coalescer
+from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit, Grown
+from trovemq_broker.produce.outgoing import OutgoingEncoder
+from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.server.core.acknowledger import Acknowledger
+from trovemq_broker.server.core.clients import ClientRegistry
+from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.core.group_order import GroupOrder
+from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.receiver import Receiver
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.rocketmq.puller import Puller
+from trovemq_broker.server.rocketmq.sender import Sender
+from trovemq_broker.server.rocketmq.transaction_ends import Ender
+from trovemq_broker.timers.timers import Timers
+from trovemq_broker.transactions.transactions import Transactions
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.turns import Turns
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
@@ -47,7 +47,7 @@ from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 if TYPE_CHECKING:
-    from broker.server.monitoring.tracing import BrokerTracing
+    from trovemq_broker.server.monitoring.tracing import BrokerTracing
 
 BROKER = "broker-a"
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=1 << 19)

@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from broker.fetch.offsets import OffsetKeeper
-from broker.server.core.commands import ClientCommands
-from broker.server.rocketmq.service import RocketmqService
 from tests.support.engine import flush
 from tests.support.rocketmq_parts import Parts
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.fetch.offsets import OffsetKeeper
+from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 

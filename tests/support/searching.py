@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.query.search.conditions import Condition, Has, SearchQuery
-from broker.query.search.search import SearchPage, search_page
+from trovemq_broker.query.search.conditions import Condition, Has, SearchQuery
+from trovemq_broker.query.search.search import SearchPage, search_page
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message

@@ -24,22 +24,22 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.daemon.broker_services import BrokerServices as AllServices
-from broker.daemon.security import BrokerSecurity
-from broker.daemon.services import open_consumer_state
-from broker.daemon.settings import BrokerSettings
-from broker.produce.sync_thread import Done, SyncThread
-from broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
-from broker.security.table import SecurityTable
-from broker.server.monitoring.traffic import Traffic
-from nameserver.routes import RouteLimits
-from nameserver.service import RegistrationService, Registry, RouteService
 from tests.support.engine import NOW_MS
+from trovemq_broker.daemon.broker_services import BrokerServices as AllServices
+from trovemq_broker.daemon.security import BrokerSecurity
+from trovemq_broker.daemon.services import open_consumer_state
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.produce.sync_thread import Done, SyncThread
+from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
+from trovemq_broker.security.table import SecurityTable
+from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.sessions import Sessions
+from trovemq_nameserver.routes import RouteLimits
+from trovemq_nameserver.service import RegistrationService, Registry, RouteService
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
@@ -411,11 +411,13 @@ class NameserverServices(Calls):
 def in_process() -> Iterator[None]:
     """Clock, threads and loggers of the daemons' modules, for services that live in the test's process."""
     with ExitStack() as stack:
-        for module in ("broker.daemon.services", "broker.daemon.broker_services"):
+        for module in ("trovemq_broker.daemon.services", "trovemq_broker.daemon.broker_services"):
             stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
-        stack.enter_context(patch("broker.produce.group_commit.SyncThread", InlineSync))
-        stack.enter_context(patch("broker.server.core.pace.time", SimpleNamespace(monotonic=_loop_time)))
-        stack.enter_context(patch("broker.daemon.broker_services.set_log_level", lambda _level: None))
+        stack.enter_context(patch("trovemq_broker.produce.group_commit.SyncThread", InlineSync))
+        stack.enter_context(
+            patch("trovemq_broker.server.core.pace.time", SimpleNamespace(monotonic=_loop_time))
+        )
+        stack.enter_context(patch("trovemq_broker.daemon.broker_services.set_log_level", lambda _level: None))
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         yield
 
@@ -429,9 +431,9 @@ def faults_seen(calls: Calls) -> Iterator[None]:
     """Unexpected errors of these calls are kept with their tracebacks, instead of logged."""
     modules = (
         "trovemq_daemon.handler_guard",
-        "broker.server.wire.statuses",
-        "broker.server.native.store_service",
-        "nameserver.service",
+        "trovemq_broker.server.wire.statuses",
+        "trovemq_broker.server.native.store_service",
+        "trovemq_nameserver.service",
     )
     with ExitStack() as stack:
         for module in modules:

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from broker.groups.delivery.message_status import MessagePhase
-from broker.groups.delivery.prepared import Acknowledgement
-from broker.groups.delivery.request import ReceiveRequest
 from tests.support.engine import record, validated
 from tests.support.indexed_answers import IndexedAnswers, QueuePlace, Transaction, place_of
 from tests.support.store_answers import QUEUES, TAGS, TOPICS, Sent
 from tests.support.store_machine import encoded
+from trovemq_broker.groups.delivery.message_status import MessagePhase
+from trovemq_broker.groups.delivery.prepared import Acknowledgement
+from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId

@@ -35,7 +35,12 @@ from trovemq_store.files.memory import MemoryFileSystem
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs/internals/walks.md"
 BEGIN, END = "<!-- walks: begin -->", "<!-- walks: end -->"
-PACKAGES: Final = ("broker/", "store/trovemq_store/", "proto/trovemq_proto/", "trovemq_daemon/")
+PACKAGES: Final = (
+    "broker/trovemq_broker/",
+    "store/trovemq_store/",
+    "proto/trovemq_proto/",
+    "daemon/trovemq_daemon/",
+)
 V2: Final = "trovemq.rocketmq.v2.MessagingService."
 ROUND_MESSAGES, ROUNDS = 32, 3
 METADATA: Final = (("x-mq-client-id", "client"), ("x-mq-language", "PYTHON"))
@@ -65,7 +70,9 @@ class Walk:
         children: dict[str, dict[str, Any]] = {}
         stack: list[tuple[str, dict[str, Any]]] = [("", children)]
         for name in self.path:
-            package = re.sub(r"trovemq_(store|proto)/", "", f"{Path(name).parent.as_posix()}/").rstrip("/")
+            package = re.sub(
+                r"trovemq_(store|proto|broker|daemon)/", "", f"{Path(name).parent.as_posix()}/"
+            ).rstrip("/")
             depth = next((i for i, (above, _) in enumerate(stack) if above == package), None)
             if depth is not None:
                 del stack[depth + 1 :]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import trovemq
-from nameserver.app import NameserverApp
-from nameserver.settings import NameserverSettings
 from tests.support.broker_here import BrokerHere, broker_here
+from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.settings import NameserverSettings
 
 HEARTBEAT_MS = 100
 ROUTE_WAIT_S = 60.0

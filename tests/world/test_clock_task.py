@@ -6,9 +6,9 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from broker.maintenance.clock_task import ClockTask
-from broker.maintenance.projection_flushes import ProjectionFlushes
 from tests.world.stepping_clock import World
+from trovemq_broker.maintenance.clock_task import ClockTask
+from trovemq_broker.maintenance.projection_flushes import ProjectionFlushes
 
 
 def test_a_clock_that_had_been_ahead_left_no_line_in_the_log() -> None:

@@ -94,7 +94,7 @@ def use_as_rocketmq(address: str) -> None:
 async def test_a_broker_imported_a_codec_when_a_message_needed_it(tmp_path: Path) -> None:
     flag = tmp_path / "refuse"
     store = ("--store", str(tmp_path / "store"))
-    with refusing(flag, "broker", "broker.started", *store) as (address, http):
+    with refusing(flag, "trovemq_broker", "broker.started", *store) as (address, http):
         await use_natively(address)
         use_as_rocketmq(address)
         read_pages(http)
@@ -104,7 +104,7 @@ async def test_a_broker_imported_a_codec_when_a_message_needed_it(tmp_path: Path
 @pytest.mark.asyncio
 async def test_a_nameserver_imports_nothing_while_it_serves(tmp_path: Path) -> None:
     flag = tmp_path / "refuse"
-    with refusing(flag, "nameserver", "nameserver.started") as (address, http):
+    with refusing(flag, "trovemq_nameserver", "nameserver.started") as (address, http):
         async with trovemq.connect(address) as client:
             with suppress(TroveError):
                 await client.admin.list_topics()

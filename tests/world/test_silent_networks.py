@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import trovemq
-from broker.cluster.registration import Registrations, RegistrationSettings, registration_channels
 from tests.support.trials import SOAK
 from tests.unit.nameserver.test_registration import local_broker
 from tests.unit.sdk.test_pull import FakeQueue
 from tests.world.memory_server import ADDRESS, MemoryServer, run
 from trovemq import Client, ClientOptions, TroveError
+from trovemq_broker.cluster.registration import Registrations, RegistrationSettings, registration_channels
 from trovemq_daemon.addresses import Address
 from trovemq_proto.channels import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from trovemq_proto.v1 import query_pb2

@@ -1,6 +1,6 @@
 """Real daemons for tests, and a pytest fixture that starts a broker in a temporary directory.
 
-`BrokerProcess` and `NameserverProcess` start `python -m broker` and `python -m nameserver` on free
+`BrokerProcess` and `NameserverProcess` start a broker and a nameserver, as `trovemq server` does, on free
 loopback ports and stop them by their own process id. They are synchronous and need neither pytest
 nor an event loop:
 
@@ -124,7 +124,7 @@ class DaemonProcess:
         self.http_port = http_port or self._keep_port()
         self.ready_timeout = ready_timeout
         self.process: subprocess.Popen[bytes] | None = None
-        self._directory = tempfile.TemporaryDirectory(prefix=f"trovemq-{module}-")
+        self._directory = tempfile.TemporaryDirectory(prefix=f"{module}-")
         self.log_path = Path(self._directory.name) / "log"
 
     def _keep_port(self) -> int:
@@ -156,7 +156,7 @@ class DaemonProcess:
     def command(self) -> list[str]:
         """The whole command line."""
         addresses = ["--listen", self.address, "--http", self.http_address]
-        # -P: a folder `broker` in the directory of the tests must not be imported.
+        # -P: nothing in the directory of the tests is imported.
         return [sys.executable, "-P", "-m", self.module, *addresses, *self.arguments]
 
     def log(self) -> str:
@@ -268,7 +268,7 @@ class DaemonProcess:
 
 
 class NameserverProcess(DaemonProcess):
-    """`python -m nameserver`; arguments as DaemonProcess; settings are passed as `--set NAME=VALUE`."""
+    """A nameserver as a child process. Arguments as DaemonProcess; settings as `--set NAME=VALUE`."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class NameserverProcess(DaemonProcess):
         **settings: object,
     ) -> None:
         super().__init__(
-            "nameserver",
+            "trovemq_nameserver",
             arguments=[*_set_arguments(settings), *arguments],
             environment=environment,
             port=port,
@@ -291,7 +291,7 @@ class NameserverProcess(DaemonProcess):
 
 
 class BrokerProcess(DaemonProcess):
-    """`python -m broker` with small files, in a temporary directory unless `store` is given.
+    """A broker with small files as a child process, in a temporary directory unless `store` is given.
 
     Args:
         name: The broker's name.
@@ -325,7 +325,11 @@ class BrokerProcess(DaemonProcess):
         **settings: object,
     ) -> None:
         super().__init__(
-            "broker", environment=environment, port=port, http_port=http_port, ready_timeout=ready_timeout
+            "trovemq_broker",
+            environment=environment,
+            port=port,
+            http_port=http_port,
+            ready_timeout=ready_timeout,
         )
         self.name = name
         self.nameservers = tuple(server for server in nameservers if not isinstance(server, str))

@@ -73,7 +73,7 @@ UNSUPPORTED_DIRECTORIES: Final = ("batchconsumequeue", "dledger-commitlog", "tie
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The findings of an opening; for the log line, `broker.tools verify` and tests."""
+    """The findings of an opening; for the log line, `trovemq store verify` and tests."""
 
     clean: bool
     scan_begin: PhysicalOffset

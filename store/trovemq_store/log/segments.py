@@ -163,7 +163,7 @@ class Segments:
             raise TroveError(
                 errors.STORE_SETTINGS_MISMATCH,
                 f"segments are missing between {file_name(self._segments[-1].start)} and {name}: "
-                "put them back, or make the store again from a backup (python -m broker.tools restore)",
+                "put them back, or make the store again from a backup (trovemq store restore)",
             )
         self._append(Segment(start, self._opened(path)))
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.atomic.ends import ENDS_TOPIC, TransactionEnds
-from broker.atomic.limits import AtomicLimits
-from broker.atomic.open_transactions import OpenTransactions
-from broker.groups.delivery.prepared import Acknowledgement
 from tests.support.atomic import GROUP, SEGMENT, AtomicStore, batch_of, body_of
 from tests.support.engine import flush, read_queue, send, sent_record, validated
+from trovemq_broker.atomic.ends import ENDS_TOPIC, TransactionEnds
+from trovemq_broker.atomic.limits import AtomicLimits
+from trovemq_broker.atomic.open_transactions import OpenTransactions
+from trovemq_broker.groups.delivery.prepared import Acknowledgement
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId

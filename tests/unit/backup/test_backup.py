@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.security import changes
-from broker.security.sealing import SealingKey
-from broker.security.table import SecurityTable
-from broker.tools.__main__ import _check_restored
 from tests.support.backups import back_up, fill, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
+from trovemq_broker.security import changes
+from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.table import SecurityTable
+from trovemq_broker.tools.__main__ import _check_restored
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.tools.__main__ import _check_restored
 from tests.support.backups import back_up, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS
+from trovemq_broker.tools.__main__ import _check_restored
 from trovemq_proto.errors import TroveError
 from trovemq_store.backup import capture as capture_module
 from trovemq_store.backup import copying

@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security.rules import make_rule
 from tests.support.fake_users import FakeUsers
 from tests.unit.cli.conftest import FakeClient
 from trovemq.cli.apply_users_file import action_names, parse_user
+from trovemq_broker.security.rules import make_rule
 from trovemq_daemon.users import check_access_key
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -20,6 +20,7 @@ from trovemq import BrokerInfo
 from trovemq.cli import app
 from trovemq.cli.app import command_tree
 from trovemq.cli.lazy import UnloadedVerb, load
+from trovemq.cli.store_tools import TOOLS
 from trovemq.client import connect
 from trovemq.models.cluster import BrokerRoute, ClusterState
 from trovemq_proto import errors
@@ -29,6 +30,7 @@ from trovemq_proto.errors import TroveError
 LOCAL = {"errors", "server", "nameserver", "console", "biography"}
 LOCAL |= {"verify check"}  # reads its ledger first: test_verify.py
 LOCAL |= {"doctor"}  # reports failures as findings: test_doctor.py
+LOCAL |= {f"store {name}" for name in TOOLS}  # of a stopped store: test_store_tools.py
 LOCAL_GROUPS = ("context ", "cert ")
 REQUIRED = {"queue": "0", "timestamp": "0", "client_id": "c", "group": "g", "topic": "orders"}
 REQUIRED |= {"rate": "1", "seconds": "0.01", "offset": "0", "number": "1"}

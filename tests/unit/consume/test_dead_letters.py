@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.groups.dead_letters import DeadLetters
 from tests.support.engine import NOW_MS, open_store, own_properties, read_queue, send
+from trovemq_broker.groups.dead_letters import DeadLetters
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.delivery.request import Delivered
-from broker.groups.lag.backlog import GroupBacklog, backlog_steps
 from tests.support.delivery import LEASE_MS, Engine
+from trovemq_broker.groups.delivery.request import Delivered
+from trovemq_broker.groups.lag.backlog import GroupBacklog, backlog_steps
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.steps import finished
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

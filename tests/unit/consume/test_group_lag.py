@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.groups.delivery.request import QueueProgress
-from broker.groups.lag import filtered
-from broker.groups.lag.filtered import GroupLags, Position, QueueLag, Work, queue_lag
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
+from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from trovemq_broker.groups.delivery.request import QueueProgress
+from trovemq_broker.groups.lag import filtered
+from trovemq_broker.groups.lag.filtered import GroupLags, Position, QueueLag, Work, queue_lag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.groups.lag.filtered import GroupLags
-from broker.groups.lag.stored import lag_steps
-from broker.state.consumer_state import ConsumerState
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_rocketmq_import_of_wheel import store_of_rocketmq
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_broker.groups.lag.filtered import GroupLags
+from trovemq_broker.groups.lag.stored import lag_steps
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.fetch.long_poll import LongPolls, Waiter
+from trovemq_broker.fetch.long_poll import LongPolls, Waiter
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 

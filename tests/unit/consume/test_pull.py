@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
 from tests.support.engine import NOW_MS, append, open_store, record, send
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message
@@ -119,7 +119,7 @@ def test_a_few_messages_are_read_as_many_are(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Puller, "_last", lambda *_: None)
         assert reader.pull(request) == short
-        patch.setattr("broker.fetch.pull.FEW_MAX", 0)
+        patch.setattr("trovemq_broker.fetch.pull.FEW_MAX", 0)
         assert reader.pull(request) == short
 
 

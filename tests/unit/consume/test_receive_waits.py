@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.groups.members.receive_waits import ReceiveWaits
 from tests.support.fake_loop import run, turns
+from trovemq_broker.groups.members.receive_waits import ReceiveWaits
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.fetch.offsets import OffsetKeeper, ResetTarget
-from broker.fetch.pull import Puller, PullRequest, PullSettings
-from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, flush, open_store, send
+from trovemq_broker.fetch.offsets import OffsetKeeper, ResetTarget
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
+from trovemq_broker.query.search_offset import search_offset
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_message

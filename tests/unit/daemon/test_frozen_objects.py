@@ -7,8 +7,8 @@ import gc
 
 import pytest
 
-from broker.maintenance import background
 from tests.support.fake_loop import run
+from trovemq_broker.maintenance import background
 
 
 def counts_when_frozen(counts: list[int], monkeypatch: pytest.MonkeyPatch) -> list[int]:

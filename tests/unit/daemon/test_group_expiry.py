@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.daemon.settings import BrokerSettings
-from broker.maintenance import group_expiry
-from broker.maintenance.group_expiry import EXPIRY_MIN_MS, GroupExpiry
 from tests.support.delivery import Engine
 from tests.support.engine import NOW_MS, open_store, send
 from tests.support.fake_loop import run
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.maintenance import group_expiry
+from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS, GroupExpiry
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem

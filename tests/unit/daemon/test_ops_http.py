@@ -13,12 +13,12 @@ import httpx
 import pytest
 from prometheus_client import Counter
 
-from nameserver.settings import NameserverSettings
 from tests.support.certificates import Certificates
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError, SettingsError
 from trovemq_daemon.metrics import new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.bounded_http import PLAIN_HTTP_ANSWER
 
 pytestmark = pytest.mark.asyncio

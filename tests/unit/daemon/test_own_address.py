@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broker.daemon import own_address as module
-from broker.daemon.own_address import LOG_INTERVAL_S, RETRY_MAX_S, own_address
 from tests.support.fake_loop import run
+from trovemq_broker.daemon import own_address as module
+from trovemq_broker.daemon.own_address import LOG_INTERVAL_S, RETRY_MAX_S, own_address
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.lifecycle import Stop

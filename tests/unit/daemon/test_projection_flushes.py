@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from broker.maintenance import projection_flushes
-from broker.maintenance.projection_flushes import ProjectionFlushes
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
 from tests.support.fake_loop import run
+from trovemq_broker.maintenance import projection_flushes
+from trovemq_broker.maintenance.projection_flushes import ProjectionFlushes
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.daemon.readiness_reasons import add_store_reasons
+from trovemq_broker.daemon.readiness_reasons import add_store_reasons
 from trovemq_daemon.ops_http import Readiness
 from trovemq_store.files.files import StorageError
 

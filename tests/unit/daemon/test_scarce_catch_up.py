@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
-from broker.maintenance import background
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, send
+from trovemq_broker.maintenance import background
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import READS
 from trovemq_store.files.memory import MemoryFileSystem

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from broker.daemon.settings import BrokerSettings
-from broker.server.monitoring.traffic import Traffic
 from tests.support.logs import logged
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.slow_requests import REFUSAL, SlowRequests, add_wait, begin_waits

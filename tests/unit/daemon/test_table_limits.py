@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from broker.maintenance import limits
-from broker.maintenance.limits import LOOK_INTERVAL_S, watch_limits
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
+from trovemq_broker.maintenance import limits
+from trovemq_broker.maintenance.limits import LOOK_INTERVAL_S, watch_limits
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem

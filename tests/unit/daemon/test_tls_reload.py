@@ -16,16 +16,16 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from broker.daemon.settings import BrokerSettings
-from nameserver.app import NameserverApp
-from nameserver.settings import NameserverSettings
 from tests.support.certificates import LONG_AGO, NOW, Certificates
 from tests.support.logs import logged
 from trovemq._net.certificates import revoke
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.file_watch import FileWatch
 from trovemq_daemon.tls import TlsIdentity, identity_for
+from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.channels import GrpcTransport
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import parse_filter
-from broker.groups.delivery.delivery import Delivery
-from broker.state.rocketmq_import import import_from_rocketmq
-from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.unit.delivery.test_rocketmq_import import revive_record
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.state.rocketmq_import import import_from_rocketmq
+from trovemq_broker.timers.wheel_records import WHEEL_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.record_writer import NewRecord

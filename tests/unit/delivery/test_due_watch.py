@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.groups.delivery.due_watch import NOW, DueWatch
+from trovemq_broker.groups.delivery.due_watch import NOW, DueWatch
 
 
 def test_an_earlier_time_is_noticed_once() -> None:

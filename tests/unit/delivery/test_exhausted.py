@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.delivery.due_watch import NOW
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import append, record
 from tests.unit.delivery.test_delivery_troubles import full_disk
+from trovemq_broker.groups.delivery.due_watch import NOW
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from broker.groups.delivery.reappends import CARRIED_TOPIC
-from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import flush
+from trovemq_broker.groups.delivery.reappends import CARRIED_TOPIC
+from trovemq_broker.timers.wheel_records import WHEEL_TOPIC
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset

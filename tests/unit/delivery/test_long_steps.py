@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import parse_filter
-from broker.groups.delivery import group_topic
-from broker.groups.delivery.delivery import RENEWED_STEP
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import append, record
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.groups.delivery import group_topic
+from trovemq_broker.groups.delivery.delivery import RENEWED_STEP
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 COUNT = 3_000

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.delivery.leases import Lease, LeaseHeap
 from tests.support.delivery import LEASE_MS, Engine, bodies
+from trovemq_broker.groups.delivery.leases import Lease, LeaseHeap
 from trovemq_proto.positions import EpochMs
 
 

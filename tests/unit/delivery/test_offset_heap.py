@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.delivery import offset_heap
-from broker.groups.delivery.offset_heap import OffsetHeap
+from trovemq_broker.groups.delivery import offset_heap
+from trovemq_broker.groups.delivery.offset_heap import OffsetHeap
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=120), st.integers(0, 9))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_broker.filters.filter import parse_filter
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery import group_topic, open_messages, packed_leases, priority_receiver
-from broker.groups.delivery.by_priority import ByPriority
-from broker.groups.delivery.group_topic import GroupTopic
-from broker.groups.delivery.leases import Lease
-from broker.groups.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
-from broker.groups.delivery.queue_state import QueueState
-from broker.groups.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS, Engine, bodies
 from tests.support.engine import NOW_MS, send
 from tests.support.trials import SOAK
 from tests.unit.delivery.test_delivery_model import DeliveryMachine
 from tests.unit.delivery.test_priority_model import PriorityMachine
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery import group_topic, open_messages, packed_leases, priority_receiver
+from trovemq_broker.groups.delivery.by_priority import ByPriority
+from trovemq_broker.groups.delivery.group_topic import GroupTopic
+from trovemq_broker.groups.delivery.leases import Lease
+from trovemq_broker.groups.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
+from trovemq_broker.groups.delivery.queue_state import QueueState
+from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.events.receipt_handle import SourceKind

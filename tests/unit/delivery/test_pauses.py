@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.delivery.lease_time import GRACE_MAX_MS, PAUSE_MIN_MS, LeaseTime
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import NOW_MS
+from trovemq_broker.groups.delivery.lease_time import GRACE_MAX_MS, PAUSE_MIN_MS, LeaseTime
 from trovemq_proto.errors import TroveError
 
 PAUSE_MS = 12_000

@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery import priority_order
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery import priority_order
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

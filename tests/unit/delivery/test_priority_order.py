@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import parse_filter
-from broker.groups.delivery import priority_order
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, attempts, bodies
 from tests.support.engine import flush, send
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.groups.delivery import priority_order
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import decode_message

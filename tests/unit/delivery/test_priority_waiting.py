@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery import priority_waiting
-from broker.groups.delivery.priority_waiting import waiting_steps
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery import priority_waiting
+from trovemq_broker.groups.delivery.priority_waiting import waiting_steps
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.steps import finished
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.filters.filter import parse_filter
-from broker.groups.delivery import delivery as delivery_module
-from broker.groups.delivery import group_topic as pair_module
-from broker.groups.delivery.due_watch import NOW
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.groups.delivery import delivery as delivery_module
+from trovemq_broker.groups.delivery import group_topic as pair_module
+from trovemq_broker.groups.delivery.due_watch import NOW
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset

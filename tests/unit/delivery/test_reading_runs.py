@@ -11,11 +11,16 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from broker.groups.delivery import queue_receiver
-from broker.groups.delivery.records import FEW, AdjacentRecords, _records_one_by_one, _records_together
-from broker.groups.delivery.request import RECEIVE_BYTES_MAX, DeliveredRun
 from tests.support.delivery import LEASE_MS, Engine
 from tests.support.engine import SMALL
+from trovemq_broker.groups.delivery import queue_receiver
+from trovemq_broker.groups.delivery.records import (
+    FEW,
+    AdjacentRecords,
+    _records_one_by_one,
+    _records_together,
+)
+from trovemq_broker.groups.delivery.request import RECEIVE_BYTES_MAX, DeliveredRun
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record
 from trovemq_store.files.faulty import FaultyFileSystem

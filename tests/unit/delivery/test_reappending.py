@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.delivery.reappends import CARRIED_TOPIC
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import flush
 from tests.unit.delivery.test_delivery_troubles import full_disk
+from trovemq_broker.groups.delivery.reappends import CARRIED_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.engine.record_writer import NewRecord

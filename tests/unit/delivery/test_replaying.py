@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import parse_filter
-from broker.groups.delivery.delivery import DeliveryState
-from broker.state.consumer_state import ConsumerState
-from broker.timers.wheel_records import WHEEL_TOPIC
-from broker.transactions.records import HALF_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.groups.delivery.delivery import DeliveryState
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.timers.wheel_records import WHEEL_TOPIC
+from trovemq_broker.transactions.records import HALF_TOPIC
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.delivery import Delivery
-from broker.groups.delivery.request import ReceiveRequest
-from broker.state.rocketmq_import import import_from_rocketmq
-from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.golden import load_manifest, settings_of, unpack
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.state.rocketmq_import import import_from_rocketmq
+from trovemq_broker.timers.wheel_records import WHEEL_TOPIC
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from broker.state.rocketmq_import import import_from_rocketmq
-from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from tests.support.delivery import Engine, attempts, bodies
 from tests.unit.delivery.test_rocketmq_import import REVIVE_TOPIC, revive_record
+from trovemq_broker.state.rocketmq_import import import_from_rocketmq
+from trovemq_broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

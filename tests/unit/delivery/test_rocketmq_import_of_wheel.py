@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.state.consumer_state import ConsumerState
-from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.unit.timers.rocketmq import RocketMqTimers
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.delivery.sequence_set import SequenceSet
+from trovemq_broker.groups.delivery.sequence_set import SequenceSet
 
 OFFSETS = st.integers(0, 60)
 STEPS = st.lists(

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import parse_filter
-from broker.groups.delivery.delivery import RECEIVE_READS_MAX
-from broker.groups.delivery.settlements import RefusedOffset
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.groups.delivery.delivery import RECEIVE_READS_MAX
+from trovemq_broker.groups.delivery.settlements import RefusedOffset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

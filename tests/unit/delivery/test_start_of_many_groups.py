@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.delivery.group_topic import GroupTopic
-from broker.groups.delivery.group_topics import GroupTopicTable
 from tests.support.delivery import Engine
+from trovemq_broker.groups.delivery.group_topic import GroupTopic
+from trovemq_broker.groups.delivery.group_topics import GroupTopicTable
 from trovemq_proto.positions import QueueId
 
 QUEUES = 8

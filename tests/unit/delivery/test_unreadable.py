@@ -6,12 +6,12 @@ import errno
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import parse_filter
-from broker.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.timers.wheel_records import WHEEL_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.request import ReceiveRequest
-from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue, send
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 

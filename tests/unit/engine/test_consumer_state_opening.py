@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.groups.delivery.delivery import Delivered, ReceiveRequest
-from broker.state.consumer_state import SNAPSHOT_PATH, ConsumerState
 from tests.support.engine import NOW_MS, open_store, send
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.delivery import Delivered, ReceiveRequest
+from trovemq_broker.state.consumer_state import SNAPSHOT_PATH, ConsumerState
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.fetch.pull import Puller, PullRequest, PullSettings
-from broker.query.get_message import get_message_at
-from broker.query.search_offset import search_offset
 from tests.support.engine import (
     NOW_MS,
     SMALL,
@@ -23,6 +20,9 @@ from tests.support.engine import (
     scan_bodies,
     send,
 )
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
+from trovemq_broker.query.get_message import get_message_at
+from trovemq_broker.query.search_offset import search_offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset

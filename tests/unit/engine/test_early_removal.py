@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from broker.query.get_message import get_message
-from broker.query.lacking import lacking_note
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, Broker
+from trovemq_broker.query.get_message import get_message
+from trovemq_broker.query.lacking import lacking_note
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -113,7 +113,7 @@ def test_forced_cleaning_is_reported_loudly_and_filling_without_it_too(
         def warning(self, event: str, **_fields: object) -> None:
             reported.append(event)
 
-    monkeypatch.setattr("broker.maintenance.retention_task.get_logger", Log)
+    monkeypatch.setattr("trovemq_broker.maintenance.retention_task.get_logger", Log)
     _forced()
     assert reported == ["retention.removed_early"]
     reported.clear()

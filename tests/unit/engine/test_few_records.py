@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.server.monitoring import traffic as traffic_module
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record
+from trovemq_broker.server.monitoring import traffic as traffic_module
 from trovemq_daemon.metrics import Buckets
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.state.held_log import held_log, is_own_topic
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, WORKERS, Broker
+from trovemq_broker.state.held_log import held_log, is_own_topic
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.files.memory import MemoryFileSystem
@@ -236,7 +236,7 @@ def test_a_full_disk_takes_what_is_not_acknowledged_and_counts_it() -> None:
         info = warning
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("broker.maintenance.retention_task.get_logger", Recorder)
+        patch.setattr("trovemq_broker.maintenance.retention_task.get_logger", Recorder)
         assert broker.clean(DiskUse(PRESSED.total, PRESSED.free)) == 2
     assert broker.task.counters.dropped_unacknowledged == 3
     reported = [fields for event, fields in logged if event == "retention.dropped_unacknowledged"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.daemon.recovery_log import LINES_MAX, log_recovery
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
+from trovemq_broker.daemon.recovery_log import LINES_MAX, log_recovery
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.check import RecordState

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from broker.query.key_query import KeyQuery
-from broker.query.query_by_key import query_page
 from tests.support.engine import (
     NOW_MS,
     SMALL,
@@ -21,6 +19,8 @@ from tests.support.engine import (
     send,
 )
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
+from trovemq_broker.query.key_query import KeyQuery
+from trovemq_broker.query.query_by_key import query_page
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset

@@ -13,11 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.fetch.pull import Puller, PullRequest, PullSettings
-from broker.query.get_message import get_message, get_message_at
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
-from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, scan_bodies
 from tests.support.retention import (
     AT_ONCE,
@@ -30,6 +25,11 @@ from tests.support.retention import (
     bodies,
 )
 from tests.support.trials import SOAK
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
+from trovemq_broker.query.get_message import get_message, get_message_at
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.query.search_offset import search_offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
@@ -468,8 +468,8 @@ def test_a_full_disk_takes_even_what_is_pending_and_says_what(lines_max: int) ->
     broker.files.capacity = 0
     logged: list[dict[str, object]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("broker.maintenance.retention_task.get_logger", lambda: Recorder(logged))
-        patch.setattr("broker.maintenance.retention_task.DROPPED_LINES_MAX", lines_max)
+        patch.setattr("trovemq_broker.maintenance.retention_task.get_logger", lambda: Recorder(logged))
+        patch.setattr("trovemq_broker.maintenance.retention_task.DROPPED_LINES_MAX", lines_max)
         while broker.store.end_offset % 32_768 < 27_000:  # no space is left in the last segment
             broker.send("y" * 2_000, "filler")
         assert broker.clean(PRESSED) >= 1

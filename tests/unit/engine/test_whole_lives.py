@@ -15,19 +15,19 @@ from typing import Final
 
 import pytest
 
-from broker.filters.filter import parse_filter
-from broker.groups.delivery.reappends import CARRIED_TOPIC
-from broker.groups.delivery.request import ReceiveRequest
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_page
-from broker.query.search.conditions import SearchQuery
-from broker.query.search.search import search_page
-from broker.server.wire.rocketmq_messages import message_of
-from broker.track.diagnosis import Members
-from broker.track.message_tracker import Limits, MessageTracker
-from broker.transactions.records import HALF_TOPIC
 from tests.support.engine import validated, with_crc_property
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.groups.delivery.reappends import CARRIED_TOPIC
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_page
+from trovemq_broker.query.search.conditions import SearchQuery
+from trovemq_broker.query.search.search import search_page
+from trovemq_broker.server.wire.rocketmq_messages import message_of
+from trovemq_broker.track.diagnosis import Members
+from trovemq_broker.track.message_tracker import Limits, MessageTracker
+from trovemq_broker.transactions.records import HALF_TOPIC
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.filters.filter import EXPRESSION_LENGTH_MAX, TAKE_ALL, FilterCache, parse_filter
+from trovemq_broker.filters.filter import EXPRESSION_LENGTH_MAX, TAKE_ALL, FilterCache, parse_filter
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import java_hash
 

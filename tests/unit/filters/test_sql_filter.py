@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.filters.conditions import number_in
-from broker.filters.filter import EXPRESSION_LENGTH_MAX, Filter, parse_filter
-from broker.filters.sql import IN_TEXTS_MAX, NESTING_MAX
+from trovemq_broker.filters.conditions import number_in
+from trovemq_broker.filters.filter import EXPRESSION_LENGTH_MAX, Filter, parse_filter
+from trovemq_broker.filters.sql import IN_TEXTS_MAX, NESTING_MAX
 from trovemq_proto.errors import TroveError
 
 ORDER = {"region": "eu", "price": "12", "ratio": "0.5", "paid": "true", "note": "it's late", "TAGS": "new"}

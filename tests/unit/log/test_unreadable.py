@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.fetch.pull import Puller, PullRequest, PullSettings
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_page
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.check.layouts import index_paths, read_index

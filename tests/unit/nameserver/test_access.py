@@ -14,16 +14,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import trovemq
-from broker.cluster.registration import Registrations, RegistrationState, registration_channels
-from nameserver.app import NameserverApp
-from nameserver.settings import NameserverSettings
 from tests.support.stubs import REGISTRATION, ROUTES, stub_of
 from tests.unit.nameserver.test_registration import FAST, local_broker, until
 from tests.unit.nameserver.test_services import heartbeat, names
 from trovemq._wire.failures import error_from_grpc
+from trovemq_broker.cluster.registration import Registrations, RegistrationState, registration_channels
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.private_files import read_credentials
+from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import GrpcTransport
 from trovemq_proto.errors import TroveError

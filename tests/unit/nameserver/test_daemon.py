@@ -1,4 +1,4 @@
-"""`python -m nameserver` as a user meets it."""
+"""`trovemq nameserver` as a user meets it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "nameserver", *arguments]
+    return [sys.executable, "-m", "trovemq_nameserver", *arguments]
 
 
 @contextmanager

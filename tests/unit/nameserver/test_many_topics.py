@@ -12,13 +12,20 @@ from typing import Any
 
 import pytest
 
-from nameserver.replies import ClusterReplies
-from nameserver.routes import TOPICS_A_STEP, Broker, RouteLimits, RouteTable, TopicRoute, checked_topics
-from nameserver.service import RegistrationService, Registry, RouteService
-from nameserver.wire import lost_to_wire, route_to_wire, routes_to_wire
 from tests.support import fake_loop
 from tests.support.services_here import CallContext, NameserverServices
 from trovemq_daemon.turns import Turns
+from trovemq_nameserver.replies import ClusterReplies
+from trovemq_nameserver.routes import (
+    TOPICS_A_STEP,
+    Broker,
+    RouteLimits,
+    RouteTable,
+    TopicRoute,
+    checked_topics,
+)
+from trovemq_nameserver.service import RegistrationService, Registry, RouteService
+from trovemq_nameserver.wire import lost_to_wire, route_to_wire, routes_to_wire
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_store.engine.steps import Steps, finished
 
@@ -164,7 +171,9 @@ def test_too_many_topics_are_refused_before_they_are_converted(count: int) -> No
     async def check() -> None:
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr("nameserver.service.topics_from_wire", lambda _topics: pytest.fail("converted"))
+            patch.setattr(
+                "trovemq_nameserver.service.topics_from_wire", lambda _topics: pytest.fail("converted")
+            )
             services = NameserverServices()
             info = common_pb2.BrokerInfo(cluster="c", name="a", address="10.0.0.1:8081")
             data = route_pb2.Heartbeat(broker=info).SerializeToString() + b"\x12\x00" * count

@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from broker.cluster.registration import (
+from tests.support.stubs import ROUTES, add_fake, stub_of
+from trovemq_broker.cluster.registration import (
     Registrations,
     RegistrationSettings,
     RegistrationState,
     back_off_s,
 )
-from broker.cluster.self_route import SelfRouteService
-from broker.cluster.view import BrokerDescription, LocalBroker
-from nameserver.app import NameserverApp
-from nameserver.settings import NameserverSettings
-from tests.support.stubs import ROUTES, add_fake, stub_of
+from trovemq_broker.cluster.self_route import SelfRouteService
+from trovemq_broker.cluster.view import BrokerDescription, LocalBroker
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics
+from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import route_pb2
 

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.registration import (
+from tests.support.certificates import LONG_AGO, Certificates
+from tests.unit.nameserver.test_registration import FakeTopics, until
+from trovemq_broker.cluster.registration import (
     Registrations,
     RegistrationSettings,
     RegistrationState,
     registration_channels,
 )
-from broker.cluster.view import BrokerDescription, LocalBroker
-from broker.daemon.settings import BrokerSettings
-from nameserver.app import NameserverApp
-from nameserver.routes import check_broker
-from nameserver.settings import NameserverSettings
-from nameserver.wire import broker_from_wire
-from tests.support.certificates import LONG_AGO, Certificates
-from tests.unit.nameserver.test_registration import FakeTopics, until
+from trovemq_broker.cluster.view import BrokerDescription, LocalBroker
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
+from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.routes import check_broker
+from trovemq_nameserver.settings import NameserverSettings
+from trovemq_nameserver.wire import broker_from_wire
 from trovemq_proto.channels import GrpcTransport
 from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions

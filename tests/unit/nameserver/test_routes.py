@@ -10,7 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nameserver.routes import LOST_KEPT_MS, Broker, RouteLimits, RouteTable, TopicRoute, checked_topics
+from trovemq_nameserver.routes import (
+    LOST_KEPT_MS,
+    Broker,
+    RouteLimits,
+    RouteTable,
+    TopicRoute,
+    checked_topics,
+)
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.steps import finished
 

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from nameserver.app import NameserverApp
-from nameserver.settings import NameserverSettings
 from tests.support.stubs import REGISTRATION, ROUTES, stub_of
+from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.v1 import common_pb2, route_pb2
 
 pytestmark = pytest.mark.asyncio

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.users import USERS_MAX, KnownUsers, parse_users, read_users
 from trovemq_daemon.errors import SettingsError
+from trovemq_nameserver.users import USERS_MAX, KnownUsers, parse_users, read_users
 
 CANARY = "canary-secret-4"
 BROKER = f'[[broker]]\nname = "broker-a"\naccess_key = "a-key"\nsecret_key = "{CANARY}"\n'

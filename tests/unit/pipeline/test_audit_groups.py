@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.filters.filter import parse_filter
 from tests.support.delivery import Engine
 from tests.support.golden import load_manifest, unpack
 from tests.support.own_store import write_store
+from trovemq_broker.filters.filter import parse_filter
 from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.audit import AuditArguments, audit
 from trovemq_spark.tasks import OneProcess

@@ -11,12 +11,12 @@ from itertools import count
 
 import pytest
 
-from broker.produce.append import Appender, AppendSettings, batch_size_limit
-from broker.produce.choose_queue import TOPICS_MAX, QueueChooser
-from broker.produce.coalesce import GATHER_TURNS_MAX, QUIET_TURNS, Coalescer, SendOutcome
-from broker.produce.group_commit import FlushSettings, GroupCommit
-from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
+from trovemq_broker.produce.append import Appender, AppendSettings, batch_size_limit
+from trovemq_broker.produce.choose_queue import TOPICS_MAX, QueueChooser
+from trovemq_broker.produce.coalesce import GATHER_TURNS_MAX, QUIET_TURNS, Coalescer, SendOutcome
+from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
+from trovemq_broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId

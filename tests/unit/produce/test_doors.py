@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.produce.append import Appender, AppendSettings
-from broker.produce.group_commit import FlushSettings, GroupCommit
-from broker.produce.outgoing import OutgoingMessage, check_outgoing
-from broker.server.wire.send_checks import check_message
 from tests.support.engine import NOW_MS, SMALL, open_store, record
+from trovemq_broker.produce.append import Appender, AppendSettings
+from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
+from trovemq_broker.produce.outgoing import OutgoingMessage, check_outgoing
+from trovemq_broker.server.wire.send_checks import check_message
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.produce import plain_appends
-from broker.produce.plain_appends import PART_MAX
 from tests.support.engine import BORN_HOST, SMALL_SYNC, flush
 from tests.unit.produce.test_append import Bench, record
+from trovemq_broker.produce import plain_appends
+from trovemq_broker.produce.plain_appends import PART_MAX
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from broker.produce.sync_thread import SyncThread
+from trovemq_broker.produce.sync_thread import SyncThread
 
 WAIT_S_MAX = 240
 

@@ -20,7 +20,7 @@ from tests.support.fork_server import ForkedProcess, popen, run
 pytestmark = pytest.mark.slow
 
 CLI = [sys.executable, "-m", "trovemq.cli"]
-BROKER = [sys.executable, "-P", "-m", "broker"]
+BROKER = [sys.executable, "-P", "-m", "trovemq_broker"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ STARTS_AND_IS_KILLED = """
 import os, signal, sys
 from tests.support.fork_server import popen
 ports = ["--listen", "127.0.0.1:0", "--http", "off"]
-daemon = popen([sys.executable, "-m", "broker", "--store", sys.argv[1], *ports])
+daemon = popen([sys.executable, "-m", "trovemq_broker", "--store", sys.argv[1], *ports])
 print(daemon.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.core import receiver
-from broker.server.rocketmq import client_settings
-from broker.server.wire import send_checks
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.core import receiver
+from trovemq_broker.server.rocketmq import client_settings
+from trovemq_broker.server.wire import send_checks
 from trovemq_proto.records import decode_message, layout
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.v1 import common_pb2

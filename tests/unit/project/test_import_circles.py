@@ -14,7 +14,18 @@ import pytest
 from tests.unit.project.syntax import nodes_of
 
 ROOT: Final = Path(__file__).parents[3]
-SOURCES: Final = (".", "store", "proto", "rpc", "clients/python", "console", "pipeline")
+SOURCES: Final = (
+    ".",
+    "store",
+    "proto",
+    "rpc",
+    "daemon",
+    "nameserver",
+    "broker",
+    "clients/python",
+    "console",
+    "pipeline",
+)
 """Folders in which packages lie."""
 OTHER_PACKAGES: Final = ("pyspark_trovemq", "pyspark_trovemq_log", "bench", "tests")
 """Beside those of the import contracts."""

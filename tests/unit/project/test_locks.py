@@ -12,7 +12,11 @@ from tests.unit.project.test_tidy import relative, tracked_files
 from tools.locks import COMPILE, Lock, locks
 
 ROOT = Path(__file__).resolve().parents[3]
-PROJECTS = sorted(relative(path) for path in tracked_files() if path.name == "pyproject.toml")
+PROJECTS = sorted(
+    relative(path)
+    for path in tracked_files()
+    if path.name == "pyproject.toml" and path.parent != ROOT  # the root has the workspace and no distribution
+)
 
 
 def written(uv: str | None = "0.9.1") -> dict[str, Lock]:
@@ -30,16 +34,16 @@ def test_every_lock_file_is_written() -> None:
 
 
 def test_the_makefile_names_every_project() -> None:
-    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    (named,) = (line for line in text.splitlines() if line.startswith("PROJECTS := "))
-    assert sorted(named.removeprefix("PROJECTS := ").split()) == PROJECTS
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (packages,) = (line for line in text.splitlines() if line.startswith("PACKAGES := "))
+    assert "PROJECTS := $(PACKAGES:%=%/pyproject.toml)" in text.splitlines()
+    named = packages.removeprefix("PACKAGES := ").split()
+    assert sorted(f"{name}/pyproject.toml" for name in named) == PROJECTS
 
 
 def test_no_lock_file_has_our_own_distributions() -> None:
-    ours = {
-        "trovemq",
-        *(f"trovemq-{part}" for part in ("broker", "proto", "store", "rpc", "console", "spark")),
-    }
+    parts = ("broker", "nameserver", "daemon", "proto", "store", "rpc", "console", "spark")
+    ours = {"trovemq", *(f"trovemq-{part}" for part in parts)}
     for name in ("locks/dev.txt", "locks/run.txt"):
         assert ours <= values(written()[name].arguments(), "--no-emit-package")
 

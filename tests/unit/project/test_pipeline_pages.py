@@ -60,6 +60,6 @@ def test_the_pages_of_reference_are_made_without_spark() -> None:
 def test_the_daemons_and_the_sdk_run_without_the_pipeline() -> None:
     done = run_without(
         "trovemq_spark pyspark pyarrow pandas",
-        "import broker.daemon.app, nameserver.app, trovemq, trovemq.cli.app",
+        "import trovemq_broker.daemon.app, trovemq_nameserver.app, trovemq, trovemq.cli.app",
     )
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.pythons import OURS, VERSIONS, candidates, environment, interpreters, version_of
 
 ROOT = Path(__file__).resolve().parents[3]
-PROJECTS = [path for place in ("", "*/", "clients/*/") for path in ROOT.glob(f"{place}pyproject.toml")]
+PROJECTS = [path for place in ("*/", "clients/*/") for path in ROOT.glob(f"{place}pyproject.toml")]
 CLASSIFIER = "Programming Language :: Python :: "
 
 
@@ -20,7 +20,7 @@ def classifiers(path: Path) -> list[str]:
 
 
 def test_each_distribution_and_the_readme_name_the_same_versions() -> None:
-    assert len(PROJECTS) == 7
+    assert len(PROJECTS) == 9
     (named,) = {tuple(classifiers(path)) for path in PROJECTS}
     assert set(named) <= set(VERSIONS)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

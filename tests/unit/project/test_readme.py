@@ -86,7 +86,7 @@ def layout() -> list[list[str]]:
 
 def test_the_layout_names_every_package_and_none_that_is_not_there() -> None:
     named = [folder for row in layout() for folder in row]
-    places = [ROOT / "broker", ROOT / "store/trovemq_store"]
+    places = [ROOT / "broker/trovemq_broker", ROOT / "store/trovemq_store"]
     packages = [path.parent for place in places for path in place.glob("*/__init__.py")]
     assert sorted(
         [*(path.relative_to(ROOT).as_posix() for path in packages), "proto/trovemq_proto"]
@@ -95,7 +95,10 @@ def test_the_layout_names_every_package_and_none_that_is_not_there() -> None:
 
 def test_the_layout_has_the_order_of_the_import_contract() -> None:
     contracts = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"]
-    for container, folder in (("broker", "broker"), ("trovemq_store", "store/trovemq_store")):
+    for container, folder in (
+        ("trovemq_broker", "broker/trovemq_broker"),
+        ("trovemq_store", "store/trovemq_store"),
+    ):
         (layers,) = [one["layers"] for one in contracts if one.get("containers") == [container]]
         wanted = [{name for name in layer.split(" | ") if name not in NOT_PACKAGES} for layer in layers]
         rows = [

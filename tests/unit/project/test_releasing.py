@@ -12,8 +12,8 @@ from tests.unit.project.test_tidy import relative, tracked_files
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "RELEASING.md").read_text(encoding="utf-8")
-PROJECTS = [path for path in tracked_files() if path.name == "pyproject.toml"]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+PROJECTS = [path for path in tracked_files() if path.name == "pyproject.toml" and path.parent != ROOT]
+VERSION = tomllib.loads((ROOT / "broker/pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 
 @pytest.mark.parametrize("path", PROJECTS, ids=relative)

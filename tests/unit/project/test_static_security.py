@@ -18,9 +18,9 @@ from tests.unit.project.syntax import nodes_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = (
-    "broker",
-    "nameserver",
-    "trovemq_daemon",
+    "broker/trovemq_broker",
+    "nameserver/trovemq_nameserver",
+    "daemon/trovemq_daemon",
     "store/trovemq_store",
     "proto/trovemq_proto",
     "rpc/trovemq_rpc",
@@ -46,7 +46,7 @@ DYNAMIC_IMPORTS = {
     "proto/trovemq_proto/records/__init__.py",
     "proto/trovemq_proto/records/compression.py",
     # names in the module itself
-    "trovemq_daemon/early_imports.py",
+    "daemon/trovemq_daemon/early_imports.py",
 }
 
 
@@ -72,7 +72,7 @@ import sys
 SEEN = []
 EVENTS = {"socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec", "os.fork"}
 sys.addaudithook(lambda event, _: SEEN.append(event) if event in EVENTS else None)
-import broker.daemon.app, nameserver.app, trovemq.cli.app, trovemq.sync, trovemq_console.app
+import trovemq_broker.daemon.app, trovemq_nameserver.app, trovemq.cli.app, trovemq.sync, trovemq_console.app
 sys.exit(", ".join(SEEN) or 0)
 """
 

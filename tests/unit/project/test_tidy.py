@@ -28,10 +28,10 @@ README_LINES_MAX = 4  # of a folder of tests
 MERGED_BEGIN = 50
 """Two lines of a merged page that begin with so many equal characters are one line twice."""
 CODE = (
-    "broker",
+    "broker/trovemq_broker",
     "store/trovemq_store",
-    "nameserver",
-    "trovemq_daemon",
+    "nameserver/trovemq_nameserver",
+    "daemon/trovemq_daemon",
     "proto/trovemq_proto",
     "rpc/trovemq_rpc",
     "clients/python/trovemq",
@@ -44,7 +44,7 @@ ENGINE = (
 WITH_ASSERTIONS = (
     *ENGINE,
     *(f"broker/{name}" for name in ("groups", "timers", "transactions", "filters", "atomic", "state")),
-    *("broker/query", "broker/track", "broker/produce"),
+    *("broker/trovemq_broker/query", "broker/trovemq_broker/track", "broker/trovemq_broker/produce"),
 )
 NOT_OURS = {".git", ".venv", "data", "build", "dist", "__pycache__"}
 
@@ -271,10 +271,16 @@ def imported_names(node: ast.AST) -> Iterator[str]:
 
 def test_generated_messages_stop_where_the_architecture_says() -> None:
     sdk = "clients/python/trovemq"
-    edges = ("broker/server", "broker/cluster", "nameserver", f"{sdk}/_wire", f"{sdk}/_rocketmq")
+    edges = (
+        "broker/trovemq_broker/server",
+        "broker/trovemq_broker/cluster",
+        "nameserver/trovemq_nameserver",
+        f"{sdk}/_wire",
+        f"{sdk}/_rocketmq",
+    )
     named = (
-        "broker/daemon/broker_services.py",  # services
-        "trovemq_daemon/handler_guard.py",  # an error
+        "broker/trovemq_broker/daemon/broker_services.py",  # services
+        "daemon/trovemq_daemon/handler_guard.py",  # an error
         *(f"{sdk}/_consume/{name}.py" for name in ("group_subscription", "grouped")),  # members' settings
     )
     inside = [path for path in modules(CODE) if not within(path, (*edges, *named, "proto"))]
@@ -287,7 +293,8 @@ def test_the_daemons_log_and_only_command_lines_print() -> None:
     quiet = [
         path
         for path in modules(CODE)
-        if path.name != "__main__.py" and not within(path, ("broker/tools", "clients/python/trovemq/cli"))
+        if path.name != "__main__.py"
+        and not within(path, ("broker/trovemq_broker/tools", "clients/python/trovemq/cli"))
     ]
     assert calls_of(quiet, {"print"}) == []
 
@@ -310,9 +317,13 @@ def test_every_task_is_kept() -> None:
 
 
 # --- packages and docstrings ------------------------------------------------------------------------
-@pytest.mark.parametrize("folder", ["proto", "store", "rpc", "clients", "clients/python", "tests"])
+@pytest.mark.parametrize(
+    "folder",
+    ["proto", "store", "rpc", "daemon", "nameserver", "broker", "clients", "clients/python", "tests"],
+)
 def test_folders_that_must_not_become_packages(folder: str) -> None:
-    """`proto` is also the import name of proto-plus; `clients` and `tests` would collide with anybody's."""
+    """`proto` is also the import name of proto-plus; `broker`, `clients`, `tests` would collide with
+    anybody's."""
     assert not (ROOT / folder / "__init__.py").exists()
     if folder == "tests":
         assert [relative(path) for path in modules(("tests",)) if path.name == "__init__.py"] == []

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = (
-    "bench", "broker", "clients", "console", "deploy", "docs", "nameserver",
-    "pipeline", "proto", "rpc", "store", "tests", "trovemq_daemon",
+    "bench", "broker", "clients", "console", "daemon", "deploy", "docs", "nameserver",
+    "pipeline", "proto", "rpc", "store", "tests",
 )  # fmt: skip
 BUILT = ("_pb2", "/build/", "node_modules", "egg-info")
 
@@ -40,8 +40,8 @@ INSTEAD = {
 
 LEFT_AT_MOST = {
     r"\b[Ww]hat (?!in\b|if\b|to do\b)[a-z]": {
-        "broker": 8, "clients": 6, "docs": 7, "pages": 8, "proto": 4,
-        "rpc": 4, "store": 4, "tests": 56, "trovemq_daemon": 1,
+        "broker": 8, "clients": 6, "daemon": 1, "docs": 7, "pages": 8,
+        "proto": 4, "rpc": 4, "store": 4, "tests": 56,
     },
     r"\b([Tt]old|[Tt]ells?|[Tt]elling)\b": {"clients": 1, "tests": 44},
     r"\bbehind\b": {

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from broker.query import candidates, log_windows, query_by_key
-from broker.query.candidates import Found
-from broker.query.cursor import Cursor
-from broker.query.get_message import get_message
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.log_windows import windows
-from broker.query.pages import REQUEST_WORK_MAX, Work
-from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, open_store, record, send
 from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
+from trovemq_broker.query import candidates, log_windows, query_by_key
+from trovemq_broker.query.candidates import Found
+from trovemq_broker.query.cursor import Cursor
+from trovemq_broker.query.get_message import get_message
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.log_windows import windows
+from trovemq_broker.query.pages import REQUEST_WORK_MAX, Work
+from trovemq_broker.query.query_by_key import query_page
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QueueOffset
 from trovemq_proto.records.fields import read_fields

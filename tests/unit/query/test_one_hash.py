@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from broker.fetch.pull import Puller, PullRequest, PullSettings
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.pages import REQUEST_WORK_MAX, WORK_MAX
-from broker.query.query_by_key import query_pages
 from tests.support.engine import SMALL, append, open_store, record
 from tests.support.trials import SOAK
 from tests.unit.query.one_hash import texts_of_one_hash
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.pages import REQUEST_WORK_MAX, WORK_MAX
+from trovemq_broker.query.query_by_key import query_pages
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import java_hash
 from trovemq_store.engine.message_store import MessageStore

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.query import query_by_key
-from broker.query.candidates import Found
-from broker.query.cursor import Cursor
-from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
-from broker.query.pages import Work
-from broker.query.query_by_key import QueryPage, query_page, query_pages
 from tests.support.engine import NOW_MS, SMALL, open_store, send
+from trovemq_broker.query import query_by_key
+from trovemq_broker.query.candidates import Found
+from trovemq_broker.query.cursor import Cursor
+from trovemq_broker.query.key_query import TIME_MAX, KeyQuery, KeyType
+from trovemq_broker.query.pages import Work
+from trovemq_broker.query.query_by_key import QueryPage, query_page, query_pages
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message, index_hash, java_hash

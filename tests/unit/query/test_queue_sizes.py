@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.query import queue_sizes
-from broker.query.queue_sizes import QueueSizes
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, send
+from trovemq_broker.query import queue_sizes
+from trovemq_broker.query.queue_sizes import QueueSizes
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished

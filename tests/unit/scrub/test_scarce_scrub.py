@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.core.pace import Pace
-from broker.server.native import store_scrub
 from tests.support.engine import NOW_MS, open_store, send
+from trovemq_broker.server.core.pace import Pace
+from trovemq_broker.server.native import store_scrub
 from trovemq_store.check.findings import Finding
 from trovemq_store.files.files import ScarceError
 from trovemq_store.files.memory import MemoryFileSystem

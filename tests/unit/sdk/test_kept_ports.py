@@ -14,7 +14,7 @@ def test_the_port_of_a_daemon_that_restarted_was_given_to_others(monkeypatch: py
     while len(ports) < 3:
         ports.add(free_port())
     monkeypatch.setattr(testing, "PORTS", sorted(ports))
-    daemon = DaemonProcess("broker")
+    daemon = DaemonProcess("trovemq_broker")
     try:
         (other,) = ports - {daemon.port, daemon.http_port}
         assert {free_port() for _ in range(20)} == {other}

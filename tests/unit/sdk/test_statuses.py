@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from broker.server.wire.statuses import CODES
 from trovemq._consume.grouped import backoff_ms
 from trovemq._rocketmq.messages import duration
 from trovemq._rocketmq.statuses import check, error_of
+from trovemq_broker.server.wire.statuses import CODES
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

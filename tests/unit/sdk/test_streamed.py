@@ -15,14 +15,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.groups.delivery.request import Delivered
-from broker.server.wire.rocketmq_messages import received
 from trovemq._consume import record_spans
 from trovemq._consume.inbox import Inbox
 from trovemq._consume.streamed import StreamedBatch, StreamedMessage
 from trovemq._rocketmq.messages import received_message
 from trovemq._wire.consumer import Run
 from trovemq.received import NO_SETTLEMENT, ReceivedFields
+from trovemq_broker.groups.delivery.request import Delivered
+from trovemq_broker.server.wire.rocketmq_messages import received
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.receipts import handle_of

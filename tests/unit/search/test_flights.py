@@ -13,11 +13,11 @@ from typing import Final
 import pandas as pd
 import pytest
 
-from broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
-from broker.query.search.search import search_pages
 from deploy.demo.flights import FLIGHT_COUNT, FlightMessage, flight_messages, flight_rows
 from tests.support.engine import BORN_HOST, NOW_MS, flush
 from tests.support.trials import SOAK
+from trovemq_broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
+from trovemq_broker.query.search.search import search_pages
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.encode import encode_record

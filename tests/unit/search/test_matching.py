@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.query.search.conditions import (
+from tests.support.engine import NOW_MS, record
+from trovemq_broker.query.search.conditions import (
     CONDITIONS_MAX,
     EVERYTHING,
     AllOf,
@@ -15,8 +16,7 @@ from broker.query.search.conditions import (
     Has,
     SearchQuery,
 )
-from broker.query.search.matching import answering, answers
-from tests.support.engine import NOW_MS, record
+from trovemq_broker.query.search.matching import answering, answers
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import STORE_TIMESTAMP_AT, SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK

@@ -11,20 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.query.pages import WORK_MAX
-from broker.query.search import plan, search, walks
-from broker.query.search.conditions import (
-    CONDITIONS_MAX,
-    DEPTH_MAX,
-    EVERYTHING,
-    TIME_MAX,
-    AllOf,
-    AnyOf,
-    Condition,
-    Has,
-    SearchQuery,
-)
-from broker.query.search.search import search_page, search_pages
 from tests.support.engine import (
     BORN_HOST,
     NOW_MS,
@@ -36,6 +22,20 @@ from tests.support.engine import (
     with_crc_property,
 )
 from tests.support.searching import answered, expected
+from trovemq_broker.query.pages import WORK_MAX
+from trovemq_broker.query.search import plan, search, walks
+from trovemq_broker.query.search.conditions import (
+    CONDITIONS_MAX,
+    DEPTH_MAX,
+    EVERYTHING,
+    TIME_MAX,
+    AllOf,
+    AnyOf,
+    Condition,
+    Has,
+    SearchQuery,
+)
+from trovemq_broker.query.search.search import search_page, search_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.query.search import time_bounds
-from broker.query.search.conditions import Has, SearchQuery
-from broker.query.search.search import search_page
-from broker.query.search.time_bounds import within_time
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
+from trovemq_broker.query.search import time_bounds
+from trovemq_broker.query.search.conditions import Has, SearchQuery
+from trovemq_broker.query.search.search import search_page
+from trovemq_broker.query.search.time_bounds import within_time
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.query.search import walks
-from broker.query.search.walks import (
+from trovemq_broker.query.search import walks
+from trovemq_broker.query.search.walks import (
     END,
     Range,
     Walk,

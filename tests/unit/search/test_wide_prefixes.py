@@ -12,13 +12,13 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from broker.query import candidates
-from broker.query.search import plan
-from broker.query.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
-from broker.query.search.search import search_page
-from broker.query.search.sifting import may_answer
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
+from trovemq_broker.query import candidates
+from trovemq_broker.query.search import plan
+from trovemq_broker.query.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
+from trovemq_broker.query.search.search import search_page
+from trovemq_broker.query.search.sifting import may_answer
 from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError

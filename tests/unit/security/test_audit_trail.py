@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security import audit_trail
-from broker.security.audit_trail import INTERVAL_MS, AuditTrail
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store
 from tests.support.retention import AUDIT_AGE_MS, HOUR_MS, Broker
+from trovemq_broker.security import audit_trail
+from trovemq_broker.security.audit_trail import INTERVAL_MS, AuditTrail
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord, decode_audit
 from trovemq_proto.errors import TroveError

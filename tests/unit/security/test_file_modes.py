@@ -12,13 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 import trovemq
-from broker.daemon.settings import BrokerSettings
-from nameserver.users import KnownUsers, read_users
 from trovemq._net.certificates import HOSTS_DEFAULT, make_authority, make_server
 from trovemq.cli import context_file
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.private_files import read_credentials, read_private
 from trovemq_daemon.settings import load_settings
 from trovemq_daemon.tls import read_identity
+from trovemq_nameserver.users import KnownUsers, read_users
 from trovemq_proto.file_modes import mode_for_others
 from trovemq_proto.tls import TlsOptions, read_tls
 

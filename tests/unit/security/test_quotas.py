@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security import quotas as module
-from broker.security.quotas import WAIT_MAX_MS, Quota, Quotas, Use, check_subject
+from trovemq_broker.security import quotas as module
+from trovemq_broker.security.quotas import WAIT_MAX_MS, Quota, Quotas, Use, check_subject
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.security import changes
-from broker.security.rocketmq import REMEMBERED_MAX, SignatureChecker, parse_header
-from broker.security.sealing import SealingKey
-from broker.security.table import SecurityTable
+from trovemq_broker.security import changes
+from trovemq_broker.security.rocketmq import REMEMBERED_MAX, SignatureChecker, parse_header
+from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.table import SecurityTable
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

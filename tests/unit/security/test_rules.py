@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security.actions import (
+from trovemq_broker.security.actions import (
     ALL_ACTIONS,
     Action,
     Form,
@@ -19,7 +19,7 @@ from broker.security.actions import (
     action_text,
     parse_actions,
 )
-from broker.security.rules import Decision, Rule, SubjectRules, decide, make_rule
+from trovemq_broker.security.rules import Decision, Rule, SubjectRules, decide, make_rule
 from trovemq_proto.errors import TroveError
 
 NAMES = ("a", "ab", "abc", "eu%a", "eu%ab", "%RETRY%eu%a", "%DLQ%g")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security import changes
-from broker.security.sealing import SealingKey
-from broker.security.table import SecurityTable
+from trovemq_broker.security import changes
+from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.table import SecurityTable
 from trovemq_daemon.sessions import (
     CALLS_AHEAD_MAX,
     HANDSHAKE_TIME_MAX_MS,

@@ -13,11 +13,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.security import changes
-from broker.security.changes import SecurityState
-from broker.security.quotas import Quota
-from broker.security.sealing import SealingKey, key_file_content
-from broker.security.table import PATH, SecurityTable
+from trovemq_broker.security import changes
+from trovemq_broker.security.changes import SecurityState
+from trovemq_broker.security.quotas import Quota
+from trovemq_broker.security.sealing import SealingKey, key_file_content
+from trovemq_broker.security.table import PATH, SecurityTable
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.produce.append import Appender, AppendSettings
-from broker.produce.group_commit import FlushSettings, GroupCommit
-from broker.server.monitoring.traffic import Traffic
-from broker.server.native.append_stream import AppendParts, AppendStream
-from broker.server.native.reply_stream import OpenStreams
-from broker.server.wire.frames import AppendFrame
 from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
+from trovemq_broker.produce.append import Appender, AppendSettings
+from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
+from trovemq_broker.server.native.reply_stream import OpenStreams
+from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_proto.errors import UNREAD, TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import common_pb2, message_pb2

@@ -13,13 +13,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.monitoring import tracing
-from broker.server.monitoring.tracing import LINKS_MAX, SPANS_MAX, BrokerTracing, context_of
 from tests.support.engine import record, with_crc_property
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.monitoring import tracing
+from trovemq_broker.server.monitoring.tracing import LINKS_MAX, SPANS_MAX, BrokerTracing, context_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

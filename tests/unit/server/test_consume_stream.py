@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.core.clients import ClientDescription
-from broker.server.native import consume_stream
-from broker.server.native.consume_stream import ConsumerService
 from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, consume_parts, returned
 from tests.support.engine import flush
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.core.clients import ClientDescription
+from trovemq_broker.server.native import consume_stream
+from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.receipts import handle_of

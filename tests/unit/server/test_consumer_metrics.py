@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.daemon.settings import BrokerSettings
-from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.maintenance import consumer_tasks
-from broker.server.core.clients import ClientDescription
 from tests.support.engine import NOW_MS, send
 from tests.support.metrics_bench import Bench
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_broker.maintenance import consumer_tasks
+from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId

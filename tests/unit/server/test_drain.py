@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.admin.drain import Drain, DrainState
 from tests.support import fake_loop
 from tests.support.rocketmq_parts import message, receive_request
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
+from trovemq_broker.admin.drain import Drain, DrainState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.fetch.long_poll import LongPolls
-from broker.fetch.pull import Puller, PullSettings
-from broker.server.monitoring.traffic import Traffic
-from broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream, pull_once
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, open_store, record, send
 from trovemq._consume.fetch_plan import FetchPlan
 from trovemq._wire.streams import fetch_answer
+from trovemq_broker.fetch.long_poll import LongPolls
+from trovemq_broker.fetch.pull import Puller, PullSettings
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream, pull_once
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import message_pb2

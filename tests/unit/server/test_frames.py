@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.server.wire.frames import read_append_frame, write_with_records
-from broker.server.wire.native_messages import born_host_of
+from trovemq_broker.server.wire.frames import read_append_frame, write_with_records
+from trovemq_broker.server.wire.native_messages import born_host_of
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import message_pb2
 

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.produce import append
-from broker.produce.append import MANY, Appender, AppendSettings
-from broker.produce.group_commit import FlushSettings, GroupCommit
-from broker.security.creators import reset_creator, set_creator
-from broker.server.core.refused_message import RefusedMessage
-from broker.server.monitoring.traffic import Traffic
-from broker.server.native.append_stream import AppendParts, AppendStream
-from broker.server.native.gathered_frames import FRAMES_MAX, GatheredFrames
-from broker.server.wire.frames import AppendFrame
 from tests.support.engine import NOW_MS, SMALL, open_store, own_properties, read_queue, record
 from tests.support.engine import with_crc_property as with_crc
 from tests.support.fake_loop import run, turns
+from trovemq_broker.produce import append
+from trovemq_broker.produce.append import MANY, Appender, AppendSettings
+from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
+from trovemq_broker.security.creators import reset_creator, set_creator
+from trovemq_broker.server.core.refused_message import RefusedMessage
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
+from trovemq_broker.server.native.gathered_frames import FRAMES_MAX, GatheredFrames
+from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId

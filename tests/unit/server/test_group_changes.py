@@ -7,11 +7,11 @@ import errno
 
 import pytest
 
-from broker.admin.group_changes import GroupChanges
-from broker.admin.topic_changes import TopicChanges
-from broker.consumer_settings import ConsumerSettings
-from broker.state.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, open_store
+from trovemq_broker.admin.group_changes import GroupChanges
+from trovemq_broker.admin.topic_changes import TopicChanges
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem

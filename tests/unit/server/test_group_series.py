@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.lag.backlog import GroupBacklog
-from broker.groups.lag.stored import ConsumerLag
-from broker.server.monitoring import group_series
-from broker.server.monitoring.group_series import OTHERS, backlogs_together, bounded, lags_together
 from tests.support.engine import NOW_MS, send
 from tests.support.metrics_bench import Bench
+from trovemq_broker.groups.lag.backlog import GroupBacklog
+from trovemq_broker.groups.lag.stored import ConsumerLag
+from trovemq_broker.server.monitoring import group_series
+from trovemq_broker.server.monitoring.group_series import OTHERS, backlogs_together, bounded, lags_together
 from trovemq_proto.positions import QueueId, QueueOffset
 
 KEYS = st.tuples(st.text("abc", max_size=2), st.text("t", min_size=1, max_size=2))

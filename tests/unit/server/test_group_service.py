@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from broker.admin.group_changes import GroupChanges
-from broker.admin.topic_changes import TopicChanges
-from broker.consumer_settings import ConsumerSettings
-from broker.fetch.offsets import OffsetKeeper
-from broker.groups.delivery.request import ReceiveRequest
-from broker.query.search_offset import search_offset
-from broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
-from broker.server.core.commands import ClientCommands
-from broker.server.native.group_service import GroupService, GroupServiceParts
-from broker.state.consumer_state import ConsumerState
-from broker.timers.recall_handle import decode_recall_handle
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
+from trovemq_broker.admin.group_changes import GroupChanges
+from trovemq_broker.admin.topic_changes import TopicChanges
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.fetch.offsets import OffsetKeeper
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
+from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.native.group_service import GroupService, GroupServiceParts
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError

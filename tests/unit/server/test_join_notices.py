@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
-from broker.server.native.join_notices import NOTICE_INTERVAL_S, JoinNotices
 from tests.support.consuming import GROUP, ConsumeClient
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts
 from tests.unit.server.test_consume_stream import filled, numbers, parts_with
+from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
+from trovemq_broker.server.native.join_notices import NOTICE_INTERVAL_S, JoinNotices
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.fetch.long_poll import LongPolls
-from broker.fetch.pull import Puller, PullSettings
-from broker.server.monitoring.traffic import Traffic
-from broker.server.native.fetch_stream import FetchParts, pull_now, pull_once
 from tests.support import fake_loop
 from tests.support.engine import open_store
+from trovemq_broker.fetch.long_poll import LongPolls
+from trovemq_broker.fetch.pull import Puller, PullSettings
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.fetch_stream import FetchParts, pull_now, pull_once
 from trovemq_proto.v1 import message_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
 from tests.support.consuming import GROUP, ConsumeClient, Got
 from tests.support.engine import append, record
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
+from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_daemon import turns as turns_module
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2

@@ -9,13 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
-from broker.groups.delivery.request import ReceiveRequest
-from broker.server.monitoring.metric_families import SAMPLES_OF_PART
-from broker.server.monitoring.metrics import BrokerCollector
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, append, record
 from tests.support.loop_time import longest_step, loop_time, steps_one_by_one
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.server.monitoring.metric_families import SAMPLES_OF_PART
+from trovemq_broker.server.monitoring.metrics import BrokerCollector
 from trovemq_daemon.exposition import text_in_turns, text_parts
 from trovemq_daemon.metrics import new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness

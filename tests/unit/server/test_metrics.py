@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.daemon.security import AccessCollector
-from broker.groups.lag.stored import lag_steps
-from broker.server.access.gate import Gate
-from broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
 from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
 from tests.support.services_here import security_on
+from trovemq_broker.daemon.security import AccessCollector
+from trovemq_broker.groups.lag.stored import lag_steps
+from trovemq_broker.server.access.gate import Gate
+from trovemq_broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
 from trovemq_daemon.exposition import text_of
 from trovemq_daemon.limits import ConnectionLimit
 from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS

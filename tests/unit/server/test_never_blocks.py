@@ -16,16 +16,16 @@ from typing import Literal
 import pytest
 from blockbuster import BlockBusterFunction, BlockingError
 
-from broker.daemon.services import StoreServices
-from broker.daemon.settings import BrokerSettings
-from broker.fetch.offsets import ResetTarget
-from broker.fetch.pull import PullRequest
-from broker.groups.delivery.request import ReceiveRequest
-from broker.produce.outgoing import OutgoingMessage
-from broker.query.get_message import get_message
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
 from tests.support.engine import NOW_MS, record, with_crc_property
+from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.fetch.offsets import ResetTarget
+from trovemq_broker.fetch.pull import PullRequest
+from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.produce.outgoing import OutgoingMessage
+from trovemq_broker.query.get_message import get_message
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
 from trovemq_daemon.addresses import parse_address
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from broker.daemon.services import StoreServices
-from broker.daemon.settings import BrokerSettings
 from tests.support import fake_loop
 from tests.support.engine import SMALL, SMALL_SYNC, append, flush, open_store, record
+from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_proto.positions import QueueId
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.settings import StoreSettings

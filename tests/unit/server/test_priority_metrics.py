@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.filters.filter import TAKE_ALL
-from broker.groups.delivery.request import ReceiveRequest
 from tests.support.engine import flush, send
 from tests.support.metrics_bench import Bench
+from trovemq_broker.filters.filter import TAKE_ALL
+from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_proto.positions import QueueId
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.server.native.reply_stream import ReplyStream
 from tests.support import fake_loop
+from trovemq_broker.server.native.reply_stream import ReplyStream
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 
 MIB = 1 << 20

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.query.search import search
-from broker.server.monitoring.traffic import Traffic
-from broker.server.native.search_service import SearchService
 from tests.support.engine import SMALL, flush, open_store, send
+from trovemq_broker.query.search import search
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.search_service import SearchService
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.native.store_service import StoreService
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, send
 from tests.unit.server.test_never_blocks import waits_forbidden
+from trovemq_broker.server.native.store_service import StoreService
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import store_pb2

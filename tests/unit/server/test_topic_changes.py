@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.admin.topic_changes import TopicChanges
 from tests.support.engine import NOW_MS, append, open_store, record, send
+from trovemq_broker.admin.topic_changes import TopicChanges
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore

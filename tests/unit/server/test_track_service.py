@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
-from broker.server.native.track_service import TrackParts, TrackService
 from tests.unit.track.conftest import World
+from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
+from trovemq_broker.server.native.track_service import TrackParts, TrackService
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.native import consume_stream
-from broker.server.native.consume_stream import ConsumeStream
 from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, returned
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.native import consume_stream
+from trovemq_broker.server.native.consume_stream import ConsumeStream
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.engine.queues import queue_ids, queue_range

@@ -10,18 +10,18 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.fetch.long_poll import LongPolls
-from broker.fetch.pull import Puller, PullSettings
-from broker.server.monitoring.traffic import Traffic
-from broker.server.native.fetch_stream import FetchParts, pull_once
-from broker.server.rocketmq import puller
-from broker.server.wire.rocketmq_messages import message_of
 from tests.support.consuming import GROUP, ConsumeClient, acknowledgement
 from tests.support.engine import append, open_store, record
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.fetch.long_poll import LongPolls
+from trovemq_broker.fetch.pull import Puller, PullSettings
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.fetch_stream import FetchParts, pull_once
+from trovemq_broker.server.rocketmq import puller
+from trovemq_broker.server.wire.rocketmq_messages import message_of
 from trovemq_daemon import handler_guard
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.registration import RegistrationSettings
-from broker.consumer_settings import ConsumerSettings
-from broker.daemon import settings as settings_module
-from broker.daemon.rocketmq_keys import IGNORED_KEYS
-from broker.daemon.settings import BrokerSettings
-from broker.produce.group_commit import FlushSettings
+from trovemq_broker.cluster.registration import RegistrationSettings
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.daemon import settings as settings_module
+from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.settings import Loaded, load_settings, settings_of
@@ -296,7 +296,7 @@ def test_store_settings_take_every_field_from_the_settings() -> None:
 
 def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker", *arguments],
+        [sys.executable, "-m", "trovemq_broker", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.daemon.live_settings import LIVE_SOURCE, LiveSettings
-from broker.daemon.services import StoreServices
-from broker.daemon.settings import BrokerSettings
 from tests.support import fake_loop
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
+from trovemq_broker.daemon.live_settings import LIVE_SOURCE, LiveSettings
+from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.settings import settings_of
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem

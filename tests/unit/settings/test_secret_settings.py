@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.daemon.settings import BrokerSettings
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.setting_report import format_config
 from trovemq_daemon.settings import Loaded, load_settings

@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from broker.daemon.settings import BrokerSettings
 from tests.support.engine import NOW_MS, SMALL, open_store, send
+from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.settings import load_settings
 from trovemq_proto.errors import TroveError
 from trovemq_store.check.layouts import HEADER_SIZE

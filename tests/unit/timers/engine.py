@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.consumer_settings import ConsumerSettings
-from broker.timers.timers import Timers, TimersState
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.timers.timers import Timers, TimersState
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message
 from trovemq_store.engine.message_store import AppendResult, MessageStore

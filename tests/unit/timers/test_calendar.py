@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.timers.calendar import (
+from trovemq_broker.timers.calendar import (
     ENDED,
     HOUR_SLOTS,
     ROW_DTYPE,

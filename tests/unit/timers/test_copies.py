@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.timers.copies import Target, delivered_copy
-from broker.timers.wheel_records import PROPERTIES_SPACE_MAX, WHEEL_TOPIC
 from tests.support.engine import NOW_MS
+from trovemq_broker.timers.copies import Target, delivered_copy
+from trovemq_broker.timers.wheel_records import PROPERTIES_SPACE_MAX, WHEEL_TOPIC
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch, decode_message, encode_record, parse_properties
 from trovemq_proto.records.record_crc import record_crc_property

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.track.delayed import FOUND_MAX, delayed_messages
 from tests.support.engine import NOW_MS
 from tests.support.trials import SOAK
 from tests.unit.timers.engine import ROOMY, Broker
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.track.delayed import FOUND_MAX, delayed_messages
 from trovemq_proto.positions import EpochMs
 
 COUNT = 50_000 if SOAK else 2_000

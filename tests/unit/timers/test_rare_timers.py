@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.timers import due_deliveries, rocketmq_files, timers
-from broker.timers.calendar import ROW_DTYPE, WAITS, Calendar
-from broker.timers.copies import delivered_copy
-from broker.timers.ended import EndedOffsets
-from broker.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
-from broker.timers.sources import SCHEDULE_QUEUES_MAX
-from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
-from broker.timers.waiting_table import WaitingTable
-from broker.timers.wheel_records import PROPERTIES_SPACE_MAX, read_record, read_waiting
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from tests.unit.timers.test_copies import PLACE, copied, target, waiting
 from tests.unit.timers.test_timers import rocketmq_record
+from trovemq_broker.timers import due_deliveries, rocketmq_files, timers
+from trovemq_broker.timers.calendar import ROW_DTYPE, WAITS, Calendar
+from trovemq_broker.timers.copies import delivered_copy
+from trovemq_broker.timers.ended import EndedOffsets
+from trovemq_broker.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
+from trovemq_broker.timers.sources import SCHEDULE_QUEUES_MAX
+from trovemq_broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
+from trovemq_broker.timers.waiting_table import WaitingTable
+from trovemq_broker.timers.wheel_records import PROPERTIES_SPACE_MAX, read_record, read_waiting
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId

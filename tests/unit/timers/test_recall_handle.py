@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.timers.recall_handle import RecallHandle, decode_recall_handle, encode_recall_handle
+from trovemq_broker.timers.recall_handle import RecallHandle, decode_recall_handle, encode_recall_handle
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 

@@ -11,8 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.timers import rocketmq_files, rocketmq_transfer
-from broker.timers.rocketmq_files import (
+from tests.support.engine import NOW_MS
+from tests.support.golden import load_manifest, settings_of, unpack
+from tests.unit.timers import rocketmq
+from tests.unit.timers.engine import SETTINGS, Broker
+from tests.unit.timers.rocketmq import RocketMqTimers, levels_left
+from trovemq_broker.timers import rocketmq_files, rocketmq_transfer
+from trovemq_broker.timers.rocketmq_files import (
     DelayOffsets,
     TimerCheck,
     load_check,
@@ -21,12 +26,7 @@ from broker.timers.rocketmq_files import (
     log_files,
     save_check,
 )
-from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC
-from tests.support.engine import NOW_MS
-from tests.support.golden import load_manifest, settings_of, unpack
-from tests.unit.timers import rocketmq
-from tests.unit.timers.engine import SETTINGS, Broker
-from tests.unit.timers.rocketmq import RocketMqTimers, levels_left
+from trovemq_broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem

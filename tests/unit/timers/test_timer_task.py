@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.maintenance.consumer_tasks import TimerTask
-from broker.state.consumer_state import ConsumerState
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, read_queue
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.maintenance.consumer_tasks import TimerTask
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
-from broker.timers.wheel_records import wheel_out_ms
-from broker.track import delayed
-from broker.track.delayed import DelayedMessages, delayed_messages
 from tests.support.engine import NOW_MS, SMALL, flush, own_properties, read_queue
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
+from trovemq_broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
+from trovemq_broker.timers.wheel_records import wheel_out_ms
+from trovemq_broker.track import delayed
+from trovemq_broker.track.delayed import DelayedMessages, delayed_messages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId

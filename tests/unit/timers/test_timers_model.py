@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.timers.timers import TimersState
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker
+from trovemq_broker.timers.timers import TimersState
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.tools.__main__ import app
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.support.golden import GOLDEN_NAMES, unpack
+from trovemq_broker.tools.__main__ import app
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.check import repair as repair_module
 from trovemq_store.check.store_view import StoreView
@@ -163,7 +163,7 @@ def test_an_interrupted_repair_is_completed_by_the_next_start(
 def test_a_store_that_is_open_is_left_alone(root: Path) -> None:
 
     store = open_store(RealFileSystem(root), SMALL_SYNC)
-    command = [sys.executable, "-m", "broker.tools", "repair", "--store", str(root)]
+    command = [sys.executable, "-m", "trovemq_broker.tools", "repair", "--store", str(root)]
     done = subprocess.run(command, capture_output=True, check=False)
     store.close(NOW_MS)
     assert done.returncode == 1

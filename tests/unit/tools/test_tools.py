@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.tools.__main__ import app
-from broker.tools.export import BROKER_CONFIG_KEYS
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
+from trovemq_broker.tools.__main__ import app
+from trovemq_broker.tools.export import BROKER_CONFIG_KEYS
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.index_entries import plain_index_hashes
 from trovemq_store.engine.message_store import MessageStore
@@ -398,7 +398,7 @@ def test_readable_lines(small: Path) -> None:
 
 @pytest.mark.slow
 def test_as_a_process(small: Path) -> None:
-    command = [sys.executable, "-m", "broker.tools", "export", "--store", str(small)]
+    command = [sys.executable, "-m", "trovemq_broker.tools", "export", "--store", str(small)]
     done = subprocess.run(command, capture_output=True, check=True)
     assert [json.loads(line) for line in done.stdout.splitlines()] == load_manifest("small")["messages"]
     assert done.stderr == b""

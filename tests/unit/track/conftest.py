@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.groups.delivery.request import Delivered, ReceiveRequest
-from broker.state.consumer_state import ConsumerState
-from broker.track.copies import Location
-from broker.track.diagnosis import ConsumptionStatus, Members
-from broker.track.message_tracker import Limits, MessageTrack, MessageTracker, TrackedEvents
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import BORN_HOST, NOW_MS, flush, send
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.track.copies import Location
+from trovemq_broker.track.diagnosis import ConsumptionStatus, Members
+from trovemq_broker.track.message_tracker import Limits, MessageTrack, MessageTracker, TrackedEvents
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.record_writer import NewRecord

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.groups.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS
+from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 

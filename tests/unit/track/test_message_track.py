@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.filters.filter import parse_filter
-from broker.track.copies import CopyRole, Location
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import NOW_MS
+from trovemq_broker.filters.filter import parse_filter
+from trovemq_broker.track.copies import CopyRole, Location
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
@@ -469,7 +469,7 @@ def test_events_and_groups_beyond_the_limits_are_said(world: World) -> None:
 
 
 def test_more_copies_than_an_answer_has(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.track.copies.COPIES_MAX", 3)
+    monkeypatch.setattr("trovemq_broker.track.copies.COPIES_MAX", 3)
     for body in "abcde":
         world.send(body, key="same")
     found = world.track_of("same")
@@ -481,7 +481,7 @@ def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A status for each message and group, and each event compared with each message."""
-    monkeypatch.setattr("broker.track.copies.MESSAGES_MAX", 4)
+    monkeypatch.setattr("trovemq_broker.track.copies.MESSAGES_MAX", 4)
     for number in range(10):
         world.send(f"{number}", key="same")
     for name in ("one", "two", "workers"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.track.copies import Copy, CopyRole, TrackedMessage, copy_of, messages_of
-from broker.track.history import Place, scan_events
-from broker.track.timeline import GroupEvents, TrackEventKind
 from tests.support.engine import NOW_MS, record
+from trovemq_broker.track.copies import Copy, CopyRole, TrackedMessage, copy_of, messages_of
+from trovemq_broker.track.history import Place, scan_events
+from trovemq_broker.track.timeline import GroupEvents, TrackEventKind
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_stored
 from trovemq_store.engine.record_writer import NewRecord

@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from broker.consumer_settings import ConsumerSettings
-from broker.maintenance.consumer_tasks import check_transactions
-from broker.state.consumer_state import ConsumerState
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS
 from tests.support.logs import logged
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.maintenance.consumer_tasks import check_transactions
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.consumer_settings import ConsumerSettings
-from broker.transactions.records import GIVEN_UP_TOPIC
-from broker.transactions.transactions import Transactions, TransactionsState
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
 from tests.support.trials import SOAK
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.transactions.records import GIVEN_UP_TOPIC
+from trovemq_broker.transactions.transactions import Transactions, TransactionsState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset

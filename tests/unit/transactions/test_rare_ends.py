@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.transactions.open_halves import ENDED_KEPT_MAX, OpenHalves
-from broker.transactions.records import (
+from tests.support.engine import NOW_MS, SMALL, read_queue
+from tests.unit.transactions.test_transactions import NO_INDEX, Broker, message
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.transactions.open_halves import ENDED_KEPT_MAX, OpenHalves
+from trovemq_broker.transactions.records import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     OP_BODY_SIZE_MAX,
@@ -18,8 +20,6 @@ from broker.transactions.records import (
     given_up_record,
     op_records,
 )
-from tests.support.engine import NOW_MS, SMALL, read_queue
-from tests.unit.transactions.test_transactions import NO_INDEX, Broker, message
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
-from broker.transactions.transactions import (
+from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, own_properties, read_queue
+from tests.support.golden import load_manifest, settings_of, unpack
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from trovemq_broker.transactions.transactions import (
     CHECKS_PER_TURN_MAX,
     TRANSACTION_GROUP,
     UNASKED_TIME_MAX_MS,
@@ -17,8 +19,6 @@ from broker.transactions.transactions import (
     Transactions,
     TransactionsState,
 )
-from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, own_properties, read_queue
-from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

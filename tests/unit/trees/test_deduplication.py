@@ -11,8 +11,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.timers.wheel_records import delayed_record, delete_marker
-from broker.transactions.records import commit_record, half_record, moved_record
 from tests.support.deduplicated import (
     ENDS,
     SETTINGS,
@@ -27,6 +25,8 @@ from tests.support.deduplicated import (
     sweep_a_little,
 )
 from tests.support.engine import NOW_MS, append, flush, open_store, record
+from trovemq_broker.timers.wheel_records import delayed_record, delete_marker
+from trovemq_broker.transactions.records import commit_record, half_record, moved_record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QueueId

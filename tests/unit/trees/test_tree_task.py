@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from broker.maintenance.tree_task import POLL_S, STEP_BYTES_BUSY, STEP_BYTES_QUIET, TreeTask
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.fake_loop import run
 from tests.support.metrics_bench import Bench
+from trovemq_broker.maintenance.tree_task import POLL_S, STEP_BYTES_BUSY, STEP_BYTES_QUIET, TreeTask
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
@@ -32,7 +32,7 @@ def steps_in_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def here(work: Callable[[], Any]) -> Any:
         return work()
 
-    monkeypatch.setattr("broker.maintenance.tree_task.run_in_thread", here)
+    monkeypatch.setattr("trovemq_broker.maintenance.tree_task.run_in_thread", here)
 
 
 def filled(files: FaultyFileSystem | MemoryFileSystem, messages: int = 20) -> MessageStore:
@@ -125,7 +125,7 @@ def pauses_while_messages_come(messages: int) -> list[float]:
             return 1 << 13
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("broker.maintenance.tree_task.asyncio.sleep", sleeping)
+            patch.setattr("trovemq_broker.maintenance.tree_task.asyncio.sleep", sleeping)
             patch.setattr(task, "_step_bytes", step_bytes)
             with pytest.raises(asyncio.CancelledError):
                 await task.run()
@@ -222,7 +222,7 @@ def test_look_ups_waited_for_long_steps_of_trees_that_were_behind() -> None:
                 raise asyncio.CancelledError
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("broker.maintenance.tree_task.asyncio.sleep", sleeping)
+            patch.setattr("trovemq_broker.maintenance.tree_task.asyncio.sleep", sleeping)
             patch.setattr(store, "begin_trees", begin)
             with pytest.raises(asyncio.CancelledError):
                 await task.run()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.state.consumer_state import ConsumerState
 from tests.support.deduplicated import TOPIC, opened, send, step
 from tests.support.engine import NOW_MS, flush, read_queue
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId

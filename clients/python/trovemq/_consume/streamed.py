@@ -4,7 +4,8 @@ microsecond; its record is read when a field is asked for.
 A message has its run and its number in the batch. A run is consecutive messages of one queue, under one
 receipt, and has all that they have in common. A message for which one of these values is set gets a run of
 its own. The fields of its record are read together when one of them is asked for, the body by itself. Each
-field means the same as that of a message by RocketMQ's protocol (broker/server/wire/rocketmq_messages.py).
+field means the same as that of a message by RocketMQ's protocol
+(broker/trovemq_broker/server/wire/rocketmq_messages.py).
 
 Invariant: the record of each message that the program gets has the right CRC and a readable body.
 """

@@ -138,7 +138,11 @@ VERBS: Final = (
     Verb("audit", "audit", "Audit records: list, tail."),
     Verb("broker", "brokers", "Brokers: drain."),
     Verb("config", "config", "Settings of running brokers: list, get, set."),
-    Verb("store", "store", "A broker's store: scrub, backup."),
+    Verb(
+        "store",
+        "store",
+        "A broker's store: scrub, backup, verify and more. All but scrub and backup need a stopped broker.",
+    ),
     Verb("bench", "bench", "Measure one producer or one reader."),
     Verb("cert", "certificates", "Certificates for development."),
     Verb("verify", "verify", "Test a deployment. Nothing acknowledged may be lost or altered."),

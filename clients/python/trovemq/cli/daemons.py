@@ -7,11 +7,12 @@ The SDK imports nothing of them. Their distribution declares their command lines
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 from typing import Final
 
 import typer
+
+from trovemq.cli.installed import ALL_ARGUMENTS, find_program
 
 ENTRY_POINTS: Final = "trovemq.daemons"
 _DAEMONS: Final = {
@@ -28,23 +29,17 @@ _MISSING: Final = {
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command tree."""
-    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
     for name, text in _DAEMONS.items():
-        app.command(name, help=text, add_help_option=False, context_settings=settings)(_starter(name))
+        app.command(name, help=text, add_help_option=False, context_settings=ALL_ARGUMENTS)(_starter(name))
 
 
 def _starter(name: str) -> Callable[[typer.Context], None]:
     def start(context: typer.Context) -> None:
-        from importlib.metadata import entry_points
-
-        found = entry_points(group=ENTRY_POINTS, name=name)
-        if not found:
-            sys.stderr.write(f"trovemq {name} needs {_MISSING[name]}\n")
-            raise typer.Exit(1)
+        program = f"trovemq {name}"
+        entry = find_program(ENTRY_POINTS, name, program, needs=_MISSING[name])
         # Until the daemon has installed its own handlers, Ctrl-C ends it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        (entry,) = found
-        entry.load()([*_server_before(name, context), *context.args], f"trovemq {name}")
+        entry.load()([*_server_before(name, context), *context.args], program)
 
     return start
 

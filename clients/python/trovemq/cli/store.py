@@ -1,4 +1,7 @@
-"""store scrub|backup: checks and copies a broker's store while it is in use."""
+"""store scrub|backup: checks and copies a broker's store while it is in use.
+
+The verbs for the store of a stopped broker are in `trovemq.cli.store_tools`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,16 @@ import typer
 from trovemq.cli.arguments import EveryBrokerOption, OneBrokerOption
 from trovemq.cli.session import Session, verb
 from trovemq.cli.sizes import parse_size
+from trovemq.cli.store_tools import add_tools
 
 if TYPE_CHECKING:
     from trovemq import BackupProgress, ScrubProgress, StoreFinding
 
-app = typer.Typer(help="A broker's store: scrub, backup.", no_args_is_help=True)
+app = typer.Typer(
+    help="A broker's store: scrub, backup, verify and more. All but scrub and backup need a stopped broker.",
+    no_args_is_help=True,
+)
+add_tools(app)
 
 RATE_MIN: Final = 1024
 RATE_MAX: Final = 1 << 40
@@ -77,8 +85,8 @@ async def scrub(session: Session, rate: RateOption = None, broker: EveryBrokerOp
     session.output.show(table(("broker", *counts), totals, numbers=counts))
     if any(end.damages for end in ended):
         session.output.remark(
-            "damaged records in commitlog/ are left out of every answer (a backup may have them); `python "
-            "-m broker.tools repair` on the stopped store rebuilds all else"
+            "damaged records in commitlog/ are left out of every answer (a backup may have them); `trovemq "
+            "store repair` on the stopped store rebuilds all else"
         )
 
 

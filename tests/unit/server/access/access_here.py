@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 
-from broker.security import changes
-from broker.security.changes import SecurityState
-from broker.security.sealing import SealingKey
-from broker.security.table import SecurityTable
-from broker.server.access.gate import Gate
+from trovemq_broker.security import changes
+from trovemq_broker.security.changes import SecurityState
+from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.table import SecurityTable
+from trovemq_broker.server.access.gate import Gate
 from trovemq_daemon.peers import Peer
 from trovemq_daemon.sessions import Sessions
 from trovemq_daemon.users import UserKind, new_user

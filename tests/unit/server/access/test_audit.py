@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.security.actions import Action
-from broker.server.access.audit import targets_of
-from broker.server.access.gate import Caller
-from broker.server.access.needs import ROWS, Audit, Level
 from tests.support.fake_loop import run
 from tests.support.logs import logged
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata
 from tests.unit.server.access.test_matrix import METHODS, requests_of
 from tests.unit.server.access.test_quotas_at_the_door import Door
+from trovemq_broker.security.actions import Action
+from trovemq_broker.server.access.audit import targets_of
+from trovemq_broker.server.access.gate import Caller
+from trovemq_broker.server.access.needs import ROWS, Audit, Level
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.errors import TroveError

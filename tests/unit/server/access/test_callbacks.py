@@ -8,17 +8,17 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.security import changes
-from broker.security.creators import present_creator
-from broker.security.quotas import Quota
-from broker.server.access import callbacks
-from broker.server.access.callbacks import KnownCallers
-from broker.server.access.checked_context import CheckedContext
-from broker.server.access.gate import Gate
-from broker.server.access.guard import AccessGuard
-from broker.server.access.needs import ROWS
-from broker.server.wire.statuses import reader
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
+from trovemq_broker.security import changes
+from trovemq_broker.security.creators import present_creator
+from trovemq_broker.security.quotas import Quota
+from trovemq_broker.server.access import callbacks
+from trovemq_broker.server.access.callbacks import KnownCallers
+from trovemq_broker.server.access.checked_context import CheckedContext
+from trovemq_broker.server.access.gate import Gate
+from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.access.needs import ROWS
+from trovemq_broker.server.wire.statuses import reader
 from trovemq_daemon.callback_handlers import AGAIN, CallbackHandler
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.audit import AUDIT_TOPIC

@@ -9,17 +9,17 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from broker.security import changes
-from broker.security.quotas import Quota
-from broker.server.access.checked_context import CheckedContext, checked_context
-from broker.server.access.guard import AccessGuard
-from broker.server.core.refused_message import RefusedMessage
-from broker.server.native.reply_stream import CallbackContext
-from broker.server.wire.frames import read_append_frame
-from broker.server.wire.statuses import reader
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
 from trovemq._rocketmq.statuses import error_of
+from trovemq_broker.security import changes
+from trovemq_broker.security.quotas import Quota
+from trovemq_broker.server.access.checked_context import CheckedContext, checked_context
+from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.core.refused_message import RefusedMessage
+from trovemq_broker.server.native.reply_stream import CallbackContext
+from trovemq_broker.server.wire.frames import read_append_frame
+from trovemq_broker.server.wire.statuses import reader
 from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.audit import AUDIT_TOPIC

@@ -11,13 +11,13 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from broker.security import changes
-from broker.security.actions import Kind, action_text
-from broker.server.access.gate import Caller, Credentials, Gate
-from broker.server.access.needs import EVERY, ROWS, Audit, Level, Row
-from broker.server.access.refusals import is_rocketmq, refused_reply
-from broker.server.wire.frames import read_append_frame
 from tests.unit.server.access.access_here import CLUSTER, LOOPBACK, AccessHere, rocketmq_metadata, signed
+from trovemq_broker.security import changes
+from trovemq_broker.security.actions import Kind, action_text
+from trovemq_broker.server.access.gate import Caller, Credentials, Gate
+from trovemq_broker.server.access.needs import EVERY, ROWS, Audit, Level, Row
+from trovemq_broker.server.access.refusals import is_rocketmq, refused_reply
+from trovemq_broker.server.wire.frames import read_append_frame
 from trovemq_daemon.peers import Peer, peer_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from broker.server.access.guard import AccessGuard
 from tests.support.fake_loop import run
 from tests.unit.server.access.access_here import DATE, LOOPBACK, AccessHere, Context, rocketmq_metadata
 from tests.unit.server.access.test_guard import FETCH, SEND
+from trovemq_broker.server.access.guard import AccessGuard
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey
 from trovemq_proto.errors import TroveError

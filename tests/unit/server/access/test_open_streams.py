@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.fetch.long_poll import LongPolls
-from broker.fetch.pull import Puller, PullSettings
-from broker.security import changes
-from broker.server.access.guard import AccessGuard
-from broker.server.monitoring.traffic import Traffic
-from broker.server.native.fetch_stream import FetchParts, FetchStream
 from tests.support.engine import open_store, send
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
+from trovemq_broker.fetch.long_poll import LongPolls
+from trovemq_broker.fetch.pull import Puller, PullSettings
+from trovemq_broker.security import changes
+from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

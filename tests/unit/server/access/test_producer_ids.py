@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.server.access import producer_ids
-from broker.server.access.gate import Caller, Gate
-from broker.server.access.needs import ROWS
-from broker.server.wire.frames import read_append_frame
 from tests.support.engine import record
 from tests.unit.server.access.access_here import CLUSTER, AccessHere
 from trovemq._produce.sequences import SequenceAssigner, own_id
+from trovemq_broker.server.access import producer_ids
+from trovemq_broker.server.access.gate import Caller, Gate
+from trovemq_broker.server.access.needs import ROWS
+from trovemq_broker.server.wire.frames import read_append_frame
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import message_pb2

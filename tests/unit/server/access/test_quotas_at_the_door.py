@@ -12,16 +12,16 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.security import changes
-from broker.security.creators import present_creator
-from broker.security.quotas import Quota
-from broker.server.access.gate import HELD_FEW, HELD_MAX, HOLD_GROWTH_MAX, HOLD_S, HOLD_STEP_S, Gate
-from broker.server.access.guard import AccessGuard
-from broker.server.core.refused_message import RefusedMessage
-from broker.server.wire.statuses import reader
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
 from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY
+from trovemq_broker.security import changes
+from trovemq_broker.security.creators import present_creator
+from trovemq_broker.security.quotas import Quota
+from trovemq_broker.server.access.gate import HELD_FEW, HELD_MAX, HOLD_GROWTH_MAX, HOLD_S, HOLD_STEP_S, Gate
+from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.core.refused_message import RefusedMessage
+from trovemq_broker.server.wire.statuses import reader
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors

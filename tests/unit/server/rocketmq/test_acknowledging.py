@@ -12,12 +12,12 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.server.core.clients import Subscription
 from tests.support.engine import NOW_MS
 from tests.support.rocketmq_parts import message
 from tests.support.rocketmq_service import ServiceBench, consumer_settings
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.server.core.clients import Subscription
 from trovemq_proto.rocketmq.v2 import admin_pb2 as pb
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.server.core import receiver
 from tests.support.engine import append, record
 from tests.support.rocketmq_door import (
     ACKNOWLEDGE,
@@ -25,6 +24,7 @@ from tests.support.rocketmq_door import (
     scene,
 )
 from tests.support.rocketmq_parts import receive_request
+from trovemq_broker.server.core import receiver
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_proto.records.layout import COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

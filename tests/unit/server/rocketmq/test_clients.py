@@ -9,8 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.server.core import clients
-from broker.server.core.clients import (
+from trovemq_broker.server.core import clients
+from trovemq_broker.server.core.clients import (
     BROKEN_LATE_MS,
     BROKEN_MS,
     EXPIRY_MS,

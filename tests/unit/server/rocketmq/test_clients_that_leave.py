@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import trovemq_rpc as rpc
-from broker.consumer_settings import ConsumerSettings
-from broker.server.rocketmq.service import RocketmqService
 from tests.support.engine import NOW_MS
 from tests.support.rocketmq_parts import Parts, message, receive_request
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_daemon.grpc_server import GuardedServices
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry

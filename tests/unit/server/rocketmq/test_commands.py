@@ -8,9 +8,9 @@ from itertools import count
 
 import pytest
 
-from broker.server.core import commands as module
-from broker.server.core.clients import ClientDescription, ClientRegistry
-from broker.server.core.commands import ClientCommands
+from trovemq_broker.server.core import commands as module
+from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry
+from trovemq_broker.server.core.commands import ClientCommands
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.server.wire.statuses import code_of
-from broker.timers.recall_handle import encode_recall_handle
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.server.wire.statuses import code_of
+from trovemq_broker.timers.recall_handle import encode_recall_handle
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

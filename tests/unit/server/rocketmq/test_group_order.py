@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.core.group_order import GroupOrder, fifo_topics
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.logs import logged
 from tests.support.rocketmq_parts import Parts, message
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.core.group_order import GroupOrder, fifo_topics
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 FROM_BEGIN = ConsumerSettings(new_group_start="begin")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
-from broker.query.search.conditions import AllOf, AnyOf, Has, SearchQuery
-from broker.query.search.search import search_page
-from broker.server.wire.rocketmq_messages import outgoing
 from tests.support.engine import SMALL, open_store, send
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.query.search.conditions import AllOf, AnyOf, Has, SearchQuery
+from trovemq_broker.query.search.search import search_page
+from trovemq_broker.server.wire.rocketmq_messages import outgoing
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.keys import key_sizes, key_word, keys_with_spaces
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

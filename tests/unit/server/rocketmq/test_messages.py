@@ -12,9 +12,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.delivery.request import Delivered
-from broker.server.wire.rocketmq_messages import message_of, outgoing, peer_host, received
 from tests.support.rocketmq_parts import message
+from trovemq_broker.groups.delivery.request import Delivered
+from trovemq_broker.server.wire.rocketmq_messages import message_of, outgoing, peer_host, received
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import RESERVED_PROPERTIES, encode_offset_msg_id, encode_record

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.server.core.polls import ENDS_A_TURN
 from tests.support.engine import append, record
 from tests.support.fake_loop import turns
 from tests.support.rocketmq_door import RECEIVE, Call, Door, messages, receive, scene
+from trovemq_broker.server.core.polls import ENDS_A_TURN
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

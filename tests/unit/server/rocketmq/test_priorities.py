@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.wire.send_checks import kind_of
-from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run
 from tests.support.rocketmq_parts import Parts, message
 from tests.support.rocketmq_service import ServiceBench
+from trovemq_broker.server.wire.send_checks import kind_of
+from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service

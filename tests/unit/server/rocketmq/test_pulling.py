@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS, flush, send
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.groups.delivery.delivery import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
-from broker.server.core.receiver import LONG_LOOK_READS
 from tests.support import fake_loop
 from tests.support.engine import append, record
 from tests.support.rocketmq_parts import Parts, receive_request
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.groups.delivery.delivery import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
+from trovemq_broker.server.core.receiver import LONG_LOOK_READS
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.core.clients import ClientDescription
-from broker.server.wire.statuses import code_of
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.core.clients import ClientDescription
+from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

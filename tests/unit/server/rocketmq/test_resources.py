@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.server.wire.resources import (
+from trovemq_broker.server.wire.resources import (
     check_endpoints,
     endpoints_of,
     group_name,
@@ -14,7 +14,7 @@ from broker.server.wire.resources import (
     topic_to_read,
     topic_to_send,
 )
-from broker.server.wire.statuses import code_of
+from trovemq_broker.server.wire.statuses import code_of
 from trovemq_daemon.addresses import Address
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
+from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.server.rocketmq.routes import RouteParts, Routes
-from broker.server.wire.statuses import code_of
 from tests.support.engine import open_store, send
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.server.rocketmq.routes import RouteParts, Routes
+from trovemq_broker.server.wire.statuses import code_of
 from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -13,14 +13,14 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consumer_settings import ConsumerSettings
-from broker.server.wire import rocketmq_messages, send_checks, send_replies
-from broker.server.wire.statuses import OK_STATUS, code_of
-from broker.timers.recall_handle import decode_recall_handle
 from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.wire import rocketmq_messages, send_checks, send_replies
+from trovemq_broker.server.wire.statuses import OK_STATUS, code_of
+from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from broker.server.core.clients import EXPIRY_MS
-from broker.server.rocketmq.service import ADMIN_SERVICE, MESSAGING_SERVICE
 from tests.support.rocketmq_parts import message, receive_request
 from tests.support.rocketmq_service import (
     TELEMETRY,
@@ -22,6 +20,8 @@ from tests.support.rocketmq_service import (
     request_type_of,
 )
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.server.core.clients import EXPIRY_MS
+from trovemq_broker.server.rocketmq.service import ADMIN_SERVICE, MESSAGING_SERVICE
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 

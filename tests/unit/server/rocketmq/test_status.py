@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.server.wire.statuses import (
+from tests.support.rpc_context import RpcContext
+from trovemq_broker.server.wire.statuses import (
     CODES,
     Malformed,
     ProtocolError,
@@ -20,7 +21,6 @@ from broker.server.wire.statuses import (
     stream,
     unary,
 )
-from tests.support.rpc_context import RpcContext
 from trovemq_daemon.grpc_services import write_reply
 from trovemq_proto import errors
 from trovemq_proto.errors import ERRORS, TroveError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.server.core.clients import ClientDescription
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
 from tests.support.rocketmq_parts import message
 from tests.support.rocketmq_service import ServiceBench
+from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 

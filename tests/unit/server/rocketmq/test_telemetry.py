@@ -11,13 +11,13 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broker.server.core.clients import ClientRegistry
-from broker.server.core.commands import ClientCommands
-from broker.server.rocketmq.client_settings import SettingsRules
-from broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry, TelemetryParts
-from broker.server.wire.statuses import reader
 from tests.support.fake_loop import run
 from tests.support.rpc_context import Aborted, RpcContext
+from trovemq_broker.server.core.clients import ClientRegistry
+from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.rocketmq.client_settings import SettingsRules
+from trovemq_broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry, TelemetryParts
+from trovemq_broker.server.wire.statuses import reader
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.server.core.acknowledger import reply_of_one
-from broker.server.core.usual_acknowledgements import read_usual, reply_to_entry
 from tests.support.rocketmq_door import ACKNOWLEDGE, MESSAGES, RECEIVE, Call, Door, handles, receive, scene
+from trovemq_broker.server.core.acknowledger import reply_of_one
+from trovemq_broker.server.core.usual_acknowledgements import read_usual, reply_to_entry
 from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
@@ -181,7 +181,7 @@ def test_names_are_forgotten_before_they_are_too_many(monkeypatch: pytest.Monkey
     async def play() -> None:
         door = Door()
         usual = door.handlers[ACKNOWLEDGE].usual.__self__
-        monkeypatch.setattr("broker.server.core.usual_acknowledgements.NAMES_KEPT", 3)
+        monkeypatch.setattr("trovemq_broker.server.core.usual_acknowledgements.NAMES_KEPT", 3)
         for number in range(10):
             assert door.usual([Call(request("0.0.1.18b.0.1.0123abcd", group=f"g{number}"))]) == [None]
             assert len(usual._names) <= 3

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.delivery.request import Delivered
-from broker.server.wire.rocketmq_messages import received, usual_properties
-from broker.server.wire.usual_messages import topic_field, usual_element
 from tests.support.rocketmq_parts import message
+from trovemq_broker.groups.delivery.request import Delivered
+from trovemq_broker.server.wire.rocketmq_messages import received, usual_properties
+from trovemq_broker.server.wire.usual_messages import topic_field, usual_element
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record
 from trovemq_proto.records.layout import MAGIC_V1, MAGIC_V2

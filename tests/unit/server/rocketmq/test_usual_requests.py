@@ -8,10 +8,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.server.rocketmq.usual_sends import UsualSends
-from broker.server.wire.rocketmq_messages import BORN_MS_MAX
-from broker.server.wire.statuses import Malformed, reader
-from broker.server.wire.usual_requests import Usual, read_usual
+from trovemq_broker.server.rocketmq.usual_sends import UsualSends
+from trovemq_broker.server.wire.rocketmq_messages import BORN_MS_MAX
+from trovemq_broker.server.wire.statuses import Malformed, reader
+from trovemq_broker.server.wire.usual_requests import Usual, read_usual
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 

@@ -1,0 +1,151 @@
+"""Creating, altering and deleting consumer groups: on disk before the reply, written off the event loop.
+
+Invariants
+- One change at a time. A thread writes the file; after that the table changes on the event loop.
+- A change is complete even if its caller is cancelled: it waits for the thread.
+- A deleted group loses its offsets, its messages in flight and its retry topics, so that a new group of the
+  same name starts over. Its dead letters stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
+from typing import Final
+
+from trovemq_broker.admin.topic_changes import TopicChanges
+from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.security.creators import present_creator
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import Steps
+from trovemq_store.topics.names import retry_topics
+from trovemq_store.topics.retry_policy import RetryPolicy
+from trovemq_store.topics.subscription_groups import GroupChange, SubscriptionGroup, SubscriptionGroups
+
+PAIRS_STEP: Final = 512
+
+
+class GroupChanges:
+    """`persist_offsets` writes the consumer offsets to disk; `changed` is called with each group that was
+    altered or deleted."""
+
+    def __init__(
+        self,
+        groups: SubscriptionGroups,
+        store: MessageStore,
+        delivery: Delivery,
+        topic_changes: TopicChanges,
+        clock_ms: Callable[[], EpochMs],
+        persist_offsets: Callable[[], Awaitable[None]],
+        changed: Callable[[str], None] = lambda _group: None,
+    ) -> None:
+        self._changed = changed
+        self._groups = groups
+        self._store = store
+        self._delivery = delivery
+        self._topic_changes = topic_changes
+        self._clock_ms = clock_ms
+        self._persist_offsets = persist_offsets
+        self._changing = asyncio.Lock()
+
+    async def create(self, group: SubscriptionGroup) -> SubscriptionGroup:
+        """Raises the errors of SubscriptionGroups.create."""
+        creator = present_creator()
+        async with self._changing:
+            await self._save(self._groups.begin_create(group, creator=creator, now_ms=self._clock_ms()))
+            return self._groups.require(group.name)
+
+    async def alter(
+        self, name: str, *, orderly: bool, retry_max: int, retry_policy: RetryPolicy
+    ) -> SubscriptionGroup:
+        """Raises the errors of SubscriptionGroups.alter."""
+        async with self._changing:
+            change = self._groups.begin_alter(
+                name,
+                orderly=orderly,
+                retry_max=retry_max,
+                retry_policy=retry_policy,
+                now_ms=self._clock_ms(),
+            )
+            if change is not None:
+                await self._save(change)
+                self._changed(name)
+            return self._groups.require(name)
+
+    async def delete(self, name: str) -> None:
+        """Raises TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL for an internal group, DISK_FULL, …"""
+        topics = self.topics_of(name)
+        async with self._changing:
+            if name in self._groups:
+                await self._save(self._groups.begin_delete(name, now_ms=self._clock_ms()))
+            elif not topics:
+                shown = name[:200]
+                raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
+            self._delivery.forget_group(name, self._clock_ms())
+            self._store.offsets.delete_group(name)
+            self._changed(name)
+            for topic in self._own_retry_topics(name, topics):
+                await self._topic_changes.delete(topic)
+        await self._persist_offsets()
+
+    def topics_of(self, name: str) -> list[str]:
+        """The topics of which the group has offsets or messages in flight, without its retry topics."""
+        return _without_retries(name, {topic for group, topic in self._pairs() if group == name})
+
+    def topics_by_group(self) -> Steps[dict[str, list[str]]]:
+        """topics_of() of each group that has any."""
+        read: dict[str, set[str]] = {}
+        for number, (group, topic) in enumerate(self._pairs(), 1):
+            if number % PAIRS_STEP == 0:
+                yield
+            read.setdefault(group, set()).add(topic)
+        found = {}
+        for number, (group, topics) in enumerate(read.items(), 1):
+            if number % PAIRS_STEP == 0:
+                yield
+            found[group] = _without_retries(group, topics)
+        return found
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Pairs (group, topic), some of them twice."""
+        return chain(self._delivery.pairs(), self._store.offsets.pairs())
+
+    def _own_retry_topics(self, name: str, topics: list[str]) -> list[str]:
+        """The group's own retry topics in the table, without those that may also belong to another group:
+        group `a` for topic `b` has the same retry topic as group `a_b`."""
+        names = {retry for topic in topics for retry in retry_topics(name, topic)}
+        others = {
+            retry
+            for group in {*self._groups.names(), *self._store.offsets.groups()} - {name}
+            for retry in retry_topics(group, "")[:1]
+        }
+        return sorted(retry for retry in names - others if retry in self._store.topics)
+
+    async def save_used(self) -> None:
+        """Writes groups that were created by their first use to disk. Raises TroveError DISK_FULL,
+        STORE_FAILED."""
+        async with self._changing:
+            change = self._groups.save_work(now_ms=self._clock_ms())
+            if change is not None:
+                await self._save(change)
+
+    async def settle(self) -> None:
+        """Returns when no change is under way."""
+        async with self._changing:
+            pass
+
+    async def _save(self, change: GroupChange) -> None:
+        try:
+            await run_in_thread(change.run)
+        finally:
+            self._groups.finish(change)
+
+
+def _without_retries(group: str, topics: set[str]) -> list[str]:
+    """The topics that are not retry topics of the group."""
+    return sorted(topics - {retry for topic in topics for retry in retry_topics(group, topic)})

@@ -1,0 +1,359 @@
+"""Keeps this broker registered with every nameserver: one stream and one task for each.
+
+States of one registration, as `RegistrationState` shows them:
+connecting -> registered -stream ends-> waiting -next stream-> registered. name_taken: waiting, because
+another live broker has the name. A state lasts until the nameserver answers the next stream.
+
+With credentials each stream begins with a log-in, and its messages are signed. A nameserver without
+authentication accepts unsigned messages.
+
+A heartbeat is sent every interval, and at once when the topics changed. It has the topics only if their data
+version is not the one that this stream sent last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import grpc
+
+from trovemq_broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
+from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.authentication.calls import METADATA_KEY, message_signer
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.authentication.handshake import AUTHENTICATE, NONCE_BYTES, log_in
+from trovemq_proto.authentication.scram import ScramError
+from trovemq_proto.channels import Channel, ChannelSettings, GrpcTransport, chosen_transport, open_channel
+from trovemq_proto.errors import TroveError, from_wire
+from trovemq_proto.tls import TlsOptions, read_tls
+from trovemq_proto.tls_diagnosis import explain
+from trovemq_proto.v1 import common_pb2, route_pb2, security_pb2
+
+LEAVE_TIME_MAX_S: Final = 1.0
+REPLY_WAIT_INTERVALS: Final = 3
+REPLY_WAIT_MIN_S: Final = 1.0
+
+_REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
+
+ReadCredentials = Callable[[], Credentials]
+"""Reads the file again, so that the next stream uses a changed secret. Blocks. Raises SettingsError."""
+Sign = Callable[[bytes], bytes]
+Jitter = Callable[[], float]
+"""Returns a number of [0, 1): spreads the calls of brokers that lost the same nameserver (random.random in
+the daemon)."""
+
+
+class RegistrationState(Enum):
+    CONNECTING = "connecting"
+    REGISTERED = "registered"
+    WAITING = "waiting"
+    NAME_TAKEN = "name_taken"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationSettings:
+    """Times in milliseconds."""
+
+    heartbeat_interval_ms: int = 3_000
+    retry_min_ms: int = 200
+    retry_max_ms: int = 5_000
+
+
+def registration_channels(
+    tls: TlsOptions | None = None, transport: GrpcTransport | None = None
+) -> ChannelSettings:
+    """Settings of connections to nameservers. Reads the TLS files.
+
+    Raises SettingsError for files that cannot be used.
+    """
+    try:
+        return ChannelSettings(
+            transport=chosen_transport(transport),
+            tls=None if tls is None else read_tls(tls),
+            connect_timeout_ms=20_000,
+            reconnect_min_ms=1_000,
+            reconnect_max_ms=5_000,
+        )
+    except TroveError as error:
+        raise SettingsError(error.message) from None
+
+
+def back_off_s(attempt: int, settings: RegistrationSettings, jitter: float) -> float:
+    """Seconds to wait after failure 1, 2, …: a random part, at least half, of a time that doubles between the
+    two bounds."""
+    full_ms = min(settings.retry_max_ms, settings.retry_min_ms << min(attempt - 1, 20))
+    return full_ms * (0.5 + 0.5 * jitter) / 1000
+
+
+class Registration:
+    """The registration with one nameserver. `run()` until cancelled or `leave()`."""
+
+    def __init__(
+        self,
+        nameserver: Address,
+        view: BrokerView,
+        settings: RegistrationSettings,
+        jitter: Jitter,
+        channels: ChannelSettings,
+        credentials: ReadCredentials | None,
+    ) -> None:
+        self.nameserver = nameserver
+        self.state = RegistrationState.CONNECTING
+        self.detail = ""
+        self.heartbeats = 0
+        self._view = view
+        self._settings = settings
+        self._jitter = jitter
+        self._channels = channels
+        self._credentials = credentials
+        self._wake = asyncio.Event()
+        self._leaving = False
+        self._spaced_until = 0.0
+
+    def topics_changed(self) -> None:
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Unregisters and ends `run()` soon after."""
+        self._leaving = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Registers again and again; returns after `leave()`."""
+        attempt = 0
+        async with open_channel(str(self.nameserver), self._channels) as channel:
+            while True:
+                beats_before = self.heartbeats
+                await self._one_stream(channel)
+                if self._leaving:
+                    break
+                attempt = 1 if self.heartbeats > beats_before else attempt + 1
+                await self._wait(back_off_s(attempt, self._settings, self._jitter()))
+        self.state = RegistrationState.STOPPED
+
+    async def _wait(self, seconds: float) -> None:
+        """Waits for the back-off. A change of the topics does not shorten it, a stop does."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not self._leaving:
+                    self._wake.clear()
+                    await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _one_stream(self, channel: Channel) -> None:
+        """Keeps one stream, from its log-in to its end. Never raises except when cancelled."""
+        call: Any = None
+        try:
+            metadata, sign = await self._log_in(channel)
+            call = channel.stream_stream(
+                _REGISTER, response_deserializer=route_pb2.HeartbeatReply.FromString
+            )(metadata=metadata)
+            # a broken stream is noticed before the next heartbeat
+            call.add_done_callback(lambda _: self._wake.set())
+            await self._talk(call, sign)
+        except (SettingsError, ScramError) as error:
+            self._refused(TroveError(errors.AUTHENTICATION_FAILED, str(error)))
+        except TroveError as error:
+            self._refused(error)
+        except grpc.aio.AioRpcError as error:  # trovemq_rpc's errors are of this class, too
+            await self._failed(error)
+        except TimeoutError:
+            self._lost("the nameserver does not answer")
+        except asyncio.InvalidStateError:  # grpc.aio raises it for a write to a call that has ended
+            await self._broken(call)
+        finally:
+            if call is not None:
+                call.cancel()
+
+    async def _log_in(self, channel: Channel) -> tuple[tuple[tuple[str, bytes], ...], Sign]:
+        """The stream's metadata, and the function that signs its messages. Raises AioRpcError, ScramError,
+        SettingsError."""
+        if self._credentials is None:
+            return (), _unsigned
+        credentials = await asyncio.to_thread(self._credentials)
+        ask = channel.unary_unary(
+            AUTHENTICATE,
+            request_serializer=security_pb2.AuthenticateRequest.SerializeToString,
+            response_deserializer=security_pb2.AuthenticateReply.FromString,
+        )
+        timeout = self._reply_wait_s(leaving=False)
+        try:
+            key, _ = await log_in(
+                credentials,
+                secrets.token_urlsafe(NONCE_BYTES),
+                lambda request: ask(request, timeout=timeout),
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code().name == "UNIMPLEMENTED":
+                return (), _unsigned
+            raise
+        return ((METADATA_KEY, key.credential(0, _REGISTER)),), message_signer(key, 0)
+
+    async def _broken(self, call: Any) -> None:
+        """Handles a stream that ended during a write: with the nameserver's error, or for another reason."""
+        error = _described(await call.trailing_metadata())
+        if error is not None:
+            self._refused(error)
+        else:
+            self._lost(await call.details() or (await call.code()).name)
+
+    async def _failed(self, failure: grpc.aio.AioRpcError) -> None:
+        error = _described(failure.trailing_metadata())
+        if error is not None:
+            self._refused(error)
+        else:
+            await self._unreachable(failure.details() or failure.code().name)
+
+    async def _unreachable(self, reason: str) -> None:
+        """Checks whether TLS is the reason, once each time that the nameserver is lost."""
+        if self.state is not RegistrationState.WAITING and not self._leaving:
+            reason = await explain(str(self.nameserver), self._channels.tls) or reason
+        self._lost(reason)
+
+    async def _talk(self, call: Any, sign: Sign) -> None:
+        version_sent: int | None = None
+        async for heartbeat in self._heartbeats():
+            if heartbeat.data_version != version_sent:
+                heartbeat.broker.CopyFrom(broker_info(self._view))
+                heartbeat.topics.extend(topic_routes(self._view.topics()))
+                version_sent = heartbeat.data_version
+                self._spaced_until = asyncio.get_running_loop().time() + spacing_s(len(heartbeat.topics))
+            async with asyncio.timeout(self._reply_wait_s(leaving=heartbeat.leaving)):
+                await call.write(sign(heartbeat.SerializeToString()))
+                reply = await call.read()
+            self._answered(reply)
+
+    async def _heartbeats(self) -> AsyncIterator[route_pb2.Heartbeat]:
+        """Yields a heartbeat now, after each interval, after each change, and a last one with `leaving`."""
+        while True:
+            self._wake.clear()
+            leaving = self._leaving
+            yield route_pb2.Heartbeat(data_version=self._view.data_version, leaving=leaving)
+            if leaving:
+                return
+            try:
+                async with asyncio.timeout(self._settings.heartbeat_interval_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            await self._space_out()
+
+    async def _space_out(self) -> None:
+        """Waits until all topics may be sent again; a stop ends the wait."""
+        left_s = self._spaced_until - asyncio.get_running_loop().time()
+        if left_s > 0 and not self._leaving:
+            await self._wait(left_s)
+
+    def _reply_wait_s(self, *, leaving: bool) -> float:
+        interval_s = self._settings.heartbeat_interval_ms / 1000
+        return LEAVE_TIME_MAX_S if leaving else max(REPLY_WAIT_MIN_S, REPLY_WAIT_INTERVALS * interval_s)
+
+    def _answered(self, reply: Any) -> None:
+        if not isinstance(reply, route_pb2.HeartbeatReply):  # the transport's end of the stream
+            raise TroveError(errors.BROKER_UNREACHABLE, "the nameserver ended the stream")
+        if reply.HasField("error"):
+            raise from_wire(reply.error.symbol, reply.error.message, dict(reply.error.fields))
+        self.heartbeats += 1
+        if self.state != RegistrationState.REGISTERED:
+            self.state, self.detail = RegistrationState.REGISTERED, ""
+            get_logger().info("nameserver.registered", nameserver=self.nameserver)
+
+    def _refused(self, error: TroveError) -> None:
+        if error.symbol == errors.BROKER_NAME_TAKEN.symbol:
+            self.state, self.detail = RegistrationState.NAME_TAKEN, error.message
+            get_logger().error("nameserver.name_taken", nameserver=self.nameserver, message=error.message)
+        elif error.spec in (errors.AUTHENTICATION_FAILED, errors.ACCESS_DENIED):
+            self.state, self.detail = RegistrationState.WAITING, str(error)
+            get_logger().error("nameserver.refused", nameserver=self.nameserver, message=str(error))
+        else:
+            self._lost(str(error))
+
+    def _lost(self, reason: str) -> None:
+        self.state, self.detail = RegistrationState.WAITING, reason
+        if not self._leaving:
+            get_logger().warning("nameserver.unreachable", nameserver=self.nameserver, message=reason)
+
+
+class Registrations:
+    """The registrations with all nameservers. `start()` creates the tasks, `stop()` unregisters and ends them
+    within about a second."""
+
+    def __init__(
+        self,
+        nameservers: Sequence[Address],
+        view: BrokerView,
+        settings: RegistrationSettings,
+        jitter: Jitter,
+        channels: ChannelSettings | None = None,
+        credentials: ReadCredentials | None = None,
+    ) -> None:
+        channels = channels or registration_channels()
+        self.registrations = tuple(
+            Registration(nameserver, view, settings, jitter, channels, credentials)
+            for nameserver in nameservers
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        view.add_change_listener(self._topics_changed)
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(registration.run(), name=f"registration {registration.nameserver}")
+            for registration in self.registrations
+        ]
+
+    async def stop(self) -> None:
+        for registration in self.registrations:
+            registration.leave()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=LEAVE_TIME_MAX_S + 0.5)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def problem(self) -> str:
+        """For readiness: the problem in a few words, or an empty text.
+
+        A broker without a nameserver still serves clients that know its address, so only a taken name is a
+        problem.
+        """
+        taken = [entry for entry in self.registrations if entry.state == RegistrationState.NAME_TAKEN]
+        return "; ".join(f"{entry.nameserver}: {entry.detail}" for entry in taken)
+
+    def warning(self) -> str:
+        """For readiness: the nameservers that do not list this broker now, or an empty text."""
+        missing = [
+            f"not registered at {entry.nameserver}" + (f" ({entry.detail})" if entry.detail else "")
+            for entry in self.registrations
+            if entry.state != RegistrationState.REGISTERED
+        ]
+        return "; ".join(missing)
+
+    def _topics_changed(self) -> None:
+        for registration in self.registrations:
+            registration.topics_changed()
+
+
+def _unsigned(message: bytes) -> bytes:
+    return message
+
+
+def _described(trailer: Any) -> TroveError | None:
+    """The TroveMQ error in the call's trailing metadata; None if there is none."""
+    for key, value in trailer or ():
+        if key == ERROR_METADATA_KEY:
+            error = common_pb2.Error.FromString(value)
+            return from_wire(error.symbol, error.message, dict(error.fields))
+    return None

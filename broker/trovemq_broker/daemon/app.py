@@ -1,0 +1,327 @@
+"""The daemon from start to stop; `broker_services` is the composition root, which creates all parts and
+connects them.
+
+Its order: listen (nothing is served yet) - open and recover the store - serve - drain - close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import random
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from trovemq_broker.cluster.registration import Registrations
+from trovemq_broker.daemon.broker_services import BrokerServices
+from trovemq_broker.daemon.own_address import own_address
+from trovemq_broker.daemon.readiness_reasons import add_store_reasons, drain_warning
+from trovemq_broker.daemon.recovery_log import log_recovery
+from trovemq_broker.daemon.security import AccessCollector, BrokerSecurity, gate_of, open_security
+from trovemq_broker.daemon.services import (
+    clock_ms,
+    collector_at_rest,
+    failures_that_end,
+    open_consumer_state,
+    wall_ms,
+)
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.daemon.tracing import open_tracing
+from trovemq_broker.maintenance.consumer_tasks import log_copy_failures
+from trovemq_broker.server.access.gate import Entries
+from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.monitoring.metrics import BrokerCollector
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_daemon.addresses import Address, warn_of_open
+from trovemq_daemon.early_imports import import_early
+from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.lifecycle import Stop, run_daemon
+from trovemq_daemon.limits import raise_descriptor_limit
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.memory_trim import keep_one_arena
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.tls_reload import TlsReload
+from trovemq_daemon.tls_settings import bind_tls
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.memory import keep_freed_memory
+from trovemq_store.check.store_view import SIZES, with_sizes_of_store
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
+
+LATE_MODULES: Final = ("numpy.ma", "trovemq_proto.records.batch_matrix", "lz4.frame", "zstandard")
+"""Imported at their first use otherwise: numpy.ma by NumPy's `unique`, the others where a body needs them."""
+YOUNG_OBJECTS_MAX: Final = 10_000
+"""New objects before a collection looks at them. With the default of 700 there was one for every 50th
+SendMessage, of 64 in flight, and hardly anything of a call is in a cycle.
+"""
+THREAD_SWITCH_S: Final = 0.0005
+"""How long a thread of background work (a step of the trees) may hold the interpreter while the event loop
+waits for it. By default it is 5 ms, which a message then waits.
+"""
+CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
+LAST_REPLIES_S: Final = 0.5  # for replies with STORE_FAILED to waiting calls
+
+
+class BrokerApp:
+    """One broker in the running event loop."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        written: Collection[str] = SIZES,
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
+        """`written`: names of the settings that were given. A size that was not given is that of the store.
+        `sources`: where each value comes from, for operators."""
+        self._sources = sources
+        self._settings = settings
+        self._written = written
+        self._version = installed_version()
+        self._registry = new_registry(self._version)
+        self._rpc_metrics = RpcMetrics(
+            self._registry, cluster=settings.cluster, node_type="broker", node_id=settings.name
+        )
+        self._rpc_metrics.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
+        self._tracing = open_tracing(settings.otlp_endpoint, settings.name, self._version)
+        self._gate = gate_of(settings)
+        access = AccessGuard(self._gate).handler if self._gate is not None else None
+        self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access, self._gate)
+        self._problem = "starting"
+        self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+        """The addresses on which it listens; set once requests are served."""
+        readiness = Readiness()
+        readiness.add("broker", lambda: self._problem)
+        self._readiness = readiness
+        self._http = OpsHttp(
+            self._registry, readiness, name=f"TroveMQ: {settings.name}", console_url=settings.console_url
+        )
+        self._tls = TlsReload(settings, self._grpc, self._http)
+
+    async def run(self, stop: Stop) -> None:
+        """Serves until `stop`, then drains. Raises the error that ends it: AddressInUseError, TroveError,
+        …"""
+        settings = self._settings
+        self._registration_channels = await asyncio.to_thread(settings.registration_channels)
+        self._registration_credentials = await asyncio.to_thread(settings.registration_credentials)
+        address = self._grpc.bind(settings.listen_address)
+        tls = await bind_tls(self._grpc, settings, settings.advertised(address))
+        http = settings.http_address
+        http = await self._http.start(http, settings.http_tls_files) if http is not None else None
+        try:
+            advertised = settings.advertised(address)
+            own = await own_address(advertised, stop, self._report)
+            if own is None:
+                return
+            self._problem = "recovering the store"
+            store_settings = settings.store_settings(own)
+            store = await asyncio.to_thread(open_store, settings, store_settings, self._written)
+            self._grpc.connection_limit.needed = lambda: store.descriptors_needed
+            model: ConsumerState | None = None
+            try:
+                model = await asyncio.to_thread(open_consumer_state, store, settings)
+                security = await self._open_security(store, model)
+                await self._serve(model, store, security, advertised, Listening(address, http, tls), stop)
+            finally:
+                self._problem = "closing the store"
+                await asyncio.to_thread(close_store, store, model)
+        finally:
+            await self._grpc.stop(0)
+            await self._http.stop()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
+
+    def _report(self, problem: str) -> None:
+        self._problem = problem
+
+    async def _open_security(self, store: MessageStore, model: ConsumerState) -> BrokerSecurity | None:
+        """Users and rules; None if there is no authentication."""
+        if self._gate is None:
+            return None
+        security = await asyncio.to_thread(open_security, self._settings, store, self._gate)
+        entries: dict[str, Entries] = {"topic": store.topics, "group": model.groups}
+        self._gate.open(security.table, security.sessions, entries)
+        self._registry.register(AccessCollector(self._gate, security))
+        return security
+
+    async def _serve(
+        self,
+        model: ConsumerState,
+        store: MessageStore,
+        security: BrokerSecurity | None,
+        advertised: Address,
+        listening: Listening,
+        stop: Stop,
+    ) -> None:
+        settings = self._settings
+        services = BrokerServices(
+            store,
+            model,
+            settings,
+            advertised,
+            self._version,
+            traffic=Traffic(self._rpc_metrics.observe, self._rpc_metrics.slow),
+            replies=self._grpc.replies,
+            tls_address=settings.tls_advertised(advertised, listening.tls) if listening.tls else None,
+            security=security,
+            request_stop=stop.request,
+            sources=self._sources,
+            readiness=self._readiness,
+            tracing=self._tracing,
+        )
+        parts = services.parts
+        registrations = Registrations(
+            settings.nameserver_addresses,
+            services.view,
+            settings.registration_settings(),
+            random.random,
+            self._registration_channels,
+            self._registration_credentials,
+        )
+        services.add_to(self._grpc.server)
+        self._registry.register(BrokerCollector(parts.statistics))
+        self._readiness.add("nameservers", registrations.problem)
+        self._readiness.add_warning("nameservers", registrations.warning)
+        add_store_reasons(self._readiness, parts)
+        self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
+        try:
+            async with asyncio.TaskGroup() as group:
+                commit = group.create_task(parts.group_commit.run(), name="group-commit")
+                others = [group.create_task(work, name=name) for name, work in services.background().items()]
+                others.append(group.create_task(self._tls.run(), name="tls"))
+                await self._start(registrations, listening)
+                await stop.wait()
+                get_logger().info("broker.stopping", reason=stop.reason)
+                await self._drain(services, registrations)
+                await commit
+                for task in others:
+                    task.cancel()
+        finally:
+            self._problem = "stopped"
+            await self._grpc.stop(LAST_REPLIES_S if parts.group_commit.failure is not None else 0)
+            await parts.settle()
+            parts.group_commit.close()
+
+    async def _start(self, registrations: Registrations, listening: Listening) -> None:
+        await self._grpc.start()
+        await self._grpc.set_serving(True)
+        gc.collect()
+        gc.freeze()  # all present objects stay: later collections skip them
+        gc.set_threshold(YOUNG_OBJECTS_MAX)
+        sys.setswitchinterval(THREAD_SWITCH_S)
+        self._problem = ""
+        self.serving.set_result(listening)
+        registrations.start()
+        get_logger().info(
+            "broker.started",
+            listen=str(listening.grpc),
+            tls=str(listening.tls or "off"),
+            http=str(listening.http or "off"),
+            name=self._settings.name,
+        )
+        services = {"listen": listening.grpc, "tls_listen": listening.tls}
+        warn_of_open((services if self._gate is None else {}) | {"http": listening.http})
+
+    async def _drain(self, services: BrokerServices, registrations: Registrations) -> None:
+        self._problem = "stopping"
+        timeout_s = self._settings.drain_time_max_ms / 1000
+        await self._grpc.set_serving(False)
+        await registrations.stop()
+        await services.drain(timeout_s)
+        await self._grpc.stop(min(timeout_s, CALLS_END_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    grpc: Address
+    http: Address | None
+    tls: Address | None = None
+
+
+def open_store(
+    settings: BrokerSettings, store_settings: StoreSettings, written: Collection[str]
+) -> MessageStore:
+    """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
+    started = time.perf_counter()
+    with _failures_of(settings.store_path), failures_that_end("the store cannot be opened"):
+        store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
+        files = RealFileSystem(settings.store_path)
+        with collector_at_rest():
+            store = MessageStore.open(files, store_settings, wall_ms(), process_id=os.getpid())
+    report = store.recovery
+    get_logger().info(
+        "store.opened",
+        path=str(settings.store_path),
+        clean=report.clean,
+        records_scanned=report.records_scanned,
+        bytes_cut=report.bytes_cut,
+        damages=len(report.damages),
+        gaps=len(report.gaps),
+        end=report.end,
+        ms=round((time.perf_counter() - started) * 1000),
+    )
+    log_recovery(get_logger(), store)
+    return store
+
+
+@contextmanager
+def _failures_of(store: Path) -> Iterator[None]:
+    """Adds to an error the store that could not be opened, and the remedy if this process may not write to
+    it."""
+    try:
+        yield
+    except TroveError as error:
+        cause = error.__cause__
+        while isinstance(cause, TroveError):
+            cause = cause.__cause__
+        if error.spec not in (errors.STORE_FAILED, errors.DISK_FULL) or not isinstance(cause, StorageError):
+            raise
+        what = f"the store {store} cannot be opened: {cause}"
+        if cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            what += (
+                "; a broker writes to its store: allow that, or name another store (trovemq store verify, "
+                "dump and export read a read-only store)"
+            )
+        raise TroveError(error.spec, what) from error
+
+
+def close_store(store: MessageStore, model: ConsumerState | None) -> None:
+    """Exports the pending messages, flushes and closes; blocks.
+
+    Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers.
+    """
+    with failures_that_end("the store was not closed cleanly"):
+        try:
+            if model is not None and not store.failed:
+                model.export_to_rocketmq(clock_ms())
+                log_copy_failures(model)
+        finally:
+            store.close(wall_ms())
+
+
+def installed_version() -> str:
+    try:
+        return version("trovemq-broker")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str, str]) -> int:
+    """Runs the daemon until it ends. Returns the exit code. The arguments are those of BrokerApp."""
+    keep_one_arena()
+    keep_freed_memory()
+    raise_descriptor_limit()
+    import_early(*LATE_MODULES)
+    return run_daemon(lambda stop: BrokerApp(settings, written, sources).run(stop))

@@ -1,0 +1,131 @@
+"""Keys of RocketMQ's `broker.conf` that are known and not implemented: each causes one warning.
+
+Names are those of BrokerConfig, MessageStoreConfig and NettyServerConfig of RocketMQ 4.x and 5.x. Keys that
+we implement are declared with their settings in `trovemq_broker.daemon.settings` and
+`trovemq_broker.daemon.node_settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_KEYS: Final = """
+    abortFile accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues
+    ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclEnable adminBrokerThreadPoolNums
+    adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
+    appendAckAsync appendCkAsync appendTopicForTimerDeleteKey asyncLearner asyncSendEnable authConfigPath
+    authenticationMetadataProvider authenticationProvider authenticationWhitelist
+    authorizationMetadataProvider authorizationProvider authorizationWhitelist
+    autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bindAddress
+    bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
+    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
+    brokerFastFailureEnable brokerId brokerIP2 brokerNotActiveTimeoutMillis brokerPermission brokerRole
+    brokerTopicEnable cgColdReadThreshold channelNotActiveInterval checkCRCOnRecover
+    checkSyncStateSetPeriod cleanOfflineBrokerInterval
+    cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic
+    clientAsyncSemaphoreValue clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
+    clientManageThreadPoolNums clusterTopicEnable coldCtrStrategyEnable coldDataFlowControlEnable
+    coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes
+    combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType commercialBaseCount commercialSizePerMsg
+    commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
+    commitLogForceSwapMapInterval commitLogRollingInterval commitLogRollingMinMessages
+    commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
+    compactionMappedFileSize compactionScheduleInternal compactionThreadNum compatibleWithOldNameSrv
+    compressedRegister configBlackList configManagerVersion connectTimeoutMillis
+    consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
+    consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills
+    correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval cqColdReadMaxCount
+    dataReadAheadEnable debugLockEnable defaultMessageRequestMode defaultPopShareQueueNum
+    defaultQueryMaxNum delayOffsetUpdateVersionStep deleteCommitLogFilesInterval
+    deleteConsumeQueueFilesInterval deleteTopicWithBrokerRegistration
+    destroyMapedFileIntervalForcibly destroyMappedFileIntervalForcibly disableConsumeIfConsumerReadSlowly
+    disappearTimeAfterStart diskFallRecorded
+    dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread dLegerGroup
+    dLegerPeers dLegerSelfId duplicationEnable enableAcceleratedRecovery enableAsyncReput
+    enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore
+    enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction
+    enableConnectionMetrics enableConsumeQueueExt enableControllerMode enableCreateSysGroup
+    enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics enableLmq
+    enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
+    enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
+    enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
+    enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics enablePropertyFilter
+    enableRegisterProducer enableRemoteEscape enableRemotingMetrics enableRequestMetrics
+    enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush enableScheduleAsyncDeliver
+    enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister
+    enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata enableSplitRegistration
+    enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
+    endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
+    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer
+    fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
+    filterSupportRetry flushCommitLogTimed flushConsumeQueueLeastPages
+    flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile
+    flushLeastPagesWhenWarmMappedFile forceRegister forceVerifyPropCRC forwardTimeout
+    globalColdReadThreshold haClient haFlowControlEnable haHousekeepingInterval haListenPort
+    haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval
+    haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
+    highSpeedMode indexRocksDBEnable initPopOffsetByCheckMsgInMem
+    innerClientAuthenticationCredentials inSyncReplicas isEnableBatchPush isolateLogEnable
+    litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
+    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+    loadBalanceThreadPoolQueueCapacity lockInStrictMode logicalDiskSpaceCleanForciblyThreshold
+    logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
+    longPollingEnable mappedFileSizeConsumeQueueExt mappedFileSwapEnable
+    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
+    maxConsumeQueueScan maxDelayTime maxErrorRateOfBloomFilter maxFilterMessageSize
+    maxHaTransferByteInSecond maxLmqConsumeQueueNum maxOffsetMapSize maxRecoveryCommitlogFiles
+    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
+    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
+    memoryStore memTableFlushIntervalMs messageDelayLevel messageStorePlugIn metadataPath
+    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
+    metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
+    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled minInSyncReplicas
+    msgTraceTopicName notifyConsumerIdsChangedEnable offsetCheckInSlave popCkMaxBufferSize
+    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+    popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
+    popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
+    popResponseReturnActualRetryTopic popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
+    preferredLeaderId printChannelGroups printChannelGroupsMinNum processReplyMessageThreadPoolNums
+    pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout
+    putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums
+    queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths readUnCommitted realTimeNotifyConsumerChange
+    realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq recoverConcurrently
+    recoverThreadPoolNums redeleteHangedFileInterval regionId registerBrokerTimeoutMills
+    registerNameServerPeriod rejectPullConsumerEnable rejectTransactionMessage replicasPerDiskPartition
+    replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
+    reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome rocksdbCompressionType
+    rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold
+    sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable sendHeartbeatTimeoutMillis
+    sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
+    serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable
+    serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable
+    serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize
+    serverWorkerThreads shortPollingTimeMills shutdownWaitTimeSeconds skipPreOnline
+    skipWhenCKRePutReachMaxTimes slaveReadEnable slaveTimeout spinLockCollisionRetreatOptimalDegree
+    splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec
+    storePathBrokerIdentity storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog
+    storePathEpochFile storePathIndex storeReplyMessageEnable storeType subscriptionExpiredTimeout
+    syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod syncFromLastFile
+    syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
+    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
+    timerEngineType timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
+    timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerRocksDBEnable timerRollWindowSlot timerSkipUnknownError timerStopEnqueue
+    timerWarmEnable timerWheelEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
+    topicGroupRequiredVersion topicQueueLockNum totalReplicas traceOn traceTopicEnable
+    transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
+    transferMetadataJsonQueueSize transferMsgByHeap transferOffsetJsonQueueSize transientStorePoolEnable
+    transientStorePoolSize transRocksDBEnable travelCqFileNumWhenGetMessage updateNameServerAddrPeriod
+    useABSLock useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage
+    useScatteredFileDelete useSeparateStoreForPop useServerSideResetOffset useSingleRocksDBForAllConfigs
+    useStaticSubscription useTLS validateSystemTopicWhenUpdateTopic waitTimeMillsInAckQueue
+    waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
+    waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+    wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable warmMappedFileEnable
+    writeBufferHighWaterMark writeBufferLowWaterMark writeWithoutMmap
+"""
+
+IGNORED_KEYS: Final = frozenset(_KEYS.split())

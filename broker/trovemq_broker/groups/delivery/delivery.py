@@ -1,0 +1,530 @@
+"""The delivery engine: the messages in flight and the pending messages of consumer groups.
+
+The state of a (group, topic, queue) is built from events (store: events/): a change is applied at once and
+its event is added to the event log, which is flushed within 100 ms. If the last events are lost, messages are
+delivered again; no message is lost.
+
+Invariants
+- A message that is not consumed is delivered again when its lease ends, with an attempt number one higher.
+- A consumed message is not delivered again, unless its event was lost.
+- The group's offset (consumerOffset.json) never passes a message that is in flight or held.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery import reappends, replay, rocketmq_export, snapshots
+from trovemq_broker.groups.delivery.context import Context
+from trovemq_broker.groups.delivery.due_watch import NOW, DueWatch
+from trovemq_broker.groups.delivery.exhausted import ExhaustedMessages
+from trovemq_broker.groups.delivery.group_topic import GroupTopic
+from trovemq_broker.groups.delivery.group_topics import GroupTopicTable
+from trovemq_broker.groups.delivery.lease_time import LeaseTime
+from trovemq_broker.groups.delivery.lease_writer import Batch
+from trovemq_broker.groups.delivery.leases import Lease
+from trovemq_broker.groups.delivery.message_status import MessageStatus, message_status
+from trovemq_broker.groups.delivery.orderly_receiver import OrderlyReceiver
+from trovemq_broker.groups.delivery.priority_receiver import (
+    PriorityReceiver,
+    receive_in_log_order,
+    waiting_of,
+)
+from trovemq_broker.groups.delivery.queue_receiver import QueueReceiver
+from trovemq_broker.groups.delivery.queue_state import QueueState
+from trovemq_broker.groups.delivery.renewals import Renewed
+from trovemq_broker.groups.delivery.request import (
+    RECEIVE_BYTES_MAX,
+    Delivered,
+    DeliveredRun,
+    QueueProgress,
+    ReceiveRequest,
+    messages_of,
+)
+from trovemq_broker.groups.delivery.settlements import illegal_duration
+from trovemq_broker.groups.delivery.settling_together import SettlingTogether
+from trovemq_broker.groups.delivery.snapshots import DeliveryState
+from trovemq_broker.groups.delivery.void_watch import VoidWatch
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import ANY_QUEUE, QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.files.files import FileSystem, ScarceError
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+__all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRequest"]
+
+RECEIVE_UNITS_MAX: Final = 16_384
+RECEIVE_READS_MAX: Final = 2_048
+"""The most units and records that one receive reads to find messages for its filter; due_pairs() then asks
+for another receive."""
+UNITS_OF_READ: Final = RECEIVE_UNITS_MAX // RECEIVE_READS_MAX
+"""To examine so many units takes as long as to read one record."""
+RETRY_FIRST_EVERY: Final = 5
+"""One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
+RENEW_BEFORE_MS: Final = 10_000
+"""A renewed lease is extended when it would end within this time."""
+RENEWED_STEP: Final = 1_024
+"""The most leases that one step extends or releases."""
+CONFIRMED_MS: Final = 2_000
+"""The time from the confirmation of a message to the first renewal of its lease."""
+
+
+class Delivery(SettlingTogether):
+    """All groups of one store. Used from one thread; nothing blocks except creating a topic."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: RecordWriter,
+        events: EventLog,
+        groups: SubscriptionGroups,
+        settings: ConsumerSettings,
+    ) -> None:
+        context = Context(store, writer, events, groups, settings)
+        super().__init__(context, GroupTopicTable(context), settings)
+        self._exhausted = ExhaustedMessages(context, self._dead_lettered)
+        self._exhausted_pairs: set[GroupTopic] = set()
+        self.last_reads = 0
+        """How many records the last receive read to test them, with one for each UNITS_OF_READ units that it
+        examined."""
+        self._renew_before_ms = min(RENEW_BEFORE_MS, settings.renewed_lease_ms // 2)
+
+    # --- receives --------------------------------------------------------------------------------------
+    def receive(self, request: ReceiveRequest) -> list[Delivered]:
+        """As receive_runs(), but message by message; at most receive_count_max of them."""
+        count_max = min(request.count_max, self._settings.receive_count_max)
+        return messages_of(self.receive_runs(replace(request, count_max=count_max)))
+
+    def receive_runs(self, request: ReceiveRequest) -> list[DeliveredRun]:
+        """Up to count_max messages, without a wait; none if there are none now. They are views of the log:
+        use them at once.
+
+        TroveError REQUEST_ILLEGAL, INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
+        LIMIT_EXCEEDED.
+        """
+        self._check(request)
+        self.context.events.check_space()
+        pair = self.group_topics.for_receive(request.group, request.topic, request.now_ms)
+        pair.end_leases(self.context.lease_time.at(request.now_ms), request.group.max_attempts)
+        if pair.exhausted:
+            self._exhausted_pairs.add(pair)
+            self.context.due_watch.due(NOW)
+        self.context.woken.discard(pair)
+        pair.turn += 1
+        orderly = request.group.orderly
+        if orderly and request.attempt_id:
+            pair.repeat_attempt(request.attempt_id)
+        lasts_ms = self._settings.renewed_lease_ms if request.renewed else request.invisible_ms
+        if not request.confirmed:
+            lasts_ms = min(lasts_ms, self._settings.invisible_min_ms)
+        batch = Batch(
+            request,
+            request.count_max,
+            min(request.bytes_max, RECEIVE_BYTES_MAX),
+            RECEIVE_UNITS_MAX,
+            RECEIVE_READS_MAX,
+            request.now_ms + lasts_ms,
+        )
+        config = self.context.store.topics.get(request.topic)
+        by_priority = config is not None and config.by_priority and not orderly
+        wants_all = request.queue_id == ANY_QUEUE and not orderly and not by_priority
+        empty = wants_all and not _may_have_some(pair, self.context.store.consume_queues)
+        for state in () if empty else self._in_turn(pair, request):
+            if state.order is not None and not by_priority:
+                try:
+                    receive_in_log_order(self.context, state, request.now_ms)
+                    if orderly:
+                        self.group_topics.fill_keys(pair)
+                except ScarceError as error:
+                    batch.failure = error
+                    break
+            if orderly:
+                OrderlyReceiver(self.context, pair, state, batch).take()
+            elif by_priority and state.kind is SourceKind.TOPIC:
+                PriorityReceiver(self.context, pair, state, batch).take()
+            else:
+                QueueReceiver(self.context, pair, state, batch).take()
+            if batch.full:
+                break
+        if batch.failure is not None and not batch.delivered:
+            raise batch.failure
+        units = RECEIVE_UNITS_MAX - batch.units_left
+        self.last_reads = RECEIVE_READS_MAX - batch.reads_left + units // UNITS_OF_READ
+        next_ms = pair.leases.earliest_ms()
+        if next_ms is not None and next_ms <= self.context.lease_time.at(request.now_ms):
+            batch.unfinished = True  # more leases have ended than one step ends
+        if batch.unfinished and not batch.full:
+            self.context.wake(pair)
+        return batch.delivered
+
+    def _check(self, request: ReceiveRequest) -> None:
+        if request.count_max < 1:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"count_max {request.count_max} is not positive")
+        low, high = self._settings.invisible_min_ms, self._settings.invisible_max_ms
+        if not request.renewed and not low <= request.invisible_ms <= high:
+            raise illegal_duration(request.invisible_ms, low, high)
+
+    def _in_turn(self, pair: GroupTopic, request: ReceiveRequest) -> Sequence[QueueState]:
+        """The queues in the order in which this receive reads them."""
+        queues: Sequence[QueueState] = pair.queues
+        if request.queue_id != ANY_QUEUE:
+            chosen = pair.sources.get((SourceKind.TOPIC, request.queue_id))
+            if chosen is None:
+                raise TroveError(
+                    errors.QUEUE_NOT_FOUND,
+                    f"topic {request.topic[:200]} has no queue {request.queue_id}",
+                    queue_id=request.queue_id,
+                )
+            queues = (chosen,)
+        elif len(queues) > 1:
+            begin = pair.turn % len(queues)
+            queues = [*queues[begin:], *queues[:begin]]
+        if request.group.orderly or not pair.retry_queues:
+            return queues
+        if pair.turn % RETRY_FIRST_EVERY == 0:
+            return [*pair.retry_queues, *queues]
+        return [*queues, *pair.retry_queues]
+
+    # --- timed work --------------------------------------------------------------------------------------
+    def next_visible_ms(self, group: str, topic: str) -> int | None:
+        """When the next invisible message, except those of renewed leases, can be received again; 0 if a
+        receive may find messages now."""
+        pair = self.group_topics.get(group, topic)
+        if pair is None:
+            return None
+        return 0 if pair in self.context.woken else pair.leases.earliest_ms()
+
+    def seems_empty(self, group: str, topic: str, now_ms: EpochMs) -> bool:
+        """Whether a receive would find nothing, as far as a short look says: it does not see that a queue is
+        new, or a retry topic. Of an orderly group it does not know."""
+        pair = self.group_topics.get(group, topic)
+        if pair is None or pair.keyed or pair in self.context.woken:
+            return False
+        next_ms = pair.leases.earliest_ms()
+        if next_ms is not None and next_ms <= self.context.lease_time.at(now_ms):
+            return False
+        return not _may_have_some(pair, self.context.store.consume_queues)
+
+    def next_due_ms(self) -> int | None:
+        """When due_pairs() will return something; NOW if it does. due_watch notifies of an earlier time."""
+        if self.context.woken or self._exhausted_pairs:
+            return NOW
+        times = [until for pair in self.context.timed if (until := pair.leases.earliest_ms()) is not None]
+        return min(times, default=None)
+
+    @property
+    def due_watch(self) -> DueWatch:
+        return self.context.due_watch
+
+    @property
+    def void_watch(self) -> VoidWatch:
+        return self.context.void_watch
+
+    def due_pairs(self, now_ms: EpochMs) -> list[tuple[str, str]]:
+        """(group, topic) of pairs that have messages to deliver since the last call: leases ended, held
+        messages became free, or a receive stopped before the end of its queues."""
+        now_ms = self.context.lease_time.at(now_ms)
+        due = self.context.woken
+        self.context.woken = set()
+        for pair in list(self.context.timed):
+            group = self.context.groups.get(pair.group)
+            if pair.end_leases(now_ms, group.max_attempts if group is not None else sys.maxsize):
+                due.add(pair)
+            if pair.exhausted:
+                self._exhausted_pairs.add(pair)
+            if not len(pair.leases):
+                self.context.timed.discard(pair)
+        return sorted((pair.group, pair.topic) for pair in due)
+
+    def make_dead_letters(self, now_ms: EpochMs) -> None:
+        """Makes messages whose last attempt has ended dead letters; a bounded number, see exhausted.py."""
+        self._exhausted.make_dead_letters(self._exhausted_pairs, now_ms)
+
+    def _dead_lettered(
+        self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs
+    ) -> None:
+        self._settle(pair, state, EventKind.DEAD_LETTERED, lease, offsets, now_ms)
+
+    @property
+    def lease_time(self) -> LeaseTime:
+        """The time by which leases end."""
+        return self.context.lease_time
+
+    def renew(self, now_ms: EpochMs, is_alive: Callable[[str], bool]) -> bool:
+        """Extends renewed leases that would end within 10 s; releases those of clients that are gone, and
+        those that are older than renewed_total_max_ms. Runs one step; True if there is more to do."""
+        self._release_dropped(now_ms)
+        renewals = self.context.renewals
+        for entry in renewals.due(now_ms + self._renew_before_ms, RENEWED_STEP):
+            lease = entry.lease
+            old = now_ms - lease.received_ms >= self._settings.renewed_total_max_ms
+            if old or not is_alive(lease.client_id):
+                self._release(entry, now_ms, now_ms)
+                continue
+            renewals.extend(entry, now_ms + self._settings.renewed_lease_ms)
+            self._record_changed(entry.state, lease, now_ms)
+        renewals.forget_idle()
+        next_ms = renewals.earliest_ms()
+        return renewals.has_dropped or (next_ms is not None and next_ms <= now_ms + self._renew_before_ms)
+
+    def release_client(self, client_id: str, now_ms: EpochMs, gone_ms: EpochMs | None = None) -> None:
+        """The client is gone since gone_ms (None: now): its messages under renewed leases can be received
+        again released_after_ms later. If it has many, renew() releases the rest: see is_releasing."""
+        self.context.renewals.drop_client(client_id, now_ms if gone_ms is None else gone_ms)
+        self._release_dropped(now_ms)
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether renew() has leases of gone clients to release."""
+        return self.context.renewals.has_dropped
+
+    def _release_dropped(self, now_ms: EpochMs) -> None:
+        for entry, gone_ms in self.context.renewals.take_dropped(RENEWED_STEP):
+            self._release(entry, now_ms, gone_ms)
+
+    def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs) -> None:
+        """The client has received these messages: their leases are renewed from now on. Settled messages and
+        void receipts are skipped. No event records it before the first renewal: most messages are settled by
+        then, and after a crash the others are delivered again when their short lease ends."""
+        for pair, state, lease in self._leases_of(group, topic, receipt, offsets, now_ms):
+            if not lease.renewed:
+                lease.renewed, lease.until_ms = True, now_ms + RENEW_BEFORE_MS + CONFIRMED_MS
+                self.context.note_lease(pair, state, lease)
+
+    def release_run(
+        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, *, counted: bool
+    ) -> None:
+        """As release_handles(), for messages under one receipt."""
+        self._release_leases(self._leases_of(group, topic, receipt, offsets, now_ms), now_ms, counted)
+
+    def _leases_of(
+        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
+    ) -> list[Renewed]:
+        """The leases of the receipt under which these messages are open; none if the receipt is void."""
+        try:
+            pair, state, head = self._find_run(group, topic, receipt)
+        except TroveError:
+            return []
+        leases: dict[int, Lease] = {}
+        for offset in offsets:
+            lease = state.open.get(offset)
+            if (
+                lease is not None
+                and lease.number == head.lease
+                and lease.granted_until_ms == head.granted_until_ms  # a recreated topic has the same numbers
+            ):
+                leases[id(lease)] = lease
+        now_ms = self.context.lease_time.at(now_ms)
+        return [Renewed(pair, state, lease) for lease in leases.values() if not lease.over(now_ms)]
+
+    def release_handles(
+        self,
+        group: str,
+        topic: str,
+        receipt_handles: Sequence[str],
+        now_ms: EpochMs,
+        *,
+        counted: bool = False,
+    ) -> None:
+        """Ends the leases of these messages after released_after_ms; until then their handles are valid. The
+        delivery does not count as an attempt unless `counted`. Settled messages and void handles are
+        skipped."""
+        leases: dict[int, Renewed] = {}
+        for handle in receipt_handles:
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError:
+                continue
+            if lease is not None:
+                leases[id(lease)] = Renewed(pair, state, lease)
+        self._release_leases(leases.values(), now_ms, counted)
+
+    def _release_leases(self, entries: Iterable[Renewed], now_ms: EpochMs, counted: bool) -> None:
+        for entry in entries:
+            if not counted:
+                entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
+            self._release(entry, now_ms, now_ms)
+
+    def _release(self, entry: Renewed, now_ms: EpochMs, gone_ms: EpochMs) -> None:
+        entry.lease.renewed = False
+        end_ms = max(now_ms, gone_ms + self._settings.released_after_ms)
+        entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
+        self.context.note_lease(entry.pair, entry.state, entry.lease)
+        self._record_changed(entry.state, entry.lease, now_ms)
+
+    # --- administration ----------------------------------------------------------------------------------
+    def reset(
+        self, group: str, topic: str, offsets: Mapping[QueueId, int], now_ms: EpochMs
+    ) -> dict[QueueId, int]:
+        """The group continues at these offsets (queue -> offset). Returns how many messages in flight each
+        queue forgets. Queues without a state of the group are not changed. Does not set the stored
+        offsets."""
+        forgotten = {}
+        voided: dict[GroupTopic, None] = {}
+        for queue_id, offset in offsets.items():
+            state = self.group_topics.state(group, topic, queue_id)
+            if state is None:
+                continue
+            forgotten[queue_id] = state.reset_to(offset)
+            self.context.add(
+                Event(EventKind.RESET, now_ms, group, topic, queue_id, offset, lease=state.ended_lease)
+            )
+            for pair in self.group_topics.of_state(state):
+                self.context.wake(pair)
+                if forgotten[queue_id]:
+                    voided[pair] = None
+        self.context.void_watch.void(voided)
+        if forgotten:
+            self.context.events.flush(now_ms)  # a reset is kept even if the process dies now
+        return forgotten
+
+    def forget_group(self, group: str, now_ms: EpochMs) -> None:
+        """Forgets a deleted group, without its stored offsets. The event is in the log before the first
+        delivery to a new group of that name, as in forget_topic()."""
+        if self.group_topics.forget(group, None):
+            self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
+            self._flush_events(now_ms)
+
+    def forget_topic(self, topic: str, now_ms: EpochMs) -> None:
+        """Forgets a deleted topic for all groups. The event is in the log before the first message of a new
+        topic of that name: otherwise a start would take new messages for consumed ones."""
+        forgotten = [group for group in self.group_topics.groups() if self.group_topics.forget(group, topic)]
+        for group in forgotten:
+            self.context.add(Event(EventKind.FORGOTTEN, now_ms, group, topic))
+        if forgotten:
+            self._flush_events(now_ms)
+
+    def _flush_events(self, now_ms: EpochMs) -> None:
+        with suppress(TroveError):  # the events are still pending then
+            self.context.events.flush(now_ms)
+
+    def progress(self, group: str, topic: str, now_ms: EpochMs) -> list[QueueProgress]:
+        """The progress in each queue of the topic (which may be a retry topic). TroveError
+        TOPIC_NOT_FOUND."""
+        found = []
+        for queue_id in queue_ids(self.context.store, topic):
+            state = self.group_topics.state(group, topic, queue_id)
+            if state is None:
+                offset = self.context.store.offsets.get(group, topic, queue_id)
+                found.append(QueueProgress(queue_id, offset, offset or QUEUE_ORIGIN, 0))
+            else:
+                found.append(
+                    QueueProgress(
+                        queue_id,
+                        QueueOffset(state.committed),
+                        QueueOffset(state.next_offset),
+                        len(state.open),
+                        len(state.held) + waiting_of(self.context.priority_order, state),
+                        len(state.open) - state.open.in_flight_count(now_ms),
+                    )
+                )
+        return found
+
+    def next_offset(self, group: str, topic: str, queue_id: QueueId) -> int | None:
+        """The offset of the queue's first message that is new to the group; None if the group has no state of
+        the queue."""
+        state = self.group_topics.state(group, topic, queue_id)
+        return None if state is None else state.next_offset
+
+    def status_of(
+        self,
+        group: str,
+        topic: str,
+        queue_id: QueueId,
+        offset: int,
+        *,
+        message_group: str,
+        priority: int,
+        now_ms: EpochMs,
+    ) -> MessageStatus | None:
+        """The status of one message in the group; `topic` is the one in which it lies, perhaps a retry topic.
+        None if the group has no state of that queue."""
+        state = self.group_topics.state(group, topic, queue_id)
+        if state is None:
+            return None
+        return message_status(self.context, state, offset, message_group, priority, now_ms)
+
+    def held_by(self, client_id: str) -> int:
+        """The number of messages that the client has under renewed leases."""
+        return self.context.renewals.held_by(client_id)
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(len(state.open) for state in self.group_topics.states())
+
+    @property
+    def damaged_count(self) -> int:
+        """The number of messages that were skipped because their record cannot be read."""
+        return self.context.damaged_count
+
+    @property
+    def dead_letter_count(self) -> int:
+        return self.context.dead_letter_count
+
+    @property
+    def dead_letter_failures(self) -> int:
+        return self.context.dead_letter_failures
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs (group, original topic) with a state, sorted."""
+        return self.group_topics.names()
+
+    # --- start and stop ------------------------------------------------------------------------------------
+    def apply(self, event: Event) -> None:
+        """Applies one event; events come in log order, then settle() is to be called."""
+        replay.apply(self.group_topics, event)
+
+    def snapshot(self) -> DeliveryState:
+        """The whole state."""
+        return snapshots.snapshot(self.group_topics)
+
+    def restore(self, state: DeliveryState) -> None:
+        """Restores the state of an empty engine; then apply() is to be called for later events, then
+        settle()."""
+        snapshots.restore(self.group_topics, state)
+
+    def settle(self) -> None:
+        """Completes the replay: higher stored offsets count, offsets after a queue's end are cut, and the
+        pairs get their leases."""
+        replay.settle(self.context, self.group_topics)
+
+    def export_to_rocketmq(self, now_ms: EpochMs, files: FileSystem) -> None:
+        """Prepares the store for RocketMQ at a clean stop. Blocks. Raises as appends do."""
+        rocketmq_export.export_to_rocketmq(self.context, self.group_topics, files, now_ms)
+
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
+        """Appends each unconsumed message below that offset again; returns how many. Raises as appends do."""
+        table = self.group_topics
+        return reappends.reappend_live_records_before(self.context, table, physical_offset, now_ms)
+
+    def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
+        """The physical offsets of the unconsumed messages below that offset."""
+        return reappends.live_records_before(self.context, self.group_topics, physical_offset)
+
+    def lowest_live_record(self) -> PhysicalOffset | None:
+        """The lowest physical offset of a record that is in flight or held."""
+        return reappends.lowest_live_record(self.context, self.group_topics)
+
+
+def _may_have_some(pair: GroupTopic, queues: ConsumeQueues) -> bool:
+    """Whether the group may receive something from one of the pair's queues."""
+    for state in pair.sources.values():
+        if state.ready or state.held or state.order is not None or state.open.packed.count:
+            return True
+        queue = queues.get(state.topic, state.queue_id)
+        if queue is not None and state.next_offset < queue.max_offset:
+            return True
+    return False

@@ -1,0 +1,275 @@
+"""Delivers messages of one queue under new leases, and records the events.
+
+Invariants
+- Events of new messages are in the order of their offsets, and an event says of everything between the last
+  one and itself that it is consumed: so HELD and RECEIVED come as the queue is read, ADVANCED at its end.
+  Where a queue is received by priority, PASSED says that instead (priority_receiver.py).
+- All messages that one receive delivers from one queue have the same lease number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trovemq_broker.groups.delivery.context import Context
+from trovemq_broker.groups.delivery.dead_letters import copy_to_dead_letters, reads_of_copy
+from trovemq_broker.groups.delivery.group_topic import GroupTopic
+from trovemq_broker.groups.delivery.leases import Lease
+from trovemq_broker.groups.delivery.queue_state import QueueState
+from trovemq_broker.groups.delivery.records import property_block_of
+from trovemq_broker.groups.delivery.request import DeliveredRun, ReceiveRequest
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueOffset
+from trovemq_proto.records import parse_properties
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import encode_receipt, handle_head
+from trovemq_store.files.files import ScarceError
+
+PROPERTY_BYTES_OF_READ: Final = 128
+READS_OF_AGAIN: Final = 2
+"""A message that was open or held, one by one, counts as so many reads of a receive."""
+
+
+class Batch:
+    """The messages that one receive has gathered, and how many more it may take."""
+
+    __slots__ = (
+        "_wanted_first",
+        "dead_letters_refused",
+        "delivered",
+        "failure",
+        "reads_left",
+        "request",
+        "space",
+        "unfinished",
+        "units_left",
+        "until_ms",
+        "wanted",
+    )
+
+    def __init__(
+        self, request: ReceiveRequest, wanted: int, space: int, units: int, reads: int, until_ms: EpochMs
+    ) -> None:
+        self.request = request
+        self.wanted = self._wanted_first = wanted
+        self.space = space  # bytes
+        self.units_left = units
+        self.reads_left = reads
+        self.until_ms = until_ms
+        self.delivered: list[DeliveredRun] = []
+        self.dead_letters_refused = False
+        """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
+        self.unfinished = False
+        """Whether it stopped before the end of a queue, so that there may be more messages."""
+        self.failure: ScarceError | None = None
+        """Why it stopped at a message that it could not read: nothing is known of that one, and it stays."""
+
+    @property
+    def full(self) -> bool:
+        return self.failure is not None or self.wanted <= 0 or (self.space <= 0 and self.has_some)
+
+    def passes(self, record: memoryview) -> bool:
+        """Whether the request's filter takes the record. Large properties count as several reads, so that a
+        receive that has to look into them stops as early as one of many small messages."""
+        filter_ = self.request.filter
+        if filter_.takes_all:
+            return True
+        block = property_block_of(record)
+        self.reads_left -= len(block) // PROPERTY_BYTES_OF_READ
+        return filter_.matches(parse_properties(block))
+
+    def is_left(self, record: memoryview | None) -> bool:
+        """Whether it is left for another member who waits for it; only for messages that do not pass()."""
+        request = self.request
+        if not request.others or record is None:
+            return False
+        block = property_block_of(record)
+        self.reads_left -= 1 + len(block) // PROPERTY_BYTES_OF_READ
+        properties = parse_properties(block)
+        for other in request.others:
+            if other.takes_all or other.matches(properties):
+                request.left.append(other)
+                return True
+        return False
+
+    @property
+    def has_some(self) -> bool:
+        return self.wanted < self._wanted_first
+
+
+class LeaseWriter:
+    """The leases that one receive gives for one queue."""
+
+    def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
+        self._context = context
+        self._pair = pair
+        self._state = state
+        self._batch = batch
+        self._number = 0
+        self._first = self._end = self._attempt = 0
+        self._records: list[memoryview] = []
+        self._held_first = self._held_end = 0
+        self._told = state.next_offset
+        self._committed_before = state.committed
+
+    def give(self, offset: int, attempt: int, record: memoryview) -> None:
+        """Delivers one message; consecutive messages with the same attempt share an event."""
+        self._record_blocked()
+        if self._records and (
+            offset != self._end
+            or attempt != self._attempt
+            or self._first < self._state.next_offset <= offset  # an event is of old messages or of new ones
+        ):
+            self._close_run()
+        if not self._records:
+            self._first, self._attempt = offset, attempt
+        self._records.append(record)
+        self._end = offset + 1
+        self._batch.wanted -= 1
+        self._batch.space -= len(record)
+
+    def has(self, offset: int) -> bool:
+        """Whether the message is delivered already, by the run that is not closed yet. (A message whose ended
+        lease was changed late is ready twice.)"""
+        return bool(self._records) and self._first <= offset < self._end
+
+    def give_run(self, first: int, records: Sequence[memoryview], size: int) -> None:
+        """New messages side by side, delivered for the first time."""
+        self._close_run()
+        self._first, self._end, self._attempt = first, first + len(records), 1
+        self._batch.wanted -= len(records)
+        self._batch.space -= size
+        self._hand_out(records, size)
+
+    def hold(self, offset: int, key: str) -> None:
+        """A new message that waits."""
+        self._close_run()
+        if offset != self._held_end:
+            self._record_blocked()
+            self._held_first = offset
+        self._held_end = offset + 1
+        self._state.hold(offset)
+        self._state.keys[offset] = key
+
+    def drop(self, offset: int) -> None:
+        """A message that was open or held is consumed without being delivered: filtered, or damaged."""
+        self._close_run()
+        self._state.settle(offset)
+        self._record(EventKind.ACKNOWLEDGED, offset)
+
+    def dead_letter(self, offset: int, attempt: int, record: memoryview, *, new: bool) -> bool:
+        """A message whose attempts are over. False where its copy was refused: then it stays as it is."""
+        if self._batch.dead_letters_refused:
+            return False
+        self._close_run()
+        self._record_blocked()
+        self._batch.reads_left -= reads_of_copy(record)
+        now_ms = self._batch.request.now_ms
+        try:
+            copy_to_dead_letters(self._context, self._pair, record, attempt - 1, now_ms)
+        except TroveError:
+            self._context.dead_letter_failures += 1
+            self._batch.dead_letters_refused = True
+            return False
+        if new:
+            self._state.look_past(offset + 1)
+        else:
+            self._state.settle(offset)
+        self._record(EventKind.DEAD_LETTERED, offset, attempt - 1)
+        self._told = max(self._told, offset + 1)
+        return True
+
+    def finish(self, looked_to: int | None = None) -> None:
+        """Everything below looked_to was looked at. Commits the group's offset where it moved."""
+        self._close_run()
+        self._record_blocked()
+        state = self._state
+        if looked_to is not None and looked_to > self._told:
+            state.look_past(looked_to)
+            self._context.add(
+                Event(
+                    EventKind.ADVANCED,
+                    self._batch.request.now_ms,
+                    state.group,
+                    state.topic,
+                    state.queue_id,
+                    self._told,
+                    until=looked_to,
+                )
+            )
+        if state.committed != self._committed_before:
+            self._context.commit(state)
+
+    def _close_run(self) -> None:
+        if self._records:
+            records, self._records = self._records, []
+            self._hand_out(records, sum(map(len, records)))
+
+    def _hand_out(self, records: Sequence[memoryview], size: int) -> None:
+        state, batch, request = self._state, self._batch, self._batch.request
+        if not self._number:
+            self._number = state.take_lease_number()
+        lease = Lease(
+            self._number,
+            self._attempt,
+            self._first,
+            self._end,
+            batch.until_ms,
+            request.now_ms,
+            request.client_id,
+            request.renewed and request.confirmed,
+            request.attempt_id,
+        )
+        state.hand_out(lease, range(self._first, self._end))
+        if self._attempt > 1:
+            self._pair.redelivered_count += len(records)
+        self._told = max(self._told, self._end)
+        self._context.add(
+            Event(
+                EventKind.RECEIVED,
+                request.now_ms,
+                state.group,
+                state.topic,
+                state.queue_id,
+                self._first,
+                len(records),
+                batch.until_ms,
+                self._attempt,
+                self._number,
+                request.client_id,
+                request.renewed and request.confirmed,
+            )
+        )
+        self._context.note_lease(self._pair, state, lease)
+        if request.attempt_id and request.group.orderly:
+            self._pair.note_attempt(request.attempt_id, state, lease)
+        self._hand_over(records, size)
+
+    def _hand_over(self, records: Sequence[memoryview], size: int) -> None:
+        state, batch = self._state, self._batch
+        head = handle_head(state.kind, state.queue_id, self._number, batch.until_ms, batch.request.renewed)
+        batch.delivered.append(
+            DeliveredRun(
+                records,
+                size,
+                self._pair.topic,
+                state.queue_id,
+                QueueOffset(self._first),
+                self._attempt,
+                encode_receipt(self._pair.seed, head),
+                batch.until_ms,
+            )
+        )
+
+    def _record_blocked(self) -> None:
+        if self._held_first < self._held_end:
+            self._record(EventKind.HELD, self._held_first, count=self._held_end - self._held_first)
+            self._told = max(self._told, self._held_end)
+        self._held_first = self._held_end = 0
+
+    def _record(self, kind: EventKind, offset: int, attempt: int = 0, *, count: int = 1) -> None:
+        state, now_ms = self._state, self._batch.request.now_ms
+        self._context.add(
+            Event(kind, now_ms, state.group, state.topic, state.queue_id, offset, count, attempt=attempt)
+        )

@@ -1,0 +1,429 @@
+"""Appends batches from clients to the log: checks, the append, and the put status of a refusal.
+
+A batch is checked completely before the log is written; it is stored whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, Literal, Protocol
+
+from trovemq_broker.produce.group_commit import GroupCommit, Grown
+from trovemq_broker.produce.plain_appends import PlainAppends
+from trovemq_broker.security.creators import present_creator
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
+from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
+from trovemq_proto.records.columns import QueuePart
+from trovemq_proto.records.priority_columns import check_priorities
+from trovemq_proto.records.validate import validate_parts
+from trovemq_store.engine.append_result import FIRST
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.joined_batches import JoinedBatches
+from trovemq_store.engine.message_store import AppendResult, AppendStatus, MessageStore
+from trovemq_store.engine.transaction_run import RunResult
+from trovemq_store.files.files import Buffer
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.message_kinds import NORMAL, check_kinds, has_marks
+from trovemq_store.topics.names import check_topic_name
+from trovemq_store.topics.topics import TopicConfig
+
+Durability = Literal["disk", "memory"]
+
+MANY: Final = 7  # appends of a turn of the event loop after its first; joining fewer saves nothing
+
+# RocketMQ's PutMessageStatus of each refusal (docs/store-format.md, "Put status"); a refusal that is not
+# listed is the message's own fault.
+_PUT_STATUS: Final[dict[ErrorSpec, str]] = {
+    errors.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    errors.SERVICE_NOT_AVAILABLE: "SERVICE_NOT_AVAILABLE",
+    errors.DISK_FULL: "SERVICE_NOT_AVAILABLE",
+    errors.STORE_FAILED: "SERVICE_NOT_AVAILABLE",
+    errors.CREATE_MAPPED_FILE_FAILED: "CREATE_MAPPED_FILE_FAILED",
+    errors.PROPERTIES_SIZE_EXCEEDED: "PROPERTIES_SIZE_EXCEEDED",
+    errors.OS_PAGE_CACHE_BUSY: "OS_PAGE_CACHE_BUSY",
+    errors.LIMIT_EXCEEDED: "OS_PAGE_CACHE_BUSY",
+    errors.UNKNOWN_ERROR: "UNKNOWN_ERROR",
+    errors.REQUEST_TIMEOUT: "UNKNOWN_ERROR",
+}
+
+
+def batch_size_limit(settings: StoreSettings) -> int:
+    """Bytes of the largest batch that can be appended: a batch lies in one segment, before a blank record."""
+    return min(settings.batch_size_max, settings.commit_log_file_size - BLANK_SIZE)
+
+
+def put_status(error: TroveError) -> str:
+    """The name of the PutMessageStatus for this refusal."""
+    return _PUT_STATUS.get(error.spec, "MESSAGE_ILLEGAL")
+
+
+class AppendTrace(Protocol):
+    """One append that is traced."""
+
+    def ended(self, error: TroveError | None) -> None:
+        """The append is as durable as its acknowledgement says, or `error` says why it failed or was
+        refused."""
+
+
+class AppendTracer(Protocol):
+    """Traces the appends of messages that are in a trace."""
+
+    def begin_append(self, topic: str, queue_id: int, batch: RecordBatch) -> AppendTrace | None:
+        """None if the append is not traced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendSettings:
+    auto_create_topic: bool = False  # autoCreateTopicEnable
+    auto_create_queue_count: int = 8  # defaultTopicQueueNums
+
+
+class Appender:
+    """Appends batches to the store, on the event loop, in the order of the calls."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        group_commit: GroupCommit,
+        settings: AppendSettings,
+        clock_ms: Callable[[], EpochMs],
+        on_messages_available: Callable[[Grown], None],
+        on_appended: Callable[[], None] = lambda: None,
+        deduplication: Deduplication | None = None,
+        tracer: AppendTracer | None = None,
+    ) -> None:
+        self._store = store
+        self._tracer = tracer
+        self.deduplication: Final = deduplication or Deduplication(store)
+        self._group_commit = group_commit
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._on_messages_available = on_messages_available
+        self._on_appended = on_appended
+        self._batch_size_limit = batch_size_limit(store.settings)
+        self._sync = store.settings.flush_mode == "sync"
+        self._store_host_ipv6 = len(pack_host(store.settings.store_host)) == 20
+        self._refusal: TroveError | None = None
+        self._held: TroveError | None = None
+        self._drained: TroveError | None = None
+        self._accepting = True  # none of the three is set
+        self._plain = PlainAppends(store, self._batch_size_limit, possible=tracer is None)
+        self._dispatch_scheduled = False
+        self._before_dispatch: Callable[[], None] | None = None
+        self._further = 0  # appends since the first that waits for the dispatch
+        self.busy = False
+        """Whether the last dispatch was of more than MANY appends."""
+
+    def apply(self, settings: AppendSettings) -> None:
+        """Sets the settings from now on."""
+        self._settings = settings
+
+    @property
+    def durability(self) -> Durability:
+        """The durability that an acknowledgement of this broker promises."""
+        return "disk" if self._sync else "memory"
+
+    @property
+    def sync(self) -> bool:
+        """Whether acknowledgements wait for the sync of the log."""
+        return self._sync
+
+    @property
+    def store_host_ipv6(self) -> bool:
+        return self._store_host_ipv6
+
+    def refuse(self, error: TroveError) -> None:
+        """Refuses every append with this error from now on, because the broker is stopping."""
+        self._refusal = error
+        self._accepting = False
+
+    def hold(self, error: TroveError | None) -> None:
+        """Refuses new messages with this error, until called with None; the broker's own records are still
+        appended."""
+        self._held = error
+        self._set_accepting()
+
+    def drain(self, error: TroveError | None) -> None:
+        """As hold(), but open atomic transactions may continue."""
+        self._drained = error
+        self._set_accepting()
+
+    def _set_accepting(self) -> None:
+        self._accepting = self._refusal is None and self._held is None and self._drained is None
+
+    def check_running(self) -> None:
+        """Raises the error with which everything is refused when the broker stops."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def drained(self) -> bool:
+        """Whether the broker refuses new messages because it is drained."""
+        return self._drained is not None
+
+    def check_not_drained(self) -> None:
+        """Raises the error with which a drained broker refuses new messages and transactions."""
+        self.check_running()
+        if self._drained is not None:
+            raise self._drained
+
+    @property
+    def accepts(self) -> bool:
+        """Whether check_accepting() raises nothing."""
+        return self._accepting and not self._store.reserve.refuses
+
+    def check_accepting(self, *, of_open_transaction: bool = False) -> None:
+        """Raises an error if new messages are refused."""
+        if of_open_transaction:
+            self.check_running()
+        else:
+            self.check_not_drained()
+        if self._held is not None:
+            raise self._held
+        self._store.reserve.check()
+
+    def append(
+        self,
+        topic: str,
+        queue_id: QueueId,
+        records: Buffer,
+        born_host: bytes | None,
+        *,
+        owned: bool = False,
+    ) -> AppendResult:
+        """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
+
+        `records` is a run of records as the producer encoded them; it is copied once, unless it is a
+        writable view that the caller never uses again (`owned`). If it raises TroveError, nothing was
+        written.
+        """
+        if self._accepting:
+            try:
+                plain = self._plain.append(topic, queue_id, records, born_host, self._clock_ms(), owned=owned)
+            except TroveError as error:
+                self._note(error)
+                raise
+            if plain is not None:
+                self.appended()
+                return plain
+        data, batch = self.checked_batch(topic, queue_id, records, owned=owned)
+        trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, batch)
+        try:
+            result = self.deduplication.append(
+                data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
+            )
+        except TroveError as error:
+            self._note(error)
+            if trace is not None:
+                trace.ended(error)
+            raise
+        if result.record_count:
+            self.appended()
+        if trace is not None:
+            self._end_when_acknowledged(trace, result)
+        return result
+
+    def _note(self, error: TroveError) -> None:
+        """An append raised it."""
+        if error.spec is errors.STORE_FAILED:
+            self._group_commit.fail(error)
+
+    def joins(self, topic: str) -> bool:
+        """Whether append_joined() takes batches of the topic."""
+        return self._tracer is None and not self._store.topics.options(topic).deduplicate_ms
+
+    def may_join(self, topic: str) -> bool:
+        """Whether the topic exists, and joins()."""
+        return self._store.topics.get(topic) is not None and self.joins(topic)
+
+    def append_joined(
+        self, parts: Sequence[QueuePart], data: bytearray, *, checked: bool = False
+    ) -> list[AppendResult]:
+        """As append() of a batch to each of these queues, all in one run; `data` belongs to the store from
+        then on. `checked`: the broker has encoded the records, of messages that passed their protocol's
+        checks and have no property that the broker decides about. If it raises TroveError, none of them was
+        written."""
+        if self._accepting:
+            try:
+                plain = self._plain.append_joined(parts, data, self._clock_ms(), checked=checked)
+            except TroveError as error:
+                self._note(error)
+                raise
+            if plain is not None:
+                self.appended()
+                return plain
+        self.check_accepting()
+        configs = [self.topic_for_write(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
+        self._check_size(data)
+        settings = self._store.settings
+        batch = validate_parts(
+            data,
+            parts,
+            body_size_max=settings.body_size_max,
+            store_host_ipv6=self._store_host_ipv6,
+            append_property_crc=settings.append_property_crc,
+        )
+        ends = list(accumulate(part.size for part in parts))
+        marked = has_marks(batch)
+        for config, part, end in zip(configs, parts, ends, strict=True):
+            if marked or config.by_priority or config.message_type != NORMAL:
+                own = slice(end - part.size, end)
+                _check_kinds(config, RecordBatch(data, batch.positions[own], batch.sizes[own], part.topic))
+        try:
+            run = self._store.append_run(JoinedBatches(data, batch, parts), self._clock_ms())
+        except TroveError as error:
+            self._note(error)
+            raise
+        self.appended()
+        return _results_of(run, batch, ends)
+
+    def _end_when_acknowledged(self, trace: AppendTrace, result: AppendResult) -> None:
+        if self._sync:
+            self._group_commit.when_durable(result.end, trace.ended)
+        else:
+            trace.ended(None)
+
+    def checked_batch(
+        self,
+        topic: str,
+        queue_id: QueueId,
+        records: Buffer,
+        *,
+        of_open_transaction: bool = False,
+        owned: bool = False,
+    ) -> tuple[Buffer, RecordBatch]:
+        """A copy of the records (the records, if `owned`), and the batch over it, after all checks that come
+        before a write.
+
+        Raises TroveError.
+        """
+        self.check_accepting(of_open_transaction=of_open_transaction)
+        config = self.topic_for_write(topic, queue_id)
+        settings = self._store.settings
+        self._check_size(records)
+        data = records if owned else bytearray(records)
+        batch = validate_batch(
+            data,
+            topic=topic,
+            queue_id=queue_id,
+            body_size_max=settings.body_size_max,
+            store_host_ipv6=self._store_host_ipv6,
+            append_property_crc=settings.append_property_crc,
+        )
+        _check_kinds(config, batch)
+        return data, batch
+
+    def _check_size(self, records: Buffer) -> None:
+        if len(records) > self._batch_size_limit:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"the batch has {len(records)} bytes, the limit is {self._batch_size_limit}",
+                batch_size_max=self._batch_size_limit,
+            )
+
+    def appended(self) -> None:
+        """The log grew, by append() or by the broker's own records: it needs a sync and a dispatch."""
+        if self._sync:
+            self._group_commit.appended()
+            self._on_appended()
+        elif not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+        else:
+            self._further += 1
+
+    def append_later(self, append: Callable[[], None]) -> None:
+        """In async mode: calls `append` just before the dispatch of this turn of the loop. It appends the
+        records that it gathered in the turn, and must not raise."""
+        assert not self._sync, "only async mode has a dispatch of each turn"
+        assert self._before_dispatch in (None, append), "there is one such caller"
+        self._before_dispatch = append
+        if not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def joined(self, count: int) -> None:
+        """An append was of so many frames that came in this turn."""
+        self._further += count
+
+    def _dispatch(self) -> None:
+        """In async mode: dispatches after the present callback, once for all appends of this turn of the
+        loop.
+
+        So the acknowledgement is sent before the projections are written. The next request of its receiver is
+        handled after that, in a later turn, and finds the message.
+        """
+        try:
+            if self._before_dispatch is not None:
+                append, self._before_dispatch = self._before_dispatch, None
+                append()
+            self._dispatch_scheduled = False
+            self.busy = self._further >= MANY
+            self._further = 0
+            self._on_messages_available(self._store.dispatch())
+        except Exception as error:
+            self._group_commit.fail(error)  # ends the daemon: an acknowledged message must be readable
+            raise
+        self._group_commit.appended()
+        self._on_appended()
+
+    def topic_for_write(self, topic: str, queue_id: QueueId | None = None) -> TopicConfig:
+        """The topic, if it may be written; it is created now if settings allow that.
+
+        Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write permission).
+        """
+        check_topic_name(topic)
+        config = self._store.topics.get(topic)
+        if config is None:
+            if not self._settings.auto_create_topic:
+                raise TroveError(errors.TOPIC_NOT_FOUND, f"topic {topic} does not exist", topic=topic)
+            config = self._store.topics.create(
+                topic,
+                self._settings.auto_create_queue_count,
+                creator=present_creator(),
+                now_ms=self._clock_ms(),
+            )
+        if not config.writable:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"topic {topic} may not be written", topic=topic)
+        if queue_id is not None and not 0 <= queue_id < config.write_queue_count:
+            raise TroveError(
+                errors.QUEUE_NOT_FOUND,
+                f"topic {topic} has queues 0 to {config.write_queue_count - 1}, not {queue_id}",
+                topic=topic,
+                queue_id=queue_id,
+                queue_count=config.write_queue_count,
+            )
+        return config
+
+
+def _check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
+    check_kinds(config, batch)
+    if config.by_priority:
+        check_priorities(batch)
+
+
+def _results_of(run: RunResult, batch: RecordBatch, ends: Sequence[int]) -> list[AppendResult]:
+    """The result of each part of the batch; `ends`: one past the last record of each."""
+    positions = [*batch.positions.tolist(), batch.nbytes]
+    results, first = [], 0
+    for end, queue_offset in zip(ends, run.first_queue_offsets.values(), strict=True):
+        begin = positions[first]
+        results.append(
+            AppendResult(
+                AppendStatus.PUT_OK,
+                PhysicalOffset(run.physical_offset + begin),
+                positions[end] - begin,
+                run.store_timestamp,
+                queue_offset,
+                end - first,
+                run.store_host,
+                FIRST if end - first == 1 else batch.positions[first:end] - begin,
+            )
+        )
+        first = end
+    return results

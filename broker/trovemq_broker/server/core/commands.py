@@ -1,0 +1,195 @@
+"""The broker's commands to clients over their telemetry streams, and the clients' answers.
+
+| command                     | answer of the client               | waits |
+|-----------------------------|------------------------------------|-------|
+| verify a message            | its listener's result, as a status | yes   |
+| print the threads' stacks   | a text                             | yes   |
+| recover an open transaction | it calls EndTransaction            | no    |
+| reconnect                   | it builds its connections again    | no    |
+
+A waiting command has an unguessable nonce; the answer with that nonce, from that client, ends the wait. Some
+clients (Python) never answer: the wait then ends with CONSUME_MSG_TIMEOUT.
+
+Invariants
+- At most PENDING_MAX commands wait; a command is removed from the table when its wait ends, for any reason.
+- An answer from another client than the one that was asked has no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_broker.server.core.clients import Client, ClientRegistry
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2.service_pb2 import (
+    PrintThreadStackTraceCommand,
+    ReconnectEndpointsCommand,
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+    VerifyMessageCommand,
+)
+
+PENDING_MAX: Final = 1_024
+TIMEOUT_MS: Final = 5_000
+TIMEOUT_MAX_MS: Final = 60_000
+ANSWER_SIZE_MAX: Final = 1 << 20  # characters of an answer's text that are stored
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A client's answer to a command."""
+
+    code: v2.Code
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    client_id: str
+    answer: asyncio.Future[Answer]
+
+
+class ClientCommands:
+    """Sends commands. `make_nonce` returns a new unguessable text at each call."""
+
+    def __init__(self, registry: ClientRegistry, make_nonce: Callable[[], str]) -> None:
+        self._registry = registry
+        self._make_nonce = make_nonce
+        self._pending: dict[str, _Pending] = {}
+        self._turn = 0  # which of several producers is asked next
+        registry.add_gone_listener(self._client_gone)
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    async def verify_message(
+        self, client_id: str, group: str, message: v2.Message, timeout_ms: int = TIMEOUT_MS
+    ) -> Answer:
+        """Asks a push consumer to consume the message now. Returns the result of its listener.
+
+        Raises TroveError CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED (the client does not
+        support it), LIMIT_EXCEEDED.
+        """
+        nonce = self._make_nonce()
+        command = TelemetryCommand(verify_message_command=VerifyMessageCommand(nonce=nonce, message=message))
+        return await self._ask(client_id, group, nonce, command, timeout_ms)
+
+    async def print_stack_trace(self, client_id: str, group: str, timeout_ms: int = TIMEOUT_MS) -> Answer:
+        """The stacks of the consumer's threads. Raises as verify_message."""
+        nonce = self._make_nonce()
+        command = TelemetryCommand(print_thread_stack_trace_command=PrintThreadStackTraceCommand(nonce=nonce))
+        return await self._ask(client_id, group, nonce, command, timeout_ms)
+
+    def recover_orphaned_transaction(
+        self, client_id: str, topic: str, message: v2.Message, transaction_id: str
+    ) -> str | None:
+        """Asks a producer of the topic about an open transaction: the sender if it is connected, else the
+        others in turn. Returns the id of the client; None if none is connected."""
+        command = TelemetryCommand(
+            recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
+                message=message, transaction_id=transaction_id
+            )
+        )
+        for client in self._producers(client_id, topic):
+            stream = client.stream
+            if stream is None:
+                continue
+            try:
+                stream.send(command)
+            except TroveError:
+                continue  # it does not read its stream, but another one may
+            return client.client_id
+        return None
+
+    def reconnect(self, client_id: str) -> None:
+        """Asks the client to open its connections again. TroveError CONSUMER_NOT_ONLINE, LIMIT_EXCEEDED."""
+        client = self._registry.get(client_id)
+        if client is None or client.stream is None:
+            raise _not_online(client_id, "")
+        nonce = self._make_nonce()
+        client.stream.send(
+            TelemetryCommand(reconnect_endpoints_command=ReconnectEndpointsCommand(nonce=nonce))
+        )
+
+    def answered(self, client_id: str, command: TelemetryCommand) -> None:
+        """Handles a client's answer; an answer without a waiting command is ignored."""
+        if command.HasField("verify_message_result"):
+            nonce, text = command.verify_message_result.nonce, ""
+        else:
+            nonce = command.thread_stack_trace.nonce
+            text = command.thread_stack_trace.thread_stack_trace
+        pending = self._pending.get(nonce)
+        if pending is None or pending.client_id != client_id or pending.answer.done():
+            return
+        # Some clients omit the status after a success.
+        code = command.status.code or v2.OK
+        pending.answer.set_result(Answer(code, (text or command.status.message)[:ANSWER_SIZE_MAX]))
+
+    # --- helpers ------------------------------------------------------------------------------------
+    async def _ask(
+        self, client_id: str, group: str, nonce: str, command: TelemetryCommand, timeout_ms: int
+    ) -> Answer:
+        client = self._registry.get(client_id)
+        if client is None or client.group != group or not group or client.stream is None:
+            raise _not_online(client_id, group)
+        if len(self._pending) >= PENDING_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{PENDING_MAX} commands wait for their clients")
+        if not 1 <= timeout_ms <= TIMEOUT_MAX_MS:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL,
+                f"timeout {timeout_ms} ms is not 1 to {TIMEOUT_MAX_MS}",
+                field="timeout",
+            )
+        pending = _Pending(client_id, asyncio.get_running_loop().create_future())
+        self._pending[nonce] = pending
+        try:
+            client.stream.send(command)
+            async with asyncio.timeout(timeout_ms / 1000):
+                answer = await pending.answer
+        except TimeoutError:
+            raise TroveError(
+                errors.CONSUME_MSG_TIMEOUT, f"client {client_id} did not answer within {timeout_ms} ms"
+            ) from None
+        finally:
+            del self._pending[nonce]
+        if answer.code == v2.NOT_IMPLEMENTED:
+            raise TroveError(
+                errors.NOT_IMPLEMENTED, f"client {client_id} does not do this: {answer.text[:200]}"
+            )
+        return answer
+
+    def has_producer(self, client_id: str, topic: str) -> bool:
+        """Whether the client, or another producer of the topic, is connected."""
+        sender = self._registry.get(client_id)
+        if sender is not None and sender.stream is not None:
+            return True
+        return any(client.stream is not None for client in self._registry.producers_of(topic))
+
+    def _producers(self, client_id: str, topic: str) -> list[Client]:
+        """The producers to ask: the sender first, then the others, each time beginning with another one."""
+        others = [client for client in self._registry.producers_of(topic) if client.client_id != client_id]
+        if others:
+            self._turn = (self._turn + 1) % len(others)
+            others = others[self._turn :] + others[: self._turn]
+        sender = self._registry.get(client_id)
+        return others if sender is None else [sender, *others]
+
+    def _client_gone(self, client_id: str, _now_ms: int, _gone_ms: int) -> None:
+        for pending in self._pending.values():
+            if pending.client_id == client_id and not pending.answer.done():
+                pending.answer.set_exception(_not_online(client_id, ""))
+
+
+def _not_online(client_id: str, group: str) -> TroveError:
+    of_group = f" of group {group[:160]!r}" if group else ""
+    return TroveError(
+        errors.CONSUMER_NOT_ONLINE,
+        f"no client {client_id[:255]!r}{of_group} is connected",
+        client_id=client_id,
+    )

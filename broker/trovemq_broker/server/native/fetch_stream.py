@@ -1,0 +1,292 @@
+"""The Fetch stream: pulls are answered as they arrive; one that waits for its queue does not delay others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import grpc
+
+from trovemq_broker.fetch.long_poll import LongPolls, Waiter
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullResult
+from trovemq_broker.server.core.refused_message import RefusedMessage
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.reply_stream import ReplyStream, fail
+from trovemq_broker.server.wire.native_messages import fetch_error, fetch_reply, pull_request
+from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
+from trovemq_proto.v1 import message_pb2
+
+REPLIES_MAX: Final = 1_024
+"""Outstanding replies of one fetch: a client that wants more asks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchParts:
+    """The common parts of all Fetch streams."""
+
+    puller: Puller
+    long_polls: LongPolls
+    traffic: Traffic
+    wait_ms_max: int = 30_000
+    fetches_waiting_max: int = 256
+    replies: ReplyBudget | None = None
+
+
+class FetchWait:
+    """One fetch that waits for its queue to grow, until its deadline.
+
+    `attempt` is tried again after each growth. If it `stands` after a reply, that had all of the queue, and
+    the fetch waits for its next reply.
+    """
+
+    def __init__(
+        self, parts: FetchParts, fetch_id: int, request: PullRequest, wait_ms: int, replies_max: int
+    ) -> None:
+        self._parts = parts
+        self._started = time.perf_counter()
+        self._waited = False
+        self.fetch_id: Final = fetch_id
+        self.request = _of_one_topic(parts, request)
+        """The request that it is to answer."""
+        self._space_max: Final = parts.puller.bytes_max(request)
+        self._space = self._space_max
+        self._loop: Final = asyncio.get_running_loop()
+        self._wait_s: Final = wait_ms / 1000
+        self._deadline = self._loop.time() + self._wait_s
+        self._replies_left = min(max(1, replies_max), REPLIES_MAX)
+        self.stands = False
+        self.is_due = False
+        """Whether it is answered as soon as the client has read earlier replies."""
+
+    @property
+    def remaining_ms(self) -> int:
+        return max(0, round((self._deadline - self._loop.time()) * 1000))
+
+    def attempt(self, *, last: bool) -> bytes | None:
+        """The reply; None if there are no messages yet and the fetch may still wait."""
+        parts, request = self._parts, self.request
+        try:
+            result = parts.puller.pull(request)
+        except TroveError as error:
+            return self.refusal(error)
+        following = result.next_offset
+        at_end = following >= result.max_offset
+        if at_end and not last and result.at_end:
+            self.request = _from(request, following, request.bytes_max)
+            self._waited = True
+            return None
+        parts.traffic.answered("Fetch", "OK", self._started, waited=self._waited)
+        self._replies_left = left = self._replies_left - 1
+        self._space = space = self._space - result.byte_count
+        self.stands = left > 0 and at_end and not last and space > 0
+        if not self.stands:  # the next fetch is not at the end of the queue, or would be too much
+            return counted_reply(parts, self.fetch_id, request.topic, result)
+        self.request = _from(request, following, space)
+        self._started, self._waited = time.perf_counter(), True
+        self._deadline = self._loop.time() + self._wait_s
+        return counted_reply(parts, self.fetch_id, request.topic, result, left)
+
+    def grant(self, replies: int) -> None:
+        """So many more replies, and bytes as at the beginning."""
+        self._replies_left = min(self._replies_left + max(0, replies), REPLIES_MAX)
+        self._space = self._space_max
+        self.request = _from(self.request, self.request.offset, self._space)
+
+    def refusal(self, error: TroveError) -> bytes:
+        """The reply with the error, which is the last."""
+        self.stands = False
+        self._parts.traffic.answered("Fetch", error.symbol, self._started, waited=self._waited)
+        return fetch_error(self.fetch_id, error)
+
+
+class FetchStream(ReplyStream):
+    def __init__(self, parts: FetchParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        super().__init__(context, parts.fetches_waiting_max, parts.replies)
+        self._parts = parts
+        self._waiters: dict[FetchWait, Waiter] = {}
+        self._standing: dict[int, FetchWait] = {}  # by fetch id
+        self._admit_again: Callable[[PullRequest], None] | None = getattr(context, "admit_again", None)
+        """With authentication: raises TroveError if the topic may no longer be read."""
+
+    async def handle(self, request: message_pb2.FetchRequest | RefusedMessage) -> None:
+        if isinstance(request, RefusedMessage):
+            fetch_id = request.message.fetch_id
+            self._parts.traffic.answered("Fetch", request.error.symbol, time.perf_counter())
+            await self.reply(fetch_error(fetch_id, request.error))
+            return
+        await self.wait_for_capacity()
+        message = self._fetch(request)
+        if message is not None:
+            await self.reply(message)
+
+    def handle_now(self, request: message_pb2.FetchRequest | RefusedMessage) -> bool:
+        if isinstance(request, RefusedMessage):
+            return False
+        message = self._fetch(request)
+        if message is not None:
+            self.reply_now(message)
+        return True
+
+    def _fetch(self, request: message_pb2.FetchRequest) -> bytes | None:
+        """The reply; None if the request waits for new messages in its queue, or has none."""
+        if request.replies_more:
+            if (standing := self._standing.get(request.fetch_id)) is not None:
+                standing.grant(request.replies_more)
+            return None
+        parts = self._parts
+        wait_ms = wait_limit(request, parts.wait_ms_max)
+        may_wait = self._waiting < parts.fetches_waiting_max - 1
+        replies_max = request.replies_max if may_wait and not parts.long_polls.full else 1
+        fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms, replies_max)
+        message = fetch.attempt(last=wait_ms == 0 or self._ending or parts.long_polls.closed)
+        if message is not None and not fetch.stands:
+            return message
+        if not may_wait:
+            error = TroveError(errors.LIMIT_EXCEEDED, f"{self._waiting} fetches of this stream are waiting")
+            return fetch.refusal(error)
+        try:
+            self._wait(fetch)
+        except TroveError as error:
+            return fetch.refusal(error)
+        self.begin_waiting()
+        return message
+
+    def _wait(self, fetch: FetchWait) -> None:
+        """Waits for new messages. Raises TroveError LIMIT_EXCEEDED."""
+        topic, queue_id = fetch.request.topic, fetch.request.queue_id
+        self._waiters[fetch] = self._parts.long_polls.wait(
+            topic, queue_id, fetch.remaining_ms, partial(self._woken, fetch), stands=True
+        )
+        self._standing[fetch.fetch_id] = fetch
+
+    def _woken(self, fetch: FetchWait, grown: bool) -> None:
+        """Answers now: who sent the message has its answer. Later if the client has not read earlier
+        replies."""
+        if not grown:
+            del self._waiters[fetch]  # LongPolls has forgotten it
+        if fetch.is_due:
+            return
+        if not self._may_send:
+            fetch.is_due = True
+            self._make_ready(partial(self._due, fetch))
+            return
+        try:
+            last = self._ending or (not grown and not fetch.remaining_ms)
+            message = self._answer(fetch, last=last)
+            if message is not None:
+                # Several waiters may share a connection, and then share a write.
+                self.reply_now(message, flush=self._parts.long_polls.woke_one)
+        except Exception as error:  # the append or sync that called this must not fail with it
+            self._make_ready(partial(fail, error))
+            return
+        if fetch not in self._waiters:
+            self._answered()
+            self._end_if_idle()
+
+    def _due(self, fetch: FetchWait) -> bytes | None:
+        """As `reply_soon` wants it."""
+        fetch.is_due = False
+        message = self._answer(fetch, last=self._ending or not fetch.remaining_ms)
+        if fetch in self._waiters:
+            self.begin_waiting()
+        return message
+
+    def _answer(self, fetch: FetchWait, *, last: bool) -> bytes | None:
+        """The reply; None if there is none yet. A fetch that has ended has no waiter."""
+        try:
+            if self._admit_again is not None:
+                self._admit_again(fetch.request)
+            message = fetch.attempt(last=last)
+            if message is None or fetch.stands:
+                if fetch not in self._waiters:  # the deadline was moved meanwhile
+                    self._wait(fetch)
+                return message
+        except TroveError as error:
+            message = fetch.refusal(error)
+        self._forget(fetch)
+        return message
+
+    def _forget(self, fetch: FetchWait) -> None:
+        waiter = self._waiters.pop(fetch, None)
+        if waiter is not None:
+            waiter.cancel()
+        if self._standing.get(fetch.fetch_id) is fetch:
+            del self._standing[fetch.fetch_id]
+
+    def end(self) -> None:
+        super().end()
+        for waiter in list(self._waiters.values()):
+            waiter.wake()
+
+    def close(self) -> None:
+        for waiter in self._waiters.values():
+            waiter.cancel()
+        self._waiters.clear()
+        self._standing.clear()
+
+
+async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest, peer: str) -> bytes:
+    """The unary form: waits up to wait_ms. Raises TroveError; returns a serialised FetchReply.
+
+    Many calls may wait for the same message: each reply is made when there is space for it.
+    """
+    own = _of_one_topic(parts, pull_request(request))
+    result = parts.puller.pull(own)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_limit(request, parts.wait_ms_max) / 1000
+    while result.at_end and not parts.long_polls.closed and (remaining := deadline - loop.time()) > 0:
+        own = _from(own, result.next_offset, own.bytes_max)
+        await _growth(parts.long_polls, own, max(1, round(remaining * 1000)))
+        if parts.replies is not None:
+            await parts.replies.wait_for_capacity(peer)
+        result = parts.puller.pull(own)
+    return counted_reply(parts, request.fetch_id, own.topic, result)
+
+
+def pull_now(parts: FetchParts, request: message_pb2.FetchRequest) -> bytes | None:
+    """Pulls if that needs no waiting; else None."""
+    own = pull_request(request)
+    result = parts.puller.pull(own)
+    if result.at_end and not parts.long_polls.closed and wait_limit(request, parts.wait_ms_max):
+        return None
+    return counted_reply(parts, request.fetch_id, own.topic, result)
+
+
+async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> None:
+    """Returns when the queue grew or the time has passed. Raises TroveError LIMIT_EXCEEDED."""
+    woken = asyncio.Event()
+    waiter = long_polls.wait(request.topic, request.queue_id, wait_ms, lambda _grown: woken.set())
+    try:
+        await woken.wait()
+    finally:
+        waiter.cancel()
+
+
+def counted_reply(
+    parts: FetchParts, fetch_id: int, topic: str, result: PullResult, replies_left: int = 0
+) -> bytes:
+    parts.traffic.fetched(topic, result.message_count, result.byte_count)
+    return fetch_reply(fetch_id, result, parts.puller.topic_identity(topic), replies_left)
+
+
+def wait_limit(request: message_pb2.FetchRequest, wait_ms_max: int) -> int:
+    return max(0, min(request.wait_ms, wait_ms_max))
+
+
+def _of_one_topic(parts: FetchParts, request: PullRequest) -> PullRequest:
+    """The request, which is refused from now on once its topic is deleted and recreated."""
+    if request.topic_identity is not None:
+        return request
+    return request._replace(topic_identity=parts.puller.topic_identity(request.topic))
+
+
+def _from(request: PullRequest, offset: QueueOffset, bytes_max: int) -> PullRequest:
+    topic, queue_id, _, messages_max, _, tags, identity = request
+    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity)

@@ -1,0 +1,142 @@
+"""MessageService: the data plane. The two streams and Pull use serialised frames (see frames.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from trovemq_broker.produce.coalesce import Coalescer, Done, SendOutcome
+from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
+from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream, pull_now, pull_once
+from trovemq_broker.server.native.reply_stream import OpenStreams
+from trovemq_broker.server.wire.frames import read_append_frame
+from trovemq_broker.server.wire.native_messages import (
+    append_reply,
+    born_host_of,
+    mark_failed,
+    outgoing_message,
+)
+from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
+from trovemq_daemon.grpc_services import service_handlers
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.v1 import message_pb2
+
+SERVICE: Final = message_pb2.DESCRIPTOR.services_by_name["MessageService"]
+SEND_MESSAGES_MAX: Final = 1_024
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class MessageService:
+    def __init__(
+        self, append: AppendParts, fetch: FetchParts, coalescer: Coalescer, clock_ms: Callable[[], EpochMs]
+    ) -> None:
+        self._append = append
+        self._fetch = fetch
+        self._coalescer = coalescer
+        self._clock_ms = clock_ms
+        self.streams: Final = OpenStreams()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        handlers = service_handlers(SERVICE, self, {"Append": read_append_frame})
+        handlers["Send"] = CallbackHandler(self.begin_send, handlers["Send"], self._coalescer.together)
+        handlers["Pull"] = CallbackHandler(self.begin_pull, handlers["Pull"])
+        server.add_registered_method_handlers(SERVICE.full_name, handlers)
+
+    async def append(self, _requests: object, context: Context) -> None:
+        await self.streams.serve(AppendStream(self._append, context))
+
+    async def fetch(self, _requests: object, context: Context) -> None:
+        await self.streams.serve(FetchStream(self._fetch, context))
+
+    async def pull(self, request: message_pb2.FetchRequest, context: Context) -> bytes:
+        return await pull_once(self._fetch, request, context.peer())
+
+    def begin_pull(self, request: message_pb2.FetchRequest, _context: Context, answer: Answer) -> bool:
+        """As Pull, without a task, if the queue has messages or the request does not wait for them."""
+        reply = pull_now(self._fetch, request)
+        if reply is None:
+            return False
+        answer(reply)
+        return True
+
+    async def get_producer(
+        self, request: message_pb2.GetProducerRequest, _context: Context
+    ) -> message_pb2.GetProducerReply:
+        found = self._append.appender.deduplication.next_sequence(
+            request.topic, request.producer_id.encode(), self._clock_ms()
+        )
+        return message_pb2.GetProducerReply(next_sequence=found)
+
+    async def send(self, request: message_pb2.SendRequest, context: Context) -> message_pb2.AppendReply:
+        """Refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is in
+        the reply."""
+        if self._append.group_commit.full:
+            await self._append.group_commit.wait_for_capacity()
+        answered: asyncio.Future[message_pb2.AppendReply] = asyncio.get_running_loop().create_future()
+        self._begin_send(request, context, answer_into(answered))
+        return await answered
+
+    def begin_send(self, request: message_pb2.SendRequest, context: Context, answer: Answer) -> bool:
+        """As Send, without a task, if no append waits for the disk."""
+        if self._append.group_commit.full:
+            return False
+        self._begin_send(request, context, answer)
+        return True
+
+    def _begin_send(self, request: message_pb2.SendRequest, context: Context, answer: Answer) -> None:
+        append = self._append
+        started = time.perf_counter()
+
+        def stored(outcome: SendOutcome | Exception) -> None:
+            if isinstance(outcome, Exception):
+                refused(outcome)
+                return
+            result = outcome.result
+            elapsed_us = int((time.perf_counter() - started) * 1e6)
+            append.traffic.appended(
+                request.topic, result.record_count, result.bytes_written, result.positions
+            )
+            reply = append_reply(0, result, append.appender.durability, append.broker, elapsed_us)
+            if append.appender.sync:
+                append.group_commit.when_durable(result.end, lambda error: durable(reply, error))
+            else:
+                answer(reply)
+
+        def durable(reply: message_pb2.AppendReply, error: TroveError | None) -> None:
+            if error is not None and error.spec is not errors.FLUSH_DISK_TIMEOUT:
+                refused(error)
+                return
+            if error is not None:
+                append.traffic.refused(error.symbol)
+                mark_failed(reply, error)
+            answer(reply)
+
+        def refused(error: Exception) -> None:
+            if isinstance(error, TroveError):
+                append.traffic.refused(error.symbol)
+            answer(error)
+
+        try:
+            self._enqueue(request, context, stored)
+        except TroveError as error:
+            refused(error)
+
+    def _enqueue(self, request: message_pb2.SendRequest, context: Context, done: Done) -> None:
+        if len(request.messages) > SEND_MESSAGES_MAX:
+            count = len(request.messages)
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{count} messages, the limit is {SEND_MESSAGES_MAX}")
+        self._coalescer.begin(
+            request.topic,
+            QueueId(request.queue_id),
+            [outgoing_message(message) for message in request.messages],
+            done,
+            born_host=born_host_of(context.peer()),
+            now_ms=self._clock_ms(),
+        )

@@ -1,0 +1,215 @@
+"""The services of RocketMQ's v2 protocol on the broker's port: each call with its handler.
+
+The services have RocketMQ's names on the wire (`apache.rocketmq.v2.…`). Our own compile of the protocol has
+another package name, so that a client of RocketMQ can run in the same process. Requests and replies of each
+call are those of service.proto and admin.proto.
+
+Not served, so that gRPC answers UNIMPLEMENTED as the reference server does: SyncLiteSubscription (there are
+no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from trovemq_broker.server.core.acknowledger import Acknowledger
+from trovemq_broker.server.core.group_order import GroupOrder
+from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.receiver import Receiver
+from trovemq_broker.server.rocketmq.admin import Admin
+from trovemq_broker.server.rocketmq.client_settings import SettingsRules
+from trovemq_broker.server.rocketmq.group_views import GroupViews
+from trovemq_broker.server.rocketmq.liveness import Liveness
+from trovemq_broker.server.rocketmq.puller import Puller
+from trovemq_broker.server.rocketmq.routes import RouteParts, Routes
+from trovemq_broker.server.rocketmq.sender import Sender
+from trovemq_broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
+from trovemq_broker.server.rocketmq.transaction_ends import Ender
+from trovemq_broker.server.wire.rocketmq_messages import message_of
+from trovemq_broker.server.wire.statuses import begin_call, reader, stream, unary
+from trovemq_broker.transactions.transactions import OpenTransaction
+from trovemq_daemon.callback_handlers import Begin, CallbackHandler
+from trovemq_daemon.grpc_services import method_handler
+from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+MESSAGING_SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+ADMIN_SERVICE: Final = "apache.rocketmq.v2.Admin"
+
+_MESSAGING: Final = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
+_ADMIN: Final = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
+
+Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[Any, Any]]"
+
+
+class RocketmqService:
+    """`add_to` a server, before it starts; `end_streams` before it stops."""
+
+    def __init__(self, parts: RocketmqParts) -> None:
+        self._parts = parts
+        store, clock_ms = parts.store, parts.clock_ms
+        self._order = GroupOrder(
+            store.topics,
+            parts.groups,
+            auto_create=parts.settings.auto_create_group,
+            fifo_orderly=parts.settings.fifo_group_orderly,
+        )
+        self.routes = Routes(
+            RouteParts(store, self._group_for_use, parts.broker, parts.advertised, parts.offers_writes)
+        )
+        self.liveness = Liveness(parts.registry, clock_ms)
+        self.telemetry = Telemetry(
+            TelemetryParts(
+                parts.registry,
+                parts.commands,
+                SettingsRules(self._group_for_use, store.settings.body_size_max),
+                clock_ms,
+            )
+        )
+        self.sender = Sender(parts)
+        self.receiver = Receiver(parts, self._order)
+        self.acknowledger = Acknowledger(parts)
+        self.ender = Ender(parts)
+        self.puller = Puller(parts)
+        self.views = GroupViews(parts)
+        self.admin = Admin(parts, self.views, self.sender.send)
+
+    def _group_for_use(self, name: str, topics: Iterable[str]) -> SubscriptionGroup:
+        return self._order.for_use(name, topics, self._parts.clock_ms())
+
+    # --- for the daemon -----------------------------------------------------------------------------
+    def add_to(self, server: grpc.aio.Server) -> None:
+        for name, handlers in (
+            (MESSAGING_SERVICE, self._with_callbacks(self.messaging_handlers())),
+            (ADMIN_SERVICE, self.admin_handlers()),
+        ):
+            server.add_registered_method_handlers(name, handlers)
+
+    async def end_streams(self, timeout_s: float) -> None:
+        """Ends the telemetry streams, because the broker is stopping, and accepts no others."""
+        await self.telemetry.end_all(timeout_s)
+
+    def may_ask_about_transaction(self, client_id: str, topic: str) -> bool:
+        """Whether a producer is connected that can be asked about the client's transaction of the topic."""
+        return self._parts.commands.has_producer(client_id, topic)
+
+    async def check_transaction(self, transaction: OpenTransaction) -> None:
+        """Asks a producer about a transaction that was left open; if none is connected, nothing happens until
+        the next round."""
+        half = transaction.message
+        message = message_of(half.record, transaction.topic, half.queue_id, half.queue_offset)
+        self._parts.commands.recover_orphaned_transaction(
+            transaction.client_id, transaction.topic, message, transaction.transaction_id
+        )
+
+    # --- the calls ----------------------------------------------------------------------------------
+    def messaging_handlers(self) -> Handlers:
+        """The handler of each call, by name."""
+        calls: dict[str, Callable[..., Any]] = {
+            "QueryRoute": self.routes.query_route,
+            "QueryAssignment": self.routes.query_assignment,
+            "Heartbeat": self.liveness.heartbeat,
+            "NotifyClientTermination": self.liveness.notify_client_termination,
+            "SendMessage": self.sender.send,
+            "ReceiveMessage": self.receiver.receive,
+            "AckMessage": self.acknowledger.acknowledge,
+            "ChangeInvisibleDuration": self.acknowledger.change_invisible,
+            "ForwardMessageToDeadLetterQueue": self.acknowledger.dead_letter,
+            "EndTransaction": self.ender.end_transaction,
+            "RecallMessage": self.ender.recall,
+            "PullMessage": self.puller.pull,
+            "UpdateOffset": self.puller.update_offset,
+            "GetOffset": self.puller.get_offset,
+            "QueryOffset": self.puller.query_offset,
+        }
+        refused = {"SendMessage": self._parts.traffic.refused}
+        handlers = {
+            name: _handler(_MESSAGING.methods_by_name[name], call, refused=refused.get(name))
+            for name, call in calls.items()
+        }
+        telemetry = method_handler(
+            _MESSAGING.methods_by_name["Telemetry"],
+            self.telemetry.telemetry,
+            reader(service_pb2.TelemetryCommand),
+        )
+        return {**handlers, "Telemetry": telemetry}
+
+    def _with_callbacks(self, handlers: Handlers) -> dict[str, Any]:
+        """The handlers, and for the methods that are called most the form without a task."""
+        parts = self._parts
+        send = self._begin("SendMessage", self.sender.begin_send, refused=parts.traffic.refused)
+        receive = self._begin("ReceiveMessage", self.receiver.begin_receive)
+        acknowledge = self._begin("AckMessage", self.acknowledger.begin_acknowledge)
+        gathering = parts.delivery.gathering
+        return {
+            **handlers,
+            "SendMessage": CallbackHandler(
+                send, handlers["SendMessage"], parts.coalescer.together, self.sender.usual.answer
+            ),
+            "ReceiveMessage": CallbackHandler(receive, handlers["ReceiveMessage"]),
+            "AckMessage": CallbackHandler(
+                acknowledge, handlers["AckMessage"], gathering, self.acknowledger.usual.answer
+            ),
+        }
+
+    @staticmethod
+    def _begin(name: str, begin: Begin, refused: Callable[[str], None] | None = None) -> Begin:
+        method = _MESSAGING.methods_by_name[name]
+        reply_type = _reply_type(method)
+        if method.server_streaming:
+            return begin_call(name, begin, lambda status: [reply_type(status=status)], refused=refused)
+        return begin_call(name, begin, reply_type, refused=refused)
+
+    def admin_handlers(self) -> Handlers:
+        """The handler of each call, by name. They need no client id."""
+        admin, views = self.admin, self.views
+        calls: dict[str, Callable[..., Any]] = {
+            "ChangeLogLevel": admin.change_log_level,
+            "DescribeTopicStatus": admin.describe_topic_status,
+            "ListSubscription": admin.list_subscription,
+            "DescribeSubscription": admin.describe_subscription,
+            "DescribeGroupAccumulation": views.describe_accumulation,
+            "ListConsumerConnection": admin.list_consumer_connection,
+            "ResetGroupOffset": views.reset_offset,
+            "QueryMessage": admin.query_message,
+            "PrintThreadStackTrace": admin.print_thread_stack_trace,
+            "VerifyMessage": admin.verify_message,
+            "AdminSendMessage": admin.admin_send_message,
+            "GetConsumerRunningInfo": admin.get_consumer_running_info,
+            "GetTopicRoute": admin.get_topic_route,
+            "QueryTimeSpan": views.query_time_span,
+            "GetProxyRuntimeStats": admin.get_proxy_runtime_stats,
+        }
+        return {
+            name: _handler(_ADMIN.methods_by_name[name], call, anonymous=True) for name, call in calls.items()
+        }
+
+
+def _handler(
+    method: MethodDescriptor,
+    call: Callable[..., Any],
+    *,
+    anonymous: bool = False,
+    refused: Callable[[str], None] | None = None,
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """The call with its errors inside of the reply, and with the types that the protocol gives it."""
+    reply_type = _reply_type(method)
+    behaviour: Callable[..., Any] = (
+        stream(method.name, call, reply_type)
+        if method.server_streaming
+        else unary(method.name, call, reply_type, anonymous=anonymous, refused=refused)
+    )
+    return method_handler(method, behaviour, reader(GetMessageClass(method.input_type)))
+
+
+def _reply_type(method: MethodDescriptor) -> Callable[..., Any]:
+    """The function that makes a reply from a status."""
+    reply_type = GetMessageClass(method.output_type)
+    if "status" not in method.output_type.fields_by_name:  # ChangeLogLevel
+        return lambda status: reply_type(remark=status.message)
+    return reply_type

@@ -1,0 +1,228 @@
+"""The telemetry stream: the client sends settings and answers, the broker settings and commands.
+
+| the client sends                  | the broker does                                                  |
+|-----------------------------------|------------------------------------------------------------------|
+| settings                          | answers status OK and the merged settings (client_settings.py)   |
+| settings that are illegal         | ends the stream, INVALID_ARGUMENT                                |
+| settings of a type not served     | ends the stream, INTERNAL                                        |
+| thread_stack_trace, verify result | resolves the command that waits for it (commands.py)             |
+| anything else                     | nothing                                                          |
+| bytes that are not a command      | ends the stream, INVALID_ARGUMENT                                |
+| the end of its side               | ends its own                                                     |
+| no client id                      | sends a status CLIENT_ID_REQUIRED, ends the stream               |
+| no settings for SETTINGS_WAIT_S   | ends the stream, INVALID_ARGUMENT: half-open streams are bounded |
+
+Invariants
+- One element is written at a time. The reader itself answers settings, so a client that does not read its
+  answers is not read, either; commands wait in an outbox of at most OUTBOX_MAX.
+- A stream is attached to its client from its first legal settings to its end, whatever the reason of the end
+  is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import grpc
+
+from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT
+from trovemq_broker.server.core.clients import ClientRegistry
+from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
+from trovemq_broker.server.wire.statuses import (
+    OK_STATUS,
+    STATUS_TEXT_SIZE_MAX,
+    Context,
+    Malformed,
+    client_id_of,
+    status_of,
+)
+from trovemq_daemon.grpc_transport import is_end
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
+
+OUTBOX_MAX: Final = 256
+SETTINGS_WAIT_S: Final = 30.0
+END_WAIT_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryParts:
+    """The common parts of all telemetry streams."""
+
+    registry: ClientRegistry
+    commands: ClientCommands
+    rules: SettingsRules
+    clock_ms: Callable[[], EpochMs]
+    settings_wait_s: float = SETTINGS_WAIT_S
+
+
+class TelemetryStream:
+    """One open stream of one client."""
+
+    def __init__(self, parts: TelemetryParts, context: Context, client_id: str) -> None:
+        self._parts = parts
+        self._context = context
+        self._client_id = client_id
+        self._outbox: deque[TelemetryCommand] = deque()
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._ended = False
+        self._end_error: TroveError | None = None
+        self.task: asyncio.Task[object] | None = None
+
+    # --- for the registry and the commands -------------------------------------------------------------
+    def send(self, command: TelemetryCommand) -> None:
+        """Raises TroveError LIMIT_EXCEEDED."""
+        if len(self._outbox) >= OUTBOX_MAX:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"{OUTBOX_MAX} commands wait already for client {self._client_id}"
+            )
+        self._outbox.append(command)
+        self._wake.set()
+
+    def close(self, error: TroveError | None = None) -> None:
+        """Ends the stream soon: with OK, or with this error."""
+        if not self._ended and self.task is not None:
+            self._ended = True
+            self._end_error = error
+            self.task.cancel()
+
+    # --- serving ------------------------------------------------------------------------------------
+    async def serve(self) -> None:
+        """Serves until the client, `close` or an error ends the stream."""
+        self.task = asyncio.current_task()
+        writer = asyncio.create_task(self._write_outbox(), name="telemetry-writer")
+        writer.add_done_callback(self._writer_done)
+        broke = False
+        try:
+            await self._read_all()
+        except asyncio.CancelledError:
+            if not self._ended or self.task is None:
+                broke = True
+                raise
+            self.task.uncancel()
+            if self._end_error is not None:
+                raise self._end_error from None
+        finally:
+            self._ended = True
+            writer.cancel()
+            self._parts.registry.detach(self._client_id, self, self._parts.clock_ms(), broke=broke)
+
+    def _writer_done(self, writer: asyncio.Task[None]) -> None:
+        """Ends the stream if a command could not be written: the client is gone."""
+        if not writer.cancelled() and writer.exception() is not None:
+            self.close()
+
+    async def _write(self, command: TelemetryCommand) -> None:
+        async with self._writing:
+            await self._context.write(command)
+
+    async def _write_outbox(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._outbox:
+                await self._write(self._outbox.popleft())
+
+    async def _read_all(self) -> None:
+        try:
+            async with asyncio.timeout(self._parts.settings_wait_s) as wait:
+                while True:
+                    command = await self._context.read()
+                    if is_end(command):
+                        # A lost connection looks like an end of the client's side, too; its cancellation
+                        # follows at once.
+                        wait.reschedule(None)
+                        await asyncio.sleep(END_WAIT_S)
+                        return
+                    await self._handle(command)
+                    if self._is_attached():
+                        wait.reschedule(None)
+        except TimeoutError:
+            await self._abort(grpc.StatusCode.INVALID_ARGUMENT, "no settings came")
+
+    async def _handle(self, command: TelemetryCommand | Malformed) -> None:
+        if isinstance(command, Malformed):
+            await self._abort(grpc.StatusCode.INVALID_ARGUMENT, command.reason)
+        kind = command.WhichOneof("command")
+        if kind == "settings":
+            await self._settings(command.settings)
+        elif kind in ("thread_stack_trace", "verify_message_result"):
+            self._parts.commands.answered(self._client_id, command)
+
+    async def _settings(self, settings: v2.Settings) -> None:
+        parts, now_ms = self._parts, self._parts.clock_ms()
+        try:
+            description, merged = accept_settings(settings, self._context, parts.rules, now_ms)
+            parts.registry.settle(self._client_id, description, now_ms)
+        except ClientTypeError as error:
+            await self._abort(grpc.StatusCode.INTERNAL, str(error))
+        except TroveError as error:
+            if error.spec is errors.LIMIT_EXCEEDED:
+                raise  # not a fault of the settings: reported as gRPC's RESOURCE_EXHAUSTED
+            await self._abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error.symbol}: {error.message}")
+        if not self._is_attached():
+            parts.registry.attach(self._client_id, self)
+        await self._write(TelemetryCommand(status=OK_STATUS, settings=merged))
+
+    def _is_attached(self) -> bool:
+        client = self._parts.registry.get(self._client_id)
+        return client is not None and self in client.streams
+
+    async def _abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
+        await self._context.abort(code, text[:STATUS_TEXT_SIZE_MAX])
+        raise AssertionError("abort raises")
+
+
+class Telemetry:
+    """The open streams."""
+
+    def __init__(self, parts: TelemetryParts) -> None:
+        self._parts = parts
+        self._streams_max = STREAMS_PER_CLIENT * parts.registry.clients_max
+        self._streams: set[TelemetryStream] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def telemetry(self, _requests: object, context: Context) -> None:
+        """Handles one stream. Raises TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
+        if self._closed:
+            raise _stopping()
+        if len(self._streams) >= self._streams_max:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{self._streams_max} telemetry streams are open")
+        try:
+            client_id = client_id_of(context)
+        except TroveError as error:
+            await context.write(TelemetryCommand(status=status_of(error)))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
+            raise
+        stream = TelemetryStream(self._parts, context, client_id)
+        self._streams.add(stream)
+        try:
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
+
+    async def end_all(self, timeout_s: float) -> None:
+        """Ends all streams with SERVICE_NOT_AVAILABLE, because the broker is stopping, and accepts no
+        more."""
+        self._closed = True
+        tasks = {stream.task for stream in self._streams if stream.task is not None}
+        for stream in list(self._streams):
+            stream.close(_stopping())
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+
+def _stopping() -> TroveError:
+    return TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping")

@@ -1,0 +1,404 @@
+"""Delayed messages: they wait in `rmq_sys_wheel_timer` (or a level of `SCHEDULE_TOPIC_XXXX`), and are copied
+to their real topics at their time.
+
+catch_up() builds the table of pending messages from the records. A record ends by an event, by a delete
+marker in the wheel topic, or by being appended again.
+
+Invariants
+- A copy is appended not before its time, and before its event: if the event is lost there is a second copy,
+  never none.
+- A refused append ends no row: a later turn delivers the message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.timers import rocketmq_transfer
+from trovemq_broker.timers.calendar import WAITS, Mask, Rows, slot_of
+from trovemq_broker.timers.due_deliveries import deliver
+from trovemq_broker.timers.ended import EndedOffsets
+from trovemq_broker.timers.lookups import (
+    DelayedMessage,
+    PendingTimer,
+    pending_of_topic,
+    waiting_message,
+    waiting_until,
+)
+from trovemq_broker.timers.sources import WHEEL_SOURCE, queue_of, source_of
+from trovemq_broker.timers.waiting_table import TimersState, WaitingTable
+from trovemq_broker.timers.wheel_records import (
+    WHEEL_TOPIC,
+    WaitingRecord,
+    delayed_record,
+    delete_marker,
+    read_waiting,
+)
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.records import PROPERTY_UNIQ_KEY
+from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
+from trovemq_store.engine.deduplication import withdraw
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, ScarceError
+
+__all__ = ["SCHEDULE_TOPIC", "WHEEL_TOPIC", "PendingTimer", "Timers", "TimersState", "delayed_record"]
+
+RECALLED_MAX: Final = 1_000_000
+
+
+class Timers:
+    """The delayed messages of one store. Used from one thread."""
+
+    def __init__(
+        self, store: MessageStore, writer: RecordWriter, events: EventLog, settings: ConsumerSettings
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._events = events
+        self._settings = settings
+        self._table = WaitingTable(store)
+        self._ended = EndedOffsets()
+        self._wheel_end = 0
+        self.enqueued: Counter[str] = Counter()
+        """Since the start, by real topic: messages that schedule() stored."""
+        self.dequeued: Counter[str] = Counter()
+        """Since the start, by real topic: messages that ended because their time came."""
+        self.recalled_count = 0
+        self.delivered_count = 0
+        """Since the start."""
+        self.dropped_count = 0
+        """Since the start: messages whose topic was deleted."""
+        self.lost_count = 0
+        """Since the start: messages whose record was missing or damaged when their time came."""
+
+    @property
+    def pending_count(self) -> int:
+        return self._table.calendar.waiting_count
+
+    def pending_by_topic(self) -> dict[str, int]:
+        """The number of delayed messages for each real topic; 0 for topics that had some before."""
+        return dict(zip(self._table.topics, self._table.calendar.waiting_by_topic.tolist(), strict=False))
+
+    def pending_of(self, topic: str) -> int:
+        """The number of delayed messages for that real topic."""
+        number = self._table.topic_number(topic)
+        return 0 if number is None else self._table.calendar.waiting_of(number)
+
+    # --- sending and recalling ------------------------------------------------------------------------
+    def schedule(self, record: NewRecord, deliver_ms: EpochMs, now_ms: EpochMs) -> AppendResult:
+        """Stores the record to be delivered at deliver_ms (epoch ms) to its topic and queue; directly there
+        if that time has come.
+
+        TroveError DELIVERY_TIME_ILLEGAL, LIMIT_EXCEEDED, and as MessageStore.append.
+        """
+        if deliver_ms <= now_ms:
+            (result,) = self._writer.append(
+                [record.with_properties({PROPERTY_TIMER_DELIVER_MS: str(deliver_ms)})],
+                now_ms,
+                internal=False,
+            )
+            return result
+        longest_ms = self._settings.delivery_delay_max_ms
+        if deliver_ms <= 0:  # the clock is before the epoch: the wheel's records cannot have such a time
+            raise TroveError(
+                errors.DELIVERY_TIME_ILLEGAL, "the delivery time is before 1970", field="delivery_timestamp"
+            )
+        if deliver_ms - now_ms > longest_ms:
+            raise TroveError(
+                errors.DELIVERY_TIME_ILLEGAL,
+                f"the delivery time is {deliver_ms - now_ms} ms ahead, the limit is {longest_ms}",
+                field="delivery_timestamp",
+            )
+        unique_key = record.properties.get(PROPERTY_UNIQ_KEY, "")
+        if unique_key and self._table.recalled.has(slot_of(deliver_ms), record.topic, unique_key):
+            raise TroveError(
+                errors.DELIVERY_TIME_ILLEGAL,
+                "a message of this id was recalled from that second, and its delete marker would end this "
+                "one, too: give it a time in another second, or another id",
+                field="delivery_timestamp",
+            )
+        unread = max(0, self._wheel_end - self._table.positions.get(WHEEL_SOURCE, 0))
+        if self.pending_count + unread >= self._settings.timers_max:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"{self._settings.timers_max} delayed messages wait (timers_max)"
+            )
+        result = self._append_to_wheel(delayed_record(record, deliver_ms, now_ms), now_ms, internal=False)
+        self.enqueued[record.topic] += 1
+        return result
+
+    def _append_to_wheel(self, record: NewRecord, now_ms: EpochMs, *, internal: bool = True) -> AppendResult:
+        fault_point("timers.before_wheel")
+        (result,) = self._writer.append([record], now_ms, internal=internal)
+        self._wheel_end = result.first_queue_offset + 1
+        return result
+
+    def recall(
+        self, topic: str, deliver_ms: EpochMs, unique_key: str, now_ms: EpochMs
+    ) -> AppendResult | None:
+        """Ends the delayed message without a delivery. None if it was recalled before, else the result for
+        the delete marker: the recall is durable when the log is synced up to its end.
+
+        TroveError RECALL_HANDLE_ILLEGAL (its time has passed, or there is no such message), LIMIT_EXCEEDED,
+        or as an append.
+        """
+        if deliver_ms <= now_ms:
+            raise _not_recallable("the message's time has passed")
+        self.catch_up()
+        slot = slot_of(deliver_ms)
+        if self._table.recalled.has(slot, topic, unique_key):
+            return None
+        found = next(self._table.matching(slot, topic, unique_key), None)
+        if found is None:
+            raise _not_recallable("no such message waits")
+        if len(self._table.recalled) >= RECALLED_MAX:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"{RECALLED_MAX} messages were recalled before their time"
+            )
+        marker = delete_marker(topic, found[2].queue_id, deliver_ms, unique_key, now_ms)
+        result = self._append_to_wheel(marker, now_ms)
+        self._table.recall(slot, topic, unique_key)
+        withdraw(self._store, topic, unique_key, result)
+        self.recalled_count += 1
+        return result
+
+    def due_ms_at(self, physical_offset: PhysicalOffset) -> EpochMs | None:
+        """The delivery time of the delayed message, pending or ended, in the record at that offset, which may
+        not be synced yet; None if there is no such record. Raises StorageError."""
+        size = int.from_bytes(self._store.read(physical_offset, 4))
+        waiting = read_waiting(self._store.read(physical_offset, size))
+        return None if waiting is None else waiting.deliver_ms
+
+    # --- delivering -----------------------------------------------------------------------------------
+    def catch_up(self) -> None:
+        """Reads new visible records in the wheel topic and the schedule topic. To be called when they
+        grew."""
+        self._table.catch_up()
+
+    def next_due_ms(self) -> int | None:
+        """When deliver_due() has something to do next, or a little earlier; None if no message is pending."""
+        return self._table.calendar.next_ms if self.pending_count else None
+
+    def deliver_due(self, now_ms: EpochMs) -> int:
+        """Delivers due messages, up to timer_batch_max, in the order of their times; returns how many have
+        ended. More may be due.
+
+        TroveError as an append that was refused (a full disk) before anything was done; call again later.
+        """
+        self._table.recalled.forget_before(slot_of(now_ms))
+        rows = self._table.calendar.take_due(now_ms, self._settings.timer_batch_max)
+        if not len(rows):
+            return 0
+        table = self._table
+        try:
+            turn = deliver(self._store, self._writer, table.sources, table.topics, rows, now_ms)
+        except ScarceError:  # nothing was appended
+            table.calendar.put_back(rows)
+            raise
+        ended = np.zeros(len(rows), np.bool_)
+        ended[turn.ended] = True
+        self._table.calendar.put_back(rows[~ended])
+        fault_point("timers.after_turn")
+        self._say_ended(rows[ended], now_ms)
+        for number, count in Counter(rows["topic"][ended].tolist()).items():
+            self.dequeued[self._table.topics[number]] += count
+        self.delivered_count += turn.delivered_count
+        self.dropped_count += turn.dropped_count
+        self.lost_count += turn.lost_count
+        if turn.error is not None and not turn.ended:
+            raise turn.error
+        return len(turn.ended)
+
+    def _say_ended(self, rows: Rows, now_ms: EpochMs) -> None:
+        """Adds events for these rows, one per run of offsets."""
+        rows = rows[np.lexsort((rows["offset"], rows["source"]))]
+        for source, begin, end in _runs(zip(rows["source"].tolist(), rows["offset"].tolist(), strict=True)):
+            self._say_range_ended(source, begin, end, now_ms)
+
+    def _say_range_ended(self, source: int, begin: int, end: int, now_ms: EpochMs) -> None:
+        topic, queue_id = queue_of(source)
+        event = Event(
+            EventKind.TIMER_ENDED, now_ms, topic=topic, queue_id=queue_id, offset=begin, count=end - begin
+        )
+        self._events.add(event)
+
+    def pending(self, topic: str) -> Iterator[PendingTimer]:
+        """The delayed messages for that real topic, in no order."""
+        return pending_of_topic(self._table, topic)
+
+    def waiting_message(
+        self, topic: str, waiting_topic: str, record: memoryview, queue_offset: QueueOffset
+    ) -> DelayedMessage | None:
+        """The delayed message in this record of the wheel topic or a schedule queue, if it is pending and for
+        that real topic."""
+        return waiting_message(self._table, topic, waiting_topic, record, queue_offset)
+
+    def status_of(self, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> int | None:
+        """When the delayed message at that offset of the wheel topic or a schedule queue is delivered (epoch
+        ms); None if none is pending there."""
+        return waiting_until(self._table, topic, queue_id, queue_offset)
+
+    def forget_topic(self, topic: str, now_ms: EpochMs) -> int:
+        """Ends the delayed messages for a deleted topic without a delivery; returns how many."""
+        number = self._table.topic_number(topic)
+        count = 0
+        for block in self._table.calendar.blocks() if number is not None else ():
+            ended = self._table.calendar.end(block, block["topic"] == number)
+            self._say_ended(ended, now_ms)
+            count += len(ended)
+        del self.enqueued[topic], self.dequeued[topic]
+        return count
+
+    # --- pending messages of old records ------------------------------------------------------------------
+    def lowest_live_record(self) -> PhysicalOffset | None:
+        """The lowest physical offset of a pending record."""
+        lowest: dict[int, int] = {}
+        for block in self._table.calendar.blocks():
+            waiting = block[block["state"] == WAITS]
+            for source in np.unique(waiting["source"]).tolist():
+                offset = int(waiting["offset"][waiting["source"] == source].min())
+                lowest[source] = min(offset, lowest.get(source, offset))
+        units = [self._table.sources.unit(source, offset) for source, offset in lowest.items()]
+        return min((unit[0] for unit in units if unit is not None), default=None)
+
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
+        """Appends every delayed message whose record lies below that offset to the wheel topic again, as
+        RocketMQ rolls its timers; returns how many. TroveError as an append: messages before the failed one
+        are copied."""
+        bounds = self._bounds(physical_offset)
+        count = 0
+        for block in self._table.calendar.blocks():
+            for index in np.flatnonzero(_below(block, bounds)).tolist():
+                self._carry(block, index, now_ms)
+                count += 1
+        return count
+
+    def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
+        """The physical offsets of the pending records below that offset."""
+        bounds = self._bounds(physical_offset)
+        for block in self._table.calendar.blocks():
+            rows = block[_below(block, bounds)]
+            for source, offset in zip(rows["source"].tolist(), rows["offset"].tolist(), strict=True):
+                unit = self._table.sources.unit(source, offset)
+                if unit is not None:
+                    yield unit[0]
+
+    def _bounds(self, physical_offset: PhysicalOffset) -> dict[int, int]:
+        """For each source the first offset whose record lies at or after physical_offset."""
+        return {source: queue.lower_bound(physical_offset) for source, queue in self._table.sources.queues()}
+
+    def _carry(self, block: Rows, index: int, now_ms: EpochMs) -> None:
+        record = self._table.sources.record(int(block[index]["source"]), int(block[index]["offset"]))
+        copy = None if record is None else self._rolled(record)
+        if copy is not None:
+            self._append_to_wheel(copy, now_ms)
+        else:
+            self.lost_count += 1
+        chosen = np.zeros(len(block), np.bool_)
+        chosen[index] = True
+        self._say_ended(self._table.calendar.end(block, chosen), now_ms)
+
+    def _rolled(self, record: WaitingRecord) -> NewRecord | None:
+        failures = self._writer.copy_failures
+        return failures.copied("retention", record.record, lambda: self._writer.checked(record.rolled()))
+
+    # --- start and stop -------------------------------------------------------------------------------
+    def apply(self, event: Event) -> None:
+        """Replays a TIMER_ENDED event; settle() is to be called after the last one."""
+        source = source_of(event.topic, event.queue_id)
+        if source is not None:
+            self._ended.add(source, event.offset, event.offset + event.count)
+
+    def snapshot(self) -> TimersState:
+        """The state for restore(), with the events that were added before."""
+        return self._table.snapshot()
+
+    def restore(self, state: TimersState) -> None:
+        """To be called before anything else."""
+        self._table.restore(state)
+
+    def settle(self) -> None:
+        """Completes the replay with the records in the log."""
+        self.catch_up()
+        if not self._ended:
+            return
+        for block in self._table.calendar.blocks():
+            for source in np.unique(block["source"]).tolist():
+                ended = self._ended.covers(source, block["offset"])
+                self._table.calendar.end(block, ended & (block["source"] == source))
+        self._ended = EndedOffsets()
+
+    def import_from_rocketmq(self, files: FileSystem, now_ms: EpochMs) -> None:
+        """Continues from RocketMQ's files, instead of restore(). Raises StorageError, and TroveError
+        STORE_FAILED."""
+        outstanding = rocketmq_transfer.import_from_rocketmq(self._store, files)
+        for source, position in outstanding.positions.items():
+            queue = self._table.sources.queue(source)
+            waiting = outstanding.waiting.get(source, [])
+            for begin, end in _gaps(queue.min_offset if queue is not None else 0, waiting, position):
+                self._say_range_ended(source, begin, end, now_ms)
+            self._table.read_again(source, waiting)
+            self._table.positions[source] = position
+        self.catch_up()
+
+    def export_to_rocketmq(self, files: FileSystem, now_ms: EpochMs) -> None:
+        """Writes RocketMQ's files, so that RocketMQ continues where this broker stops. Blocks. Raises
+        StorageError, and TroveError DISK_FULL, STORE_FAILED."""
+        self.catch_up()
+        table = self._table
+        rocketmq_transfer.export_to_rocketmq(
+            self._store,
+            files,
+            table.calendar.rows(),
+            table.topics,
+            table.positions,
+            now_ms,
+            self._settings.timer_log_file_size,
+        )
+
+
+def _not_recallable(why: str) -> TroveError:
+    return TroveError(errors.RECALL_HANDLE_ILLEGAL, f"{why}: it cannot be recalled", field="recall_handle")
+
+
+def _below(block: Rows, bounds: dict[int, int]) -> Mask:
+    """The waiting rows with offsets below the bound of their source."""
+    chosen = np.zeros(len(block), np.bool_)
+    for source, bound in bounds.items():
+        chosen |= (block["source"] == source) & (block["offset"] < bound)
+    below: Mask = chosen & (block["state"] == WAITS)
+    return below
+
+
+def _runs(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(source, begin, end) of each run of adjacent offsets; the places are sorted."""
+    run: tuple[int, int, int] | None = None
+    for source, offset in places:
+        if run is not None and run[0] == source and run[2] == offset:
+            run = source, run[1], offset + 1
+            continue
+        if run is not None:
+            yield run
+        run = source, offset, offset + 1
+    if run is not None:
+        yield run
+
+
+def _gaps(begin: int, offsets: list[int], end: int) -> Iterator[tuple[int, int]]:
+    """The ranges of [begin, end) without the offsets, which are sorted."""
+    for offset in offsets:
+        if begin < offset:
+            yield begin, offset
+        begin = offset + 1
+    if begin < end:
+        yield begin, end

@@ -1,0 +1,302 @@
+"""`trovemq store verify|dump|export|repair|restore`: for a store whose broker is stopped or killed.
+
+Only `repair`, which rebuilds consume queues and key index from the log, and `restore`, which makes a store
+from a backup, write to a store. The answer is on standard output, one JSON object per line (as text with
+`verify`, `repair` and `restore` without --json); warnings and errors are on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS
+from trovemq_broker.daemon.settings import ENVIRONMENT_PREFIX, BrokerSettings
+from trovemq_broker.tools import dump, export, tree_dump
+from trovemq_broker.tools.tree_dump import TreeView
+from trovemq_daemon.settings import SettingsError, load_settings
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset, QueueId
+from trovemq_store.backup.restore import restore
+from trovemq_store.check.findings import Finding, Findings
+from trovemq_store.check.repair import repair
+from trovemq_store.check.stopped_trees import stopped_trees
+from trovemq_store.check.store_view import SIZES, LogScan, StoreView
+from trovemq_store.check.verify import verify
+from trovemq_store.files.files import StorageError
+
+EXIT_FINE: Final = 0
+EXIT_FINDINGS: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_CODES_HELP: Final = "Exit codes: 0 fine, 1 findings or an unreadable store, 2 usage."
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=__doc__)
+
+Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="Directory of the store.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any setting; sizes that are not given are inferred. Repeatable."
+    ),
+]
+
+
+class DumpPart(StrEnum):
+    """The parts that `dump` can show."""
+
+    RECORDS = "records"
+    CONSUME_QUEUE = "consumequeue"
+    INDEX = "index"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    view: StoreView
+    config: Mapping[str, str]
+
+
+@app.command("verify", epilog=EXIT_CODES_HELP)
+def verify_command(
+    store: Store,
+    set_: Assignments = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Findings and summary as JSON.")] = False,
+) -> None:
+    """Checks every record, consume-queue unit and index item, and prints the findings of a recovery."""
+
+    def report(finding: Finding) -> None:
+        _line(json.dumps(finding.to_json()) if as_json else str(finding))
+
+    opened = _open(store, set_)
+    summary = verify(opened.view, Findings(report))
+    _print_summary(summary.to_json(), as_json)
+    raise typer.Exit(EXIT_FINDINGS if summary.findings else EXIT_FINE)
+
+
+@app.command("dump", epilog=EXIT_CODES_HELP)
+def dump_command(
+    part: Annotated[DumpPart | None, typer.Argument(show_default=False)] = None,
+    queue: Annotated[list[str] | None, typer.Argument(help="For consumequeue: TOPIC QUEUE.")] = None,
+    *,
+    store: Store,
+    set_: Assignments = None,
+    begin: Annotated[int, typer.Option(help="For records: the physical offset to begin at.", min=0)] = 0,
+    tree: Annotated[
+        TreeView | None, typer.Option("--tree", help="The B+trees' view of the messages.", show_default=False)
+    ] = None,
+) -> None:
+    """Shows records, the units of one consume queue, the index files, the checkpoint or a B+tree."""
+    arguments = queue or []
+    if (part is None) == (tree is None):
+        raise typer.BadParameter("name a part to show, or --tree")
+    if part is DumpPart.CONSUME_QUEUE and not (len(arguments) == 2 and arguments[1].isdecimal()):
+        raise typer.BadParameter("consumequeue needs TOPIC QUEUE")
+    if part is not None and part is not DumpPart.CONSUME_QUEUE and arguments:
+        raise typer.BadParameter(f"{part.value} takes no further arguments")
+    opened = _open(store, set_)
+    scan = LogScan()
+    if tree is not None:
+        _print_tree(opened.view, tree)
+    match part:
+        case DumpPart.RECORDS:
+            _print(dump.records(opened.view, scan, PhysicalOffset(begin)))
+        case DumpPart.CONSUME_QUEUE:
+            _print(dump.consume_queue(opened.view, arguments[0], QueueId(int(arguments[1]))))
+        case DumpPart.INDEX:
+            _print(dump.index(opened.view))
+        case DumpPart.CHECKPOINT:
+            _print(dump.checkpoint_fields(opened.view))
+    raise typer.Exit(_warn_of_damage(opened.view, scan))
+
+
+def _print_tree(view: StoreView, chosen: TreeView) -> None:
+    with stopped_trees(view, lambda text: _warn(f"note: {text}")) as (reader, numbers):
+        _print(tree_dump.tree(view, chosen, reader, numbers))
+
+
+@app.command("export", epilog=EXIT_CODES_HELP)
+def export_command(
+    store: Store,
+    set_: Assignments = None,
+    manifest: Annotated[
+        bool, typer.Option("--manifest", help="The whole store as one document, as in the golden manifests.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name in the manifest; default: the directory's.")] = None,
+) -> None:
+    """Writes every message, one JSON object a line, with the field names of the golden manifests."""
+    opened = _open(store, set_)
+    scan = LogScan()
+    if manifest:
+        named = name or store.resolve().name
+        _print([export.manifest(opened.view, scan, named, opened.config)])
+    else:
+        _print(message.to_manifest() for message in export.messages(opened.view, scan))
+    raise typer.Exit(_warn_of_damage(opened.view, scan))
+
+
+@app.command("repair", epilog=EXIT_CODES_HELP)
+def repair_command(
+    store: Store,
+    set_: Assignments = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+) -> None:
+    """Makes consume queues and key index again from the log; the log is only read, damaged records stay."""
+    opened = _open(store, set_)
+    with _failures_exit():
+        done = repair(opened.view, store)
+    for damage in done.damages:
+        path, offset = opened.view.log_place(damage.physical_offset)
+        _warn(
+            f"kept: {path} at {offset}: {damage.end - damage.physical_offset} bytes are {damage.state.value}"
+        )
+    for begin, end in done.misplaced:
+        path, offset = opened.view.log_place(begin)
+        _warn(
+            f"kept: {path} at {offset}: {end - begin} bytes are a record whose queue offset cannot be right"
+        )
+    for topic, queue_id, before, now in done.shortened:
+        _warn(f"warning: {topic}-{queue_id} ended at {before}, now at {now}: its last records are lost")
+    _print_summary(done.to_json(), as_json)
+    raise typer.Exit(EXIT_FINDINGS if done.damages or done.misplaced else EXIT_FINE)
+
+
+@app.command("restore", epilog=EXIT_CODES_HELP)
+def restore_command(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="Directory of the backup.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the new store.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+) -> None:
+    """Makes a store from a backup: every file is compared with its SHA-256, and the whole store verified."""
+    with _failures_exit():
+        manifest = restore(backup, store, _check_restored)
+    summary = {
+        "broker": manifest.broker,
+        "createdMs": manifest.created_ms,
+        "commitLogMinOffset": manifest.log_begin,
+        "commitLogMaxOffset": manifest.log_end,
+        "files": len(manifest.files),
+        "bytes": sum(entry.data_size for entry in manifest.files),
+    }
+    _print_summary(summary, as_json)
+
+
+def _check_restored(root: Path) -> None:
+    """Raises TroveError STORE_FAILED if the store has findings."""
+    found: list[Finding] = []
+    summary = verify(StoreView.open(root), Findings(found.append))
+    for finding in found:
+        if not finding.note:
+            _warn(str(finding))
+    if summary.findings:
+        raise TroveError(errors.STORE_FAILED, f"the backup's store has {summary.findings} findings")
+
+
+def _print_summary(fields: Mapping[str, object], as_json: bool) -> None:
+    if as_json:
+        _print([fields])
+        return
+    for name, value in fields.items():
+        _line(f"{name} {value}")
+
+
+def _open(store: Path, assignments: list[str] | None) -> _Opened:
+    """Opens the store for reading; prints the error and exits if that fails."""
+    try:
+        loaded = load_settings(
+            BrokerSettings,
+            environment_prefix=ENVIRONMENT_PREFIX,
+            environment={},
+            assignments=assignments or (),
+            ignored_keys=IGNORED_KEYS,
+        )
+    except SettingsError as error:
+        for problem in error.problems:
+            _warn(f"error: {problem}")
+        raise typer.Exit(EXIT_USAGE) from error
+    given = {name: getattr(loaded.settings, name) for name in SIZES if loaded.sources[name] != "default"}
+    try:
+        view = StoreView.open(store, given)
+    except FileNotFoundError as error:
+        _warn(f"error: {error}")
+        raise typer.Exit(EXIT_USAGE) from error
+    except (TroveError, StorageError) as error:
+        _warn(f"error: {error}")
+        raise typer.Exit(EXIT_USAGE if given else EXIT_FINDINGS) from error
+    if view.locked:
+        _warn("warning: a broker has this store open; its files may change while they are read")
+    names = (assignment.partition("=") for assignment in assignments or ())
+    return _Opened(view, {name.strip(): value.strip() for name, _, value in names})
+
+
+def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
+    """Prints the damaged parts to standard error; returns the exit code."""
+    for damage in scan.damages:
+        path, offset = view.log_place(damage.physical_offset)
+        size = damage.end - damage.physical_offset
+        _warn(f"warning: {path} at {offset}: {size} bytes are {damage.state.value}, skipped")
+    for physical_offset, problem in scan.unreadable:
+        path, offset = view.log_place(physical_offset)
+        _warn(f"warning: {path} at {offset}: {problem}")
+    return EXIT_FINDINGS if scan.damages or scan.unreadable else EXIT_FINE
+
+
+@contextmanager
+def _failures_exit() -> Iterator[None]:
+    """Prints the failure to standard error, and ends the command."""
+    try:
+        yield
+    except (TroveError, StorageError, OSError) as error:
+        _warn(f"error: {error}")
+        illegal = isinstance(error, TroveError) and error.spec is errors.REQUEST_ILLEGAL
+        raise typer.Exit(EXIT_USAGE if illegal else EXIT_FINDINGS) from error
+
+
+def _print(objects: Iterable[Mapping[str, object]]) -> None:
+    with _failures_exit():
+        for each in objects:
+            _line(json.dumps(each))
+
+
+def _line(text: str) -> None:
+    try:
+        sys.stdout.write(f"{text}\n")
+    except BrokenPipeError:
+        _discard_output()
+        raise typer.Exit(EXIT_FINE) from None  # the reader closed the pipe
+
+
+def _discard_output() -> None:
+    """Discards the output that Python still has for the closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "trovemq store") -> None:
+    """Runs the command line and exits. None: with the arguments of the process. program: its name in help."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name=program)
+    except StorageError as error:
+        _warn(f"error: {error}")
+        raise SystemExit(EXIT_FINDINGS) from None
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _discard_output()
+
+
+if __name__ == "__main__":
+    main()

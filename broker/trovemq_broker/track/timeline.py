@@ -1,0 +1,303 @@
+"""The timeline of one message: events of producer, broker and groups, in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from trovemq_broker.track.copies import CONSUMABLE, Copy, CopyRole, TrackedMessage
+from trovemq_broker.track.history import Place
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_store.events.codec import Event, EventKind
+
+
+class TrackEventKind(StrEnum):
+    """The kinds of events. The names are stable: they are part of the protocol and of JSON output."""
+
+    PRODUCED = "produced"
+    STORED = "stored"
+    DELAYED = "delayed"  # stored to wait until a time
+    RECALLED = "recalled"
+    WAIT_ENDED = "wait-ended"
+    PREPARED = "prepared"  # stored as a half message
+    CHECKED = "checked"
+    ROLLED_BACK = "rolled-back"
+    GIVEN_UP = "given-up"
+    COMMITTED = "committed"
+    RETRY_STORED = "retry-stored"
+    DEAD_LETTER_STORED = "dead-letter-stored"
+    CARRIED = "carried"
+    STARTED = "started"
+    DELIVERED = "delivered"
+    RENEWED = "renewed"
+    RELEASED = "released"
+    RETURNED = "returned"
+    EXPIRED = "expired"
+    HELD = "held"
+    ACKNOWLEDGED = "acknowledged"
+    DROPPED = "dropped"  # consumed without another delivery: filtered now, or unreadable
+    FILTERED = "filtered"
+    DEAD_LETTERED = "dead-lettered"
+    RETRIED = "retried"
+    RESET = "reset"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackEvent:
+    """`until_ms`: the time until which the message then waits or is invisible; `count`: the number of equal
+    events in a row (renewals)."""
+
+    time_ms: EpochMs
+    kind: TrackEventKind
+    topic: str
+    queue_id: QueueId
+    queue_offset: QueueOffset
+    group: str = ""
+    client_id: str = ""
+    attempt: int = 0
+    until_ms: EpochMs = EpochMs(0)
+    count: int = 1
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class LastEvent:
+    """The last event of one group at one place. `result`: how the delivery ended, None before its end."""
+
+    result: TrackEventKind | None = None
+    result_ms: EpochMs = EpochMs(0)
+    attempt: int = 0
+    client_id: str = ""
+    lease: int = 0
+    until_ms: EpochMs = EpochMs(0)
+    renewed: bool = False
+    returned: bool = False
+    is_out: bool = False  # delivered, and neither settled nor returned since
+
+
+_STORED_AS: Final = {
+    CopyRole.MESSAGE: TrackEventKind.STORED,
+    CopyRole.DELIVERED: TrackEventKind.STORED,
+    CopyRole.COMMITTED: TrackEventKind.COMMITTED,
+    CopyRole.DELAYED: TrackEventKind.DELAYED,
+    CopyRole.RECALL: TrackEventKind.RECALLED,
+    CopyRole.HALF: TrackEventKind.PREPARED,
+    CopyRole.GIVEN_UP: TrackEventKind.GIVEN_UP,
+    CopyRole.RETRY: TrackEventKind.RETRY_STORED,
+    CopyRole.DEAD_LETTER: TrackEventKind.DEAD_LETTER_STORED,
+    CopyRole.CARRIED: TrackEventKind.CARRIED,
+}
+
+
+def stored_events(tracked: TrackedMessage) -> list[TrackEvent]:
+    """The events that the message was produced and that each of its copies was stored."""
+    events = []
+    first = tracked.copies[0]
+    if first.role in CONSUMABLE or first.role in (CopyRole.HALF, CopyRole.DELAYED):
+        by = f"by {first.born_host}"
+        if first.producer_group:
+            by += f" of producer group {first.producer_group}"
+        events.append(_of_copy(first, first.born_ms, TrackEventKind.PRODUCED, by))
+    stored = (
+        _of_copy(copy, copy.store_ms, _STORED_AS[copy.role], _stored_detail(copy)) for copy in tracked.copies
+    )
+    return [*events, *stored]
+
+
+def _of_copy(copy: Copy, time_ms: EpochMs, kind: TrackEventKind, detail: str) -> TrackEvent:
+    return TrackEvent(
+        time_ms=time_ms,
+        kind=kind,
+        topic=copy.topic,
+        queue_id=copy.queue_id,
+        queue_offset=copy.queue_offset,
+        group=copy.group,
+        until_ms=copy.deliver_ms,
+        detail=detail,
+    )
+
+
+def _stored_detail(copy: Copy) -> str:
+    where = f"at {copy.store_host}, {copy.size} bytes at {copy.physical_offset} of the log"
+    if copy.role is CopyRole.DELIVERED:
+        return f"its waiting time is over; {where}"
+    if copy.is_moved:
+        return f"appended again before its segment was removed; {where}"
+    if copy.role in (CopyRole.RETRY, CopyRole.DEAD_LETTER):
+        return f"after {copy.reconsume_times} deliveries; {where}"
+    return where
+
+
+class GroupEvents:
+    """Turns the events of groups into a timeline; `last_events` has the last one of each (group, place)."""
+
+    def __init__(self) -> None:
+        self.timeline: list[TrackEvent] = []
+        self.last_events: dict[tuple[str, Place], LastEvent] = {}
+
+    def add(self, found: Iterable[tuple[Place, Event]]) -> None:
+        """Adds events, in log order."""
+        for place, event in found:
+            self._add_one(place, event)
+
+    def expire(self, group: str, place: Place, now_ms: EpochMs) -> None:
+        """Adds the end of the group's last delivery, which had no result."""
+        last = self.last_events.get((group, place))
+        if last is not None and last.is_out:
+            self._say_expired(place, group, last, now_ms)
+
+    def _add_one(self, place: Place, event: Event) -> None:
+        if event.kind is EventKind.TIMER_ENDED:
+            self._say(place, event, TrackEventKind.WAIT_ENDED)
+        elif event.kind is EventKind.TRANSACTION_CHECKED:
+            detail = "the producer was asked to commit or roll back the transaction"
+            self._say(place, event, TrackEventKind.CHECKED, attempt=event.attempt, detail=detail)
+        elif event.kind is EventKind.FORGOTTEN:
+            if self.last_events.pop((event.group, place), None) is not None:
+                self._say(place, event, TrackEventKind.FORGOTTEN, detail="the group or the topic was deleted")
+        else:
+            self._add_of_group(place, event, self.last_events.setdefault((event.group, place), LastEvent()))
+
+    def _add_of_group(self, place: Place, event: Event, last: LastEvent) -> None:
+        names_it = event.offset <= place.offset < event.offset + event.count
+        if event.kind in (EventKind.STARTED, EventKind.RESET):
+            self._turn(place, event, last)
+        elif event.kind is EventKind.ADVANCED or not names_it:
+            last.result, last.result_ms = TrackEventKind.FILTERED, event.time_ms
+            self._say(place, event, TrackEventKind.FILTERED, detail="its filter does not match the message")
+        elif event.kind is EventKind.RECEIVED:
+            self._receive(place, event, last)
+        elif event.kind is EventKind.CHANGED:
+            self._change(place, event, last)
+        elif event.kind is EventKind.HELD:
+            self._say(place, event, TrackEventKind.HELD, detail="it waits for an earlier message in flight")
+        elif event.kind is EventKind.MOVED:
+            return  # the stored copy has an event of its own
+        else:
+            self._settle(place, event, last)
+
+    def _turn(self, place: Place, event: Event, last: LastEvent) -> None:
+        """Adds the event that the group's offset was set."""
+        is_after = event.offset > place.offset
+        kind = TrackEventKind.STARTED if event.kind is EventKind.STARTED else TrackEventKind.RESET
+        fresh = LastEvent(kind, event.time_ms) if is_after else LastEvent()
+        if is_after or kind is TrackEventKind.RESET:
+            where = "after the message" if is_after else "to the message or before it"
+            self._say(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
+        self.last_events[event.group, place] = fresh
+
+    def _receive(self, place: Place, event: Event, last: LastEvent) -> None:
+        if last.is_out:
+            self._say_expired(place, event.group, last, event.time_ms)
+        self.last_events[event.group, place] = LastEvent(
+            attempt=event.attempt,
+            client_id=event.client_id,
+            lease=event.lease,
+            until_ms=EpochMs(event.until),
+            renewed=event.renewed,
+            is_out=True,
+        )
+        self._say(
+            place,
+            event,
+            TrackEventKind.DELIVERED,
+            client_id=event.client_id,
+            attempt=event.attempt,
+            until_ms=EpochMs(event.until),
+        )
+
+    def _say_expired(self, place: Place, group: str, last: LastEvent, now_ms: EpochMs) -> None:
+        last.is_out = False
+        self.timeline.append(
+            TrackEvent(
+                time_ms=min(last.until_ms, now_ms),
+                kind=TrackEventKind.EXPIRED,
+                topic=place.topic,
+                queue_id=place.queue_id,
+                queue_offset=QueueOffset(place.offset),
+                group=group,
+                client_id=last.client_id,
+                attempt=last.attempt,
+                detail="not acknowledged in time",
+            )
+        )
+
+    def _change(self, place: Place, event: Event, last: LastEvent) -> None:
+        kind, detail = TrackEventKind.RETURNED, "it is delivered again then"
+        if event.lease == last.lease:
+            kind = TrackEventKind.RENEWED if event.renewed else TrackEventKind.RELEASED
+            detail = "" if event.renewed else "its client is gone, or held it for too long"
+        last.returned = kind is TrackEventKind.RETURNED
+        last.is_out = not last.returned
+        last.lease, last.until_ms, last.renewed = event.lease, EpochMs(event.until), event.renewed
+        last.attempt = event.attempt
+        client_id = event.client_id or last.client_id
+        if kind is TrackEventKind.RENEWED and self._renew(place, event):
+            return
+        self._say(
+            place,
+            event,
+            kind,
+            client_id=client_id,
+            attempt=event.attempt,
+            until_ms=EpochMs(event.until),
+            detail=detail,
+        )
+
+    def _renew(self, place: Place, event: Event) -> bool:
+        """Counts a renewal in the entry of the one before, if that was this group's, too. True if it did."""
+        last = self.timeline[-1] if self.timeline else None
+        if last is None or last.kind is not TrackEventKind.RENEWED or last.group != event.group:
+            return False
+        if (last.topic, last.queue_id, last.queue_offset) != place[:3]:
+            return False
+        self.timeline[-1] = replace(
+            last, time_ms=event.time_ms, until_ms=EpochMs(event.until), count=last.count + 1
+        )
+        return True
+
+    def _settle(self, place: Place, event: Event, last: LastEvent) -> None:
+        kind, detail = TrackEventKind.ACKNOWLEDGED, ""
+        if event.kind is EventKind.DEAD_LETTERED:
+            kind, detail = TrackEventKind.DEAD_LETTERED, f"after {event.attempt} deliveries"
+            if last.is_out:
+                self._say_expired(place, event.group, last, event.time_ms)
+        elif event.kind is EventKind.RETRIED:
+            kind, detail = TrackEventKind.RETRIED, "the broker stopped: it continues as a retry message"
+        elif not event.lease:
+            kind, detail = (
+                TrackEventKind.DROPPED,
+                "its filter no longer matches the message, or the record is damaged",
+            )
+        last.result, last.result_ms, last.is_out = kind, event.time_ms, False
+        last.attempt = event.attempt or last.attempt
+        self._say(place, event, kind, client_id=last.client_id, attempt=last.attempt, detail=detail)
+
+    def _say(
+        self,
+        place: Place,
+        event: Event,
+        kind: TrackEventKind,
+        *,
+        client_id: str = "",
+        attempt: int = 0,
+        until_ms: EpochMs = EpochMs(0),
+        detail: str = "",
+    ) -> None:
+        self.timeline.append(
+            TrackEvent(
+                time_ms=event.time_ms,
+                kind=kind,
+                topic=place.topic,
+                queue_id=place.queue_id,
+                queue_offset=QueueOffset(place.offset),
+                group=event.group,
+                client_id=client_id,
+                attempt=attempt,
+                until_ms=until_ms,
+                detail=detail,
+            )
+        )

@@ -1,0 +1,527 @@
+"""Open transactions: half messages, their ends, and the checks that ask their producers.
+
+The state comes from the log: halves and op records from their two queues, checks from the events. The offsets
+of RocketMQ's group CID_RMQ_SYS_TRANS in both queues are the positions from which they must be read: by this
+broker after a crash, by RocketMQ at any time.
+
+Invariants
+- A half message is open from its append until a commit record, an op record or a give-up record ends it.
+- The commit record is appended before the op record; after a crash in between, settle() finds it. So a
+  transaction is committed once.
+- The stored position of the half topic never passes a half whose op record is not on disk; the stored
+  position of the op topic never passes an op record that may name a half from there on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.transactions.ended import find_ended
+from trovemq_broker.transactions.open_halves import OpenHalves
+from trovemq_broker.transactions.records import (
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    TRANSACTION_QUEUE_ID,
+    HalfMessage,
+    commit_record,
+    given_up_record,
+    half_record,
+    moved_record,
+    op_records,
+    read_half,
+    read_op,
+    real_message,
+)
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
+from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
+from trovemq_store.engine.deduplication import withdraw
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import ScarceError
+
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+CHECKS_PER_TURN_MAX: Final = 256
+UNASKED_TIME_MAX_MS: Final = 72 * 3_600_000
+"""How long a transaction waits for a producer that can be asked; as long as RocketMQ keeps files by default.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction whose producer is to be asked now. `message`: the half as its producer sent it (real
+    topic and queue); `client_id`: that of the producer, "" if it is no longer known."""
+
+    topic: str
+    transaction_id: str
+    client_id: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A transaction that ended without its producer's word, after so many checks."""
+
+    topic: str
+    transaction_id: str
+    client_id: str
+    checks: int
+
+
+class TransactionsState(msgspec.Struct):
+    """The open halves when the queues had been read up to half_next and op_next; `unnamed`: ended halves that
+    no op record names yet."""
+
+    half_next: int
+    op_next: int
+    open: list[HalfMessage]
+    unnamed: list[HalfMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """An op record: its position, and the queue offsets of the halves that it names."""
+
+    offset: QueueOffset
+    physical_offset: PhysicalOffset
+    halves: list[int]
+
+
+class Transactions:
+    """The transactions of one store. Used from one thread."""
+
+    def __init__(
+        self, store: MessageStore, writer: RecordWriter, events: EventLog, settings: ConsumerSettings
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._events = events
+        self._settings = settings
+        self._open = OpenHalves(settings)
+        self._unnamed: list[HalfMessage] = []  # ended, and no op record names them yet
+        self._withdrawn: set[int] = set()  # the offsets of those whose message will never be delivered
+        self._unsynced: deque[tuple[PhysicalOffset, list[HalfMessage]]] = deque()
+        """(end of an op record, its halves), for op records that are not synced yet"""
+        self._checks: dict[int, tuple[int, int]] = {}  # replayed before their halves were read
+        self._half_next = self._stored_position(HALF_TOPIC)
+        self._op_next = self._stored_position(OP_TOPIC)
+        self._is_appending = False
+        self._saved_at = -1  # the log's synced end when the positions were saved last
+        self._given_up: deque[GivenUp] = deque(maxlen=CHECKS_PER_TURN_MAX)
+        self.committed: Counter[str] = Counter()
+        self.rolled_back: Counter[str] = Counter()
+        """Rolled-back transactions since the start, by topic."""
+        self.given_up_count = 0
+        """Since the start: transactions whose last check had no answer."""
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    @property
+    def open_by_topic(self) -> Mapping[str, int]:
+        return self._open.by_topic
+
+    def status_of(self, queue_offset: QueueOffset) -> HalfMessage | None:
+        """The open transaction whose half message lies at that offset of the half topic, if there is one. The
+        caller must not change it."""
+        return self._open.at(queue_offset)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forgets the counts of a deleted topic. Its open transactions can only be rolled back."""
+        del self.committed[topic], self.rolled_back[topic]
+
+    def lowest_live_record(self) -> PhysicalOffset | None:
+        """The lowest physical offset of an open half message."""
+        lowest = self._open.lowest()
+        return None if lowest is None else lowest.physical_offset
+
+    # --- producers ----------------------------------------------------------------------------------
+    def prepare(
+        self, record: NewRecord, now_ms: EpochMs, *, client_id: str = "", immunity_ms: int = 0
+    ) -> AppendResult:
+        """Stores the record as a half message, invisible before end(); its UNIQ_KEY is the transaction id. A
+        second half of the same topic and id replaces the first one.
+
+        Its first check is after `immunity_ms`; 0: after the time in the settings. TroveError
+        TRANSACTION_ILLEGAL (no UNIQ_KEY), LIMIT_EXCEEDED, and as MessageStore.append.
+        """
+        if not record.properties.get(PROPERTY_UNIQ_KEY):
+            raise TroveError(
+                errors.TRANSACTION_ILLEGAL, "a half message needs a message id", field="message_id"
+            )
+        if len(self._open) >= self._settings.transactions_max:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"{len(self._open)} transactions are open, which is the limit"
+            )
+        self._store.topics.ensure_internal(HALF_TOPIC, 1, now_ms=now_ms)
+        self._read_new()
+        fault_point("transactions.before_half")
+        result = self._append(half_record(record, immunity_ms), now_ms, internal=False)
+        fault_point("transactions.after_half")
+        half = HalfMessage(
+            result.first_queue_offset,
+            result.physical_offset,
+            result.bytes_written,
+            record.topic,
+            record.queue_id,
+            record.properties[PROPERTY_UNIQ_KEY],
+            self._op_next,
+            result.store_timestamp,
+            immunity_ms,
+            client_id=client_id,
+        )
+        self._half_next = QueueOffset(half.offset + 1)
+        replaced = self._open.add(half)
+        if replaced is not None:
+            self._name([replaced], now_ms)
+        return result
+
+    def end(self, transaction_id: str, topic: str, commit: bool, now_ms: EpochMs) -> AppendResult | None:
+        """Commits or rolls back. Returns the result for the committed message, None for a rollback.
+
+        TroveError TRANSACTION_ILLEGAL (unknown, or ended before), TOPIC_NOT_FOUND (the topic was deleted),
+        and as MessageStore.append; then the transaction is still open.
+        """
+        half = self._open.of(topic, transaction_id)
+        if half is None:
+            raise TroveError(
+                errors.TRANSACTION_ILLEGAL,
+                f"no transaction {transaction_id[:100]!r} of topic {topic[:200]!r} is open",
+                field="transaction_id",
+            )
+        result = None
+        if commit:
+            self._store.topics.require(topic)
+            fault_point("transactions.before_commit")
+            result = self._append(self._writer.checked(commit_record(self._message(half))), now_ms)
+            fault_point("transactions.after_commit")
+        if not commit:
+            self._withdrawn.add(half.offset)
+        self._end([half], now_ms)
+        (self.committed if commit else self.rolled_back)[topic] += 1
+        return result
+
+    def _append(self, record: NewRecord, now_ms: EpochMs, *, internal: bool = True) -> AppendResult:
+        self._is_appending = True  # a listener of the append may call catch_up(), and the caller is not done
+        try:
+            (result,) = self._writer.append([record], now_ms, internal=internal)
+        finally:
+            self._is_appending = False
+        return result
+
+    def _message(self, half: HalfMessage) -> Message:
+        record = self._store.record_at(half.physical_offset)
+        if record is None:  # not visible yet: its sync is running
+            record = self._store.read(half.physical_offset, half.size)
+        return decode_stored(record)
+
+    def _end(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
+        for half in halves:
+            self._open.remove(half)
+        self._name(halves, now_ms)
+
+    def _name(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
+        """Writes op records for ended halves. Those that cannot be written now are written with the next
+        ones: they have ended, and must not end twice."""
+        self._unnamed += halves
+        try:
+            self._store.topics.ensure_internal(OP_TOPIC, 1, now_ms=now_ms)
+            for record, named in list(op_records(self._unnamed, now_ms, self._withdrawn)):
+                fault_point("transactions.before_op")
+                result = self._append(record, now_ms)
+                fault_point("transactions.after_op")
+                self._unnamed = self._unnamed[len(named) :]
+                self._unsynced.append((result.end, named))
+                self._op_next = QueueOffset(result.first_queue_offset + 1)
+                if named[0].offset in self._withdrawn:
+                    self._withdrawn.remove(named[0].offset)
+                    withdraw(self._store, named[0].topic, named[0].transaction_id, result)
+        except TroveError:
+            return
+
+    # --- checks -------------------------------------------------------------------------------------
+    def next_check_ms(self) -> int | None:
+        """When due_checks() has something to do next; None if nothing is open."""
+        return self._open.next_due_ms()
+
+    def due_checks(
+        self, now_ms: EpochMs, may_ask: Callable[[str, str], bool] = lambda _client_id, _topic: True
+    ) -> list[OpenTransaction]:
+        """The transactions whose producers are to be asked now, the longest due first. Each is counted as
+        checked. `may_ask`: whether a producer is connected that can be asked about a client's transaction of
+        a topic; if not, the check is put off by the interval, see `_waits_for_producer`.
+
+        At most CHECKS_PER_TURN_MAX per call: if more are due, next_check_ms() is not in the future.
+        Transactions that had transaction_check_max checks are given up instead: moved to
+        TRANS_CHECK_MAX_TIME_TOPIC.
+        """
+        self.save_positions()
+        asked: list[OpenTransaction] = []
+        for _ in range(CHECKS_PER_TURN_MAX):
+            half = self._open.take_due(now_ms)
+            if half is None:
+                break
+            if half.checks >= self._settings.transaction_check_max:
+                self._give_up(half, now_ms)
+            elif not may_ask(half.client_id, half.topic) and self._waits_for_producer(half, now_ms):
+                self._open.count_check(half, half.checks, now_ms)
+            elif (checked := self._check(half, now_ms)) is not None:
+                asked.append(checked)
+        return asked
+
+    def _waits_for_producer(self, half: HalfMessage, now_ms: EpochMs) -> bool:
+        """Whether a transaction that nobody can be asked about stays open without being counted as checked:
+        for UNASKED_TIME_MAX_MS, unless so many are open that others would be refused."""
+        is_young = now_ms - half.prepared_ms < UNASKED_TIME_MAX_MS
+        return is_young and 2 * len(self._open) < self._settings.transactions_max
+
+    def _check(self, half: HalfMessage, now_ms: EpochMs) -> OpenTransaction | None:
+        try:
+            message = real_message(self._message(half))
+        except ScarceError:  # asked after the next interval, and not counted
+            self._open.count_check(half, half.checks, now_ms)
+            return None
+        except TroveError:
+            message = None  # damaged: its producer cannot be asked, it can only be given up
+        self._open.count_check(half, half.checks + 1, now_ms)
+        self._events.add(
+            Event(
+                EventKind.TRANSACTION_CHECKED,
+                now_ms,
+                topic=half.topic,
+                queue_id=TRANSACTION_QUEUE_ID,
+                offset=half.offset,
+                attempt=half.checks,
+            )
+        )
+        if message is None:
+            return None
+        return OpenTransaction(half.topic, half.transaction_id, half.client_id, message)
+
+    def _give_up(self, half: HalfMessage, now_ms: EpochMs) -> None:
+        try:
+            message = self._message(half)
+        except ScarceError:  # tried again after the next interval
+            self._open.count_check(half, half.checks, now_ms)
+            return
+        except TroveError:
+            self._end([half], now_ms)  # damaged: there is nothing to move
+            self._note_given_up(half)
+            return
+        try:
+            copy = self._copied("given up", message, given_up_record, half.checks)
+            if copy is not None:
+                self._store.topics.ensure_internal(GIVEN_UP_TOPIC, 1, now_ms=now_ms)
+                fault_point("transactions.before_giving_up")
+                self._append(copy, now_ms)
+        except TroveError:  # the disk may be full: tried again after the next interval
+            self._open.count_check(half, half.checks, now_ms)
+            return
+        self._withdrawn.add(half.offset)
+        self._end([half], now_ms)
+        self._note_given_up(half)
+
+    def _note_given_up(self, half: HalfMessage) -> None:
+        self.given_up_count += 1
+        self._given_up.append(GivenUp(half.topic, half.transaction_id, half.client_id, half.checks))
+
+    def take_given_up(self) -> list[GivenUp]:
+        """The transactions that were given up since the last call, CHECKS_PER_TURN_MAX at most."""
+        given_up = list(self._given_up)
+        self._given_up.clear()
+        return given_up
+
+    def _copied(
+        self, purpose: str, message: Message, make: Callable[[Message, int], NewRecord], checks: int
+    ) -> NewRecord | None:
+        """The copy of the half message that make() returns; None if it cannot be copied."""
+        failures, writer = self._writer.copy_failures, self._writer
+        return failures.copied(purpose, message.record, lambda: writer.checked(make(message, checks)))
+
+    # --- reading the queues -------------------------------------------------------------------------
+    def catch_up(self) -> None:
+        """Reads new visible halves and op records, in the order of the log, and saves the positions if more
+        of the log is on disk. To be called when one of the two queues grew."""
+        if self._is_appending:
+            return
+        self._read_new()
+        if self._store.flushed_offset != self._saved_at:
+            self.save_positions()
+
+    def _read_new(self) -> None:
+        half_end, op_end = self._queue_end(HALF_TOPIC), self._queue_end(OP_TOPIC)
+        if half_end <= self._half_next and op_end <= self._op_next:
+            return
+        ops = [
+            _Op(offset, message.physical_offset, read_op(message))
+            for offset, message in messages_from(self._store, OP_TOPIC, TRANSACTION_QUEUE_ID, self._op_next)
+        ]
+        replaced = self._read_halves(ops)
+        named = {offset for op in ops for offset in op.halves}
+        for offset in named:
+            half = self._open.at(offset)
+            if half is not None:
+                self._open.remove(half)
+        self._unnamed = [half for half in self._unnamed + replaced if half.offset not in named]
+        self._withdrawn -= named
+        self._half_next = max(self._half_next, half_end)
+        self._op_next = max(self._op_next, op_end)
+
+    def _read_halves(self, ops: list[_Op]) -> list[HalfMessage]:
+        """Reads new halves. Returns those that a later one replaced."""
+        found: list[HalfMessage] = []
+        op_offset = self._op_next
+        waiting = deque(ops)
+        halves = messages_from(self._store, HALF_TOPIC, TRANSACTION_QUEUE_ID, self._half_next)
+        for offset, message in halves:
+            while waiting and waiting[0].physical_offset < message.physical_offset:
+                op_offset = QueueOffset(waiting.popleft().offset + 1)
+            half = read_half(message, offset, op_offset)
+            if half is not None:
+                found.append(half)
+        replaced: list[HalfMessage] = []
+        for half in found:  # all of them are read: a read that is tried again adds none twice
+            checks, checked_ms = self._checks.pop(half.offset, (0, 0))
+            if checks > half.checks:
+                half.checks, half.checked_ms = checks, checked_ms
+            before = self._open.add(half)
+            if before is not None:
+                replaced.append(before)
+        return replaced
+
+    def _queue_end(self, topic: str) -> QueueOffset:
+        queue = self._store.consume_queues.get(topic, TRANSACTION_QUEUE_ID)
+        return queue.max_offset if queue is not None else QUEUE_ORIGIN
+
+    # --- state --------------------------------------------------------------------------------------
+    def restore(self, state: TransactionsState | None) -> None:
+        """Starts over from a snapshot; without one from the stored positions of CID_RMQ_SYS_TRANS."""
+        self._open = OpenHalves(self._settings)
+        self._unnamed = [] if state is None else list(state.unnamed)
+        self._unsynced.clear()
+        self._withdrawn.clear()
+        self._checks.clear()
+        self._half_next = QueueOffset(self._stored_position(HALF_TOPIC) if state is None else state.half_next)
+        self._op_next = QueueOffset(self._stored_position(OP_TOPIC) if state is None else state.op_next)
+        for half in [] if state is None else state.open:
+            self._open.add(half)
+
+    def snapshot(self) -> TransactionsState:
+        """The state. It must be encoded before anything else happens, because it shares its halves with the
+        live state."""
+        return TransactionsState(self._half_next, self._op_next, self._open.all(), list(self._unnamed))
+
+    def apply(self, event: Event) -> None:
+        """Replay of a TRANSACTION_CHECKED event."""
+        assert event.kind is EventKind.TRANSACTION_CHECKED, "the only kind of event about transactions"
+        half = self._open.at(event.offset)
+        assert half is None or half.offset < self._half_next, "an open half was read"
+        if half is None:
+            if event.offset >= self._half_next and len(self._checks) < self._settings.transactions_max:
+                self._checks[event.offset] = (event.attempt, event.time_ms)
+        elif event.attempt > half.checks:
+            self._open.count_check(half, event.attempt, event.time_ms)
+
+    def settle(self) -> None:
+        """After replay: reads the rest of the queues and ends transactions that have a commit record and no
+        op record."""
+        self._read_new()
+        self._checks.clear()
+        ended = find_ended(self._store, self._open.all(), checks_max=self._settings.transaction_check_max)
+        if ended or self._unnamed:
+            self._end(ended, self._store.last_store_timestamp)
+        self.save_positions()
+
+    def import_from_rocketmq(self) -> None:
+        """Opens the state of a store that RocketMQ used last: RocketMQ's positions show which transactions
+        are open."""
+        self.restore(None)
+        self.settle()
+
+    def export_to_rocketmq(self, now_ms: EpochMs) -> None:
+        """Saves, before a clean stop, the positions from which RocketMQ continues. They may be below
+        transactions that have ended; op records above them name those."""
+        if self._unnamed:
+            self._name([], now_ms)
+        self.save_positions()
+
+    def save_positions(self) -> None:
+        """Moves the stored positions of both queues up to the synced part of the log."""
+        self._saved_at = self._store.flushed_offset
+        while self._unsynced and self._unsynced[0][0] <= self._saved_at:
+            self._unsynced.popleft()
+        needed = [half for _, halves in self._unsynced for half in halves]
+        if (first := self._open.lowest()) is not None:
+            needed.append(first)
+        lowest = min(needed, key=lambda half: half.offset, default=None)
+        self._save_position(HALF_TOPIC, self._half_next if lowest is None else lowest.offset)
+        self._save_position(OP_TOPIC, self._op_next if lowest is None else lowest.op_offset)
+
+    def _save_position(self, topic: str, position: QueueOffset) -> None:
+        if position > self._stored_position(topic):
+            with suppress(TroveError):  # no space for another group: then the next start only reads more
+                self._store.offsets.commit(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID, position)
+
+    def _stored_position(self, topic: str) -> QueueOffset:
+        return self._store.offsets.get(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID) or QUEUE_ORIGIN
+
+    # --- retention ----------------------------------------------------------------------------------
+    def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
+        """The physical offsets of the open halves below that offset."""
+        return (half.physical_offset for half in self._open.all() if half.physical_offset < physical_offset)
+
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
+        """Appends open halves below that offset again, at the end of their topic. Returns how many.
+
+        TroveError as MessageStore.append; halves before the failed one are copied.
+        """
+        assert physical_offset <= self._store.end_offset, (
+            "else the carried records would have to be carried again"
+        )
+        open_count, count = len(self._open), 0
+        while (half := self._open.lowest()) is not None and half.physical_offset < physical_offset:
+            self._carry(half, now_ms)
+            count += 1
+        assert count <= open_count, "no half is carried twice"
+        return count
+
+    def _carry(self, half: HalfMessage, now_ms: EpochMs) -> None:
+        try:
+            message = self._message(half)
+        except ScarceError:
+            raise
+        except TroveError:
+            self._end([half], now_ms)  # damaged: there is nothing to copy
+            return
+        copy = self._copied("retention", message, moved_record, half.checks)
+        if copy is None:
+            self._end([half], now_ms)
+            return
+        fault_point("transactions.before_carry")
+        result = self._append(copy, now_ms)
+        fault_point("transactions.after_carry")
+        moved = msgspec.structs.replace(
+            half,
+            offset=result.first_queue_offset,
+            physical_offset=result.physical_offset,
+            size=result.bytes_written,
+            op_offset=self._op_next,
+            is_copy=True,
+        )
+        self._half_next = QueueOffset(moved.offset + 1)
+        self._open.add(moved)
+        self._name([half], now_ms)

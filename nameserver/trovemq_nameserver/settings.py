@@ -1,0 +1,139 @@
+"""The nameserver's settings. It stores nothing on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_daemon.addresses import Address, check_listen, parse_address
+from trovemq_daemon.call_settings import slow_request_setting, transport_setting
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.grpc_server import GrpcLimits
+from trovemq_daemon.grpc_transport import GrpcTransport
+from trovemq_daemon.logging import LogFormat, LogLevel
+from trovemq_daemon.settings import setting
+from trovemq_daemon.tls_settings import TlsSettings
+from trovemq_nameserver.routes import BROKERS_MAX, TOPIC_ROUTES_MAX, TOPICS_PER_BROKER_MAX, RouteLimits
+
+ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
+HTTP_OFF: Final = "off"
+
+# Keys of RocketMQ's namesrv.conf that are known and not implemented.
+IGNORED_KEYS: Final = frozenset(
+    {
+        "clientRequestThreadPoolNums", "clusterTest", "configStorePath", "defaultThreadPoolNums",
+        "deleteTopicWithBrokerRegistration", "enableAllTopicList", "enableControllerInNamesrv",
+        "enableTopicList", "kvConfigPath", "needWaitForService", "notifyMinBrokerIdChanged",
+        "orderMessageEnable", "productEnvName", "returnOrderTopicConfigToBroker", "rocketmqHome",
+        "scanNotActiveBrokerInterval", "serverWorkerThreads", "serverSelectorThreads",
+        "serverChannelMaxIdleTimeSeconds", "supportActingMaster", "unRegisterBrokerQueueCapacity",
+        "waitSecondsForService",
+    }
+)  # fmt: skip
+
+
+def _listen_port(text: str, listen: str) -> str:
+    """listenPort changes the port only."""
+    return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameserverSettings(TlsSettings):
+    """The values of the settings; times in milliseconds, sizes in bytes."""
+
+    listen: str = setting(
+        "127.0.0.1:9876",
+        "Address of the gRPC services; port 0 takes any free one.",
+        unit="HOST:PORT",
+        rocketmq="listenPort",
+        convert=_listen_port,
+    )
+    http: str = setting(
+        "127.0.0.1:9877", "Address of /metrics, /healthz and /readyz; `off` for none.", unit="HOST:PORT"
+    )
+    insecure: bool = setting(False, "Allows listening on more than loopback without authentication.")
+    users_file: str = setting(
+        "",
+        "TOML file of the brokers that may register and the clients that may read routes, with their "
+        "secrets; read again when it has changed. Empty = callers are not authenticated.",
+        unit="FILE",
+    )
+    log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
+        "info", "The least severe events that are logged."
+    )
+    log_format: LogFormat = setting(  # noqa: RUF009
+        "text", "Form of a log line on standard error."
+    )
+    broker_silent_ms: int = setting(
+        10_000,
+        "A broker that is silent on its open stream for this long leaves the routes.",
+        unit="ms",
+        minimum=50,
+        maximum=600_000,
+    )
+    broker_broken_ms: int = setting(
+        2_000,
+        "A broker whose stream broke leaves the routes after this.",
+        unit="ms",
+        minimum=0,
+        maximum=600_000,
+    )
+    brokers_max: int = setting(
+        BROKERS_MAX, "Brokers that may be registered.", unit="brokers", minimum=1, maximum=10_000
+    )
+    topics_per_broker_max: int = setting(
+        TOPICS_PER_BROKER_MAX, "Topics of one broker.", unit="topics", minimum=1, maximum=1_000_000
+    )
+    topic_routes_max: int = setting(
+        TOPIC_ROUTES_MAX, "Topics of all brokers together.", unit="topics", minimum=1, maximum=10_000_000
+    )
+    watchers_max: int = setting(
+        10_000, "Clients that may watch the routes.", unit="watchers", minimum=1, maximum=1_000_000
+    )
+    grpc_transport: GrpcTransport = transport_setting()  # noqa: RUF009  it makes a dataclass field
+    slow_request_ms: int = slow_request_setting(restart=True)
+    heartbeat_size_max: int = setting(
+        33_554_432,
+        "Largest message of a broker, with all its topics.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=1 << 30,
+    )
+
+    def problems(self) -> Iterator[str]:
+        """The contradictions, one sentence each."""
+        try:
+            asks = self.insecure or bool(self.users_file)
+            check_listen("listen", self.listen_address, insecure=asks, authentication="users_file")
+            if self.http_address is not None:
+                check_listen("http", self.http_address, insecure=self.insecure)
+            yield from self.tls_problems(self.listen_address, insecure=asks)
+            yield from self.transport_problems(self.grpc_transport)
+        except SettingsError as error:
+            yield from error.problems
+
+    @property
+    def listen_address(self) -> Address:
+        return parse_address(self.listen)
+
+    @property
+    def http_address(self) -> Address | None:
+        """The address of the operations HTTP; None if it is off."""
+        return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
+
+    def route_limits(self) -> RouteLimits:
+        return RouteLimits(
+            silent_ms=self.broker_silent_ms,
+            broken_ms=self.broker_broken_ms,
+            brokers_max=self.brokers_max,
+            topics_per_broker_max=self.topics_per_broker_max,
+            topic_routes_max=self.topic_routes_max,
+        )
+
+    def grpc_limits(self) -> GrpcLimits:
+        return GrpcLimits(
+            transport=self.grpc_transport,
+            receive_size_max=self.heartbeat_size_max,
+            concurrent_calls_max=self.watchers_max + 10_000,
+        )
