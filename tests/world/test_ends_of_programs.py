@@ -36,8 +36,49 @@ process = multiprocessing.get_context("fork").Process(target=work)
 process.start()
 process.join()
 """,
+    "in a pool of processes": """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+def work():
+    from trovemq import sync
+    send_all(sync.connect(server).producer(topic, linger_ms=600_000))
+with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+    pool.submit(work).result()
+""",
+    "after a forked child has ended": """
+import os
+from trovemq import sync
+client = sync.connect(server)
+send_all(client.producer(topic, linger_ms=600_000))
+child = os.fork()
+if not child:
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+""",
+    "after a forked child has used a client of its own": """
+import os
+from trovemq import sync
+client = sync.connect(server)
+send_all(client.producer(topic, linger_ms=600_000))
+child = os.fork()
+if not child:
+    sync.connect(server).admin.describe_topic(topic)
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+""",
 }
 COUNTED = {
+    "with a forked child": """
+import os
+async def main():
+    client = await trovemq.connect(server)
+    send_all(client.producer(topic))
+    child = os.fork()
+    if not child:
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+asyncio.run(main())
+""",
     "by run": """
 async def main():
     client = await trovemq.connect(server)
@@ -54,7 +95,8 @@ gc.collect()
 """,
 }
 HEAD = f"""
-import asyncio, sys, trovemq
+import asyncio, sys, warnings, trovemq
+warnings.simplefilter("ignore")  # of fork in a process with threads, from Python 3.12 on
 server, topic = sys.argv[1:]
 def send_all(producer):
     for number in range({COUNT}):
