@@ -1,21 +1,28 @@
 """Settings that document themselves, in layers: default < file < environment < --set < explicit flag.
 
-A daemon declares a frozen dataclass; each field is made by `setting()`, with its description. A value may be
-given under our name or RocketMQ's. All faults are reported together.
+A part declares its settings as fields of a frozen dataclass, with `setting()` in their annotation; the text
+below a field describes it. A daemon's settings are a dataclass that inherits from those of its parts. A value
+may be given under our name or RocketMQ's. All faults are reported together.
 
     @dataclass(frozen=True, kw_only=True)
     class Settings:
-        flush_interval_ms: int = setting(500, "…", unit="ms", minimum=1, rocketmq="flushIntervalCommitLog")
+        flush_interval_ms: Annotated[int, setting("ms", 1, rocketmq="flushIntervalCommitLog")] = 500
+        '''How often the log is synced.'''
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import inspect
+import itertools
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, get_args, get_type_hints
 
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.setting_sources import (
@@ -32,25 +39,27 @@ __all__ = ["Assignment", "Loaded", "Setting", "SettingsError", "load_settings", 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Value = TypeVar("Value")
 S = TypeVar("S")
 Part = TypeVar("Part", bound="DataclassInstance")
 
 Convert = Callable[[str, Any], str]
 """Converts a RocketMQ key's text, with our setting's present value, to the text of our setting."""
 
-_METADATA_KEY = "trovemq_setting"
 DEFAULT_SOURCE: Final = "default"
+DAY_MS: Final = 86_400_000
+GIB: Final = 1 << 30
+JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file whose size is a Java int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The description of one setting. `unit` is bytes, ms or a noun; bounds are inclusive."""
+    """The description of one setting. `unit` is bytes, ms or a noun; bounds are inclusive. `owner` is the
+    dataclass that has the field `name`."""
 
     name: str = ""
     type_: Any = str
     default: object = None
-    what: str
+    owner: type = object
     unit: str = ""
     minimum: int | None = None
     maximum: int | None = None
@@ -58,6 +67,14 @@ class Setting:
     rocketmq: tuple[str, ...] = ()
     convert: Convert | None = None
     secret: bool = False
+
+    @property
+    def what(self) -> str:
+        """The text below the field, on one line; empty in an installation without sources."""
+        for cls in self.owner.__mro__:
+            if text := _texts_below_fields(cls.__module__).get((cls.__qualname__, self.name)):
+                return text
+        return ""
 
     def parse(self, text: str) -> Any:
         """Parses and checks a value. Raises ValueError."""
@@ -71,39 +88,58 @@ class Setting:
 
 
 def setting(
-    default: Value,
-    what: str,
-    *,
     unit: str = "",
     minimum: int | None = None,
     maximum: int | None = None,
+    *,
     restart: bool = True,
     rocketmq: str | tuple[str, ...] = (),
     convert: Convert | None = None,
     secret: bool = False,
-) -> Value:
-    """A dataclass field that is a setting: its default, description, unit, bounds, RocketMQ's name(s).
+) -> Setting:
+    """Makes a field a setting, in its annotation: its unit, bounds, RocketMQ's name(s).
 
     `convert` translates a value that was given under RocketMQ's name, if its form differs. A `secret` value
     is never shown, and not accepted on a command line, which every process on the machine can read.
     """
-    known = Setting(
-        what=what, unit=unit, minimum=minimum, maximum=maximum, restart=restart, convert=convert,
-        secret=secret,
+    return Setting(
+        unit=unit, minimum=minimum, maximum=maximum, restart=restart, convert=convert, secret=secret,
         rocketmq=(rocketmq,) if isinstance(rocketmq, str) else rocketmq,
     )  # fmt: skip
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
 
 
-def settings_of(cls: type) -> dict[str, Setting]:
-    """Every setting of such a dataclass by its name, in order."""
-    types = get_type_hints(cls)
-    return {
-        field.name: dataclasses.replace(
-            field.metadata[_METADATA_KEY], name=field.name, type_=types[field.name], default=field.default
-        )
-        for field in dataclasses.fields(cls)
-    }
+def _settings_of(cls: type) -> Mapping[str, Setting]:
+    types = get_type_hints(cls, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(cls):
+        type_, *others = get_args(types[field.name]) or (None,)
+        for known in others:
+            if isinstance(known, Setting):
+                found[field.name] = dataclasses.replace(
+                    known, name=field.name, type_=type_, default=field.default, owner=cls
+                )
+    return found
+
+
+settings_of: Callable[[type], Mapping[str, Setting]] = cache(_settings_of)
+"""Every setting of such a dataclass by its name, in order. A field without `setting()` is none."""
+
+
+@cache
+def _texts_below_fields(module: str) -> Mapping[tuple[str, str], str]:
+    """The text below each field in a module, on one line, by the names of class and field. Empty without the
+    module's source."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError):
+        return {}
+    found = {}
+    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for pair in itertools.pairwise(cls.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    found[cls.name, name] = " ".join(text.split())
+    return found
 
 
 def part_of(settings: DataclassInstance, cls: type[Part], **others: object) -> Part:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from trovemq_daemon.addresses import Address, check_listen, parse_address, parse_advertise
 from trovemq_daemon.errors import SettingsError
@@ -19,47 +20,25 @@ from trovemq_daemon.tls import identity_for, log_identity
 class TlsSettings:
     """The values of the settings; `tls_problems()` reports contradictions."""
 
-    tls_listen: str = setting(
-        "",
-        "Address of the same services by TLS, which RocketMQ's Java and Go clients speak; empty = none.",
-        unit="HOST:PORT",
-    )
-    tls_advertise: str = setting(
-        "",
-        "Address of the TLS port in routes; empty = the advertised host with the port of tls_listen.",
-        unit="HOST:PORT or HOST",
-    )
-    tls_certificate: str = setting(
-        "",
-        "PEM file with the certificate and its chain; empty = a development certificate, made at each start.",
-        unit="FILE",
-        rocketmq="tlsCertPath",
-    )
-    tls_key: str = setting(
-        "", "PEM file with the certificate's private key, not encrypted.", unit="FILE", rocketmq="tlsKeyPath"
-    )
-    tls_client_ca: str = setting(
-        "",
-        "PEM file of certificate authorities; by TLS only clients with a certificate of one of them are "
-        "served.",
-        unit="FILE",
-    )
+    tls_listen: Annotated[str, setting("HOST:PORT")] = ""
+    """Address of the same services by TLS, which RocketMQ's Java and Go clients speak; empty = none."""
+    tls_advertise: Annotated[str, setting("HOST:PORT or HOST")] = ""
+    """Address of the TLS port in routes; empty = the advertised host with the port of tls_listen."""
+    tls_certificate: Annotated[str, setting("FILE", rocketmq="tlsCertPath")] = ""
+    """PEM file with the certificate and its chain; empty = a development certificate, made at each start."""
+    tls_key: Annotated[str, setting("FILE", rocketmq="tlsKeyPath")] = ""
+    """PEM file with the certificate's private key, not encrypted."""
+    tls_client_ca: Annotated[str, setting("FILE")] = ""
+    """PEM file of certificate authorities; by TLS only clients with a certificate of one of them are
+    served."""
 
-    tls_client_crl: str = setting(
-        "",
-        "PEM file of revocation lists, one for each authority of tls_client_ca; certificates on them "
-        "are refused, and so are all of an authority whose list is out of date. Needs grpc_transport = "
-        "trovemq.",
-        unit="FILE",
-    )
-    files_reload_interval_ms: int = setting(
-        10_000,
-        "How often files that may be replaced while the daemon runs are checked: certificates, keys, users.",
-        unit="ms",
-        minimum=10,
-        maximum=3_600_000,
-    )
-    http_tls: bool = setting(False, "Serves /metrics, /healthz and /readyz by TLS, with tls_certificate.")
+    tls_client_crl: Annotated[str, setting("FILE")] = ""
+    """PEM file of revocation lists, one for each authority of tls_client_ca; certificates on them are
+    refused, and so are all of an authority whose list is out of date. Needs grpc_transport = trovemq."""
+    files_reload_interval_ms: Annotated[int, setting("ms", 10, 3_600_000)] = 10_000
+    """How often files that may be replaced while the daemon runs are checked: certificates, keys, users."""
+    http_tls: Annotated[bool, setting()] = False
+    """Serves /metrics, /healthz and /readyz by TLS, with tls_certificate."""
 
     def tls_problems(self, listen: Address, *, insecure: bool) -> Iterator[str]:
         """Contradictions, one sentence each."""

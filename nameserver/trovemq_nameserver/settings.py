@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from trovemq_daemon.addresses import Address, check_listen, parse_address
-from trovemq_daemon.call_settings import slow_request_setting, transport_setting
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
@@ -15,6 +14,7 @@ from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
 from trovemq_daemon.tls_settings import TlsSettings
 from trovemq_nameserver.routes import BROKERS_MAX, TOPIC_ROUTES_MAX, TOPICS_PER_BROKER_MAX, RouteLimits
+from trovemq_proto.channels import TRANSPORT_DEFAULT
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
 HTTP_OFF: Final = "off"
@@ -42,64 +42,39 @@ def _listen_port(text: str, listen: str) -> str:
 class NameserverSettings(TlsSettings):
     """The values of the settings; times in milliseconds, sizes in bytes."""
 
-    listen: str = setting(
-        "127.0.0.1:9876",
-        "Address of the gRPC services; port 0 takes any free one.",
-        unit="HOST:PORT",
-        rocketmq="listenPort",
-        convert=_listen_port,
+    listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=_listen_port)] = (
+        "127.0.0.1:9876"
     )
-    http: str = setting(
-        "127.0.0.1:9877", "Address of /metrics, /healthz and /readyz; `off` for none.", unit="HOST:PORT"
-    )
-    insecure: bool = setting(False, "Allows listening on more than loopback without authentication.")
-    users_file: str = setting(
-        "",
-        "TOML file of the brokers that may register and the clients that may read routes, with their "
-        "secrets; read again when it has changed. Empty = callers are not authenticated.",
-        unit="FILE",
-    )
-    log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
-        "info", "The least severe events that are logged."
-    )
-    log_format: LogFormat = setting(  # noqa: RUF009
-        "text", "Form of a log line on standard error."
-    )
-    broker_silent_ms: int = setting(
-        10_000,
-        "A broker that is silent on its open stream for this long leaves the routes.",
-        unit="ms",
-        minimum=50,
-        maximum=600_000,
-    )
-    broker_broken_ms: int = setting(
-        2_000,
-        "A broker whose stream broke leaves the routes after this.",
-        unit="ms",
-        minimum=0,
-        maximum=600_000,
-    )
-    brokers_max: int = setting(
-        BROKERS_MAX, "Brokers that may be registered.", unit="brokers", minimum=1, maximum=10_000
-    )
-    topics_per_broker_max: int = setting(
-        TOPICS_PER_BROKER_MAX, "Topics of one broker.", unit="topics", minimum=1, maximum=1_000_000
-    )
-    topic_routes_max: int = setting(
-        TOPIC_ROUTES_MAX, "Topics of all brokers together.", unit="topics", minimum=1, maximum=10_000_000
-    )
-    watchers_max: int = setting(
-        10_000, "Clients that may watch the routes.", unit="watchers", minimum=1, maximum=1_000_000
-    )
-    grpc_transport: GrpcTransport = transport_setting()  # noqa: RUF009  it makes a dataclass field
-    slow_request_ms: int = slow_request_setting(restart=True)
-    heartbeat_size_max: int = setting(
-        33_554_432,
-        "Largest message of a broker, with all its topics.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=1 << 30,
-    )
+    """Address of the gRPC services; port 0 takes any free one."""
+    http: Annotated[str, setting("HOST:PORT")] = "127.0.0.1:9877"
+    """Address of /metrics, /healthz and /readyz; `off` for none."""
+    insecure: Annotated[bool, setting()] = False
+    """Allows listening on more than loopback without authentication."""
+    users_file: Annotated[str, setting("FILE")] = ""
+    """TOML file of the brokers that may register and the clients that may read routes, with their secrets;
+    read again when it has changed. Empty = callers are not authenticated."""
+    log_level: Annotated[LogLevel, setting()] = "info"
+    """The least severe events that are logged."""
+    log_format: Annotated[LogFormat, setting()] = "text"
+    """Form of a log line on standard error."""
+    broker_silent_ms: Annotated[int, setting("ms", 50, 600_000)] = 10_000
+    """A broker that is silent on its open stream for this long leaves the routes."""
+    broker_broken_ms: Annotated[int, setting("ms", 0, 600_000)] = 2_000
+    """A broker whose stream broke leaves the routes after this."""
+    brokers_max: Annotated[int, setting("brokers", 1, 10_000)] = BROKERS_MAX
+    """Brokers that may be registered."""
+    topics_per_broker_max: Annotated[int, setting("topics", 1, 1_000_000)] = TOPICS_PER_BROKER_MAX
+    """Topics of one broker."""
+    topic_routes_max: Annotated[int, setting("topics", 1, 10_000_000)] = TOPIC_ROUTES_MAX
+    """Topics of all brokers together."""
+    watchers_max: Annotated[int, setting("watchers", 1, 1_000_000)] = 10_000
+    """Clients that may watch the routes."""
+    grpc_transport: Annotated[GrpcTransport, setting()] = TRANSPORT_DEFAULT
+    """The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference."""
+    slow_request_ms: Annotated[int, setting("ms", 0, 3_600_000)] = 1_000
+    """Requests that take longer are logged (`request.slow`) and counted; 0 logs none."""
+    heartbeat_size_max: Annotated[int, setting("bytes", 65_536, 1 << 30)] = 33_554_432
+    """Largest message of a broker, with all its topics."""
 
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""

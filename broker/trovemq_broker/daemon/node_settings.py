@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from trovemq_broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import (
@@ -21,16 +21,13 @@ from trovemq_daemon.addresses import (
 )
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import LogFormat, LogLevel
-from trovemq_daemon.settings import part_of, setting
+from trovemq_daemon.settings import DAY_MS, GIB, JAVA_INT_MAX, part_of, setting
 from trovemq_daemon.tls_settings import TlsSettings
 from trovemq_proto.tls import TlsOptions
 from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode, StoreSettings
 
 HTTP_OFF: Final = "off"
 NAME_LENGTH_MAX: Final = 127
-GIB: Final = 1 << 30
-DAY_MS: Final = 86_400_000
-JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file whose size is a Java int
 
 # A default is declared in the class that uses it; here it gets its text, bounds and RocketMQ's name.
 _STORE: Final = StoreSettings()
@@ -73,301 +70,163 @@ class NodeSettings(TlsSettings):
     """The values of the settings. `problems()` reports contradictions."""
 
     # --- the process ------------------------------------------------------------------------------------
-    listen: str = setting(
-        "127.0.0.1:8081",
-        "Address of the gRPC services; port 0 takes any free one.",
-        unit="HOST:PORT",
-        rocketmq="listenPort",
-        convert=_listen_port,
+    listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=_listen_port)] = (
+        "127.0.0.1:8081"
     )
-    http: str = setting(
-        "127.0.0.1:8080",
-        "Address of /metrics, /healthz and /readyz; `off` for none.",
-        unit="HOST:PORT",
-    )
-    console_url: str = setting(
-        "",
-        "Address of a console for browsers: the first page of the operations HTTP links to it.",
-        unit="URL",
-    )
-    advertise: str = setting(
-        "",
-        "Address in routes and in each record (STOREHOST); empty = the listen address.",
-        unit="HOST:PORT or HOST",
-        rocketmq="brokerIP1",
-    )
-    insecure: bool = setting(
-        False, "Allows listening on more than loopback although callers are not authenticated."
-    )
-    authentication_enable: bool = setting(
-        False,
-        "Requires an access key and a secret from every caller. The first start creates the super user "
-        "`admin`.",
-        rocketmq="authenticationEnabled",
-    )
-    authorization_enable: bool = setting(
-        False,
-        "Users that are not super users may do only what rules allow (`trovemq acl`).",
-        rocketmq="authorizationEnabled",
-    )
-    audit_topic_enable: bool = setting(
-        True,
-        "If callers are authenticated, administrative acts, log-ins, operators' look-ups and denials "
-        "are also stored as records of an internal topic (`trovemq audit`). An act that cannot be "
-        "recorded is refused.",
-    )
-    audit_retention_ms: int = setting(
-        90 * DAY_MS,
-        "How long audit records are kept, even if retention removes the log around them earlier.",
-        unit="ms",
-        minimum=3_600_000,
-        maximum=3_650 * DAY_MS,
-    )
-    tls_client_identity: bool = setting(
-        False,
-        "The common name of a client's certificate is the access key of its user, who then needs no "
-        "secret. tls_client_ca names the authorities that are trusted for that.",
-    )
-    init_authentication_user: str = setting(
-        "",
-        'A super user that the start creates if no user has its name: {"username": …, "password": …}.',
-        unit="JSON",
-        rocketmq="initAuthenticationUser",
-        secret=True,
-    )
-    admin_credentials_file: str = setting(
-        "",
-        "File from which the first start reads the credentials of the first super user, or to which it "
-        "writes those that it generates; empty = next to the store.",
-        unit="FILE",
-    )
-    sealing_key_file: str = setting(
-        "",
-        "File with the key that seals users' secrets; empty = next to the store. It is neither in the "
-        "store nor in a backup.",
-        unit="FILE",
-    )
-    name: str = setting(_STORE.broker, "Name of this broker, unique in its cluster.", rocketmq="brokerName")
-    cluster: str = setting(_STORE.cluster, "Name of the cluster.", rocketmq="brokerClusterName")
-    store: str = setting(
-        "./data", "Directory of the store; created if it is missing.", rocketmq="storePathRootDir"
-    )
-    backup_root: str = setting(
-        "",
-        "Directory below which clients may create backups; empty = backups are off.",
-    )
-    nameserver: tuple[str, ...] = setting(
-        (),
-        "Nameservers to register with, separated by commas; empty = the broker does not register.",
-        unit="HOST:PORT",
-        rocketmq="namesrvAddr",
-    )
-    nameserver_credentials_file: str = setting(
-        "",
-        "File with the access key and secret with which this broker registers; read for each registration.",
-        unit="FILE",
-    )
-    nameserver_tls: bool = setting(
-        False,
-        "Registers by TLS; this broker's tls_certificate is shown to nameservers that ask for one.",
-    )
-    nameserver_tls_ca: str = setting(
-        "",
-        "PEM file with the certificates that are trusted at nameservers; empty = the system's.",
-        unit="FILE",
-    )
-    nameserver_tls_server_name: str = setting(
-        "", "The name in the nameservers' certificates; empty = the host of each address."
-    )
-    log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
-        "info", "The least severe events that are logged.", restart=False
-    )
-    log_format: LogFormat = setting(  # noqa: RUF009
-        "text", "Form of a log line on standard error."
-    )
-    drain_time_max_ms: int = setting(
-        5_000,
-        "Time for running calls to end at shutdown.",
-        unit="ms",
-        minimum=0,
-        maximum=8_000,
-    )
+    """Address of the gRPC services; port 0 takes any free one."""
+    http: Annotated[str, setting("HOST:PORT")] = "127.0.0.1:8080"
+    """Address of /metrics, /healthz and /readyz; `off` for none."""
+    console_url: Annotated[str, setting("URL")] = ""
+    """Address of a console for browsers: the first page of the operations HTTP links to it."""
+    advertise: Annotated[str, setting("HOST:PORT or HOST", rocketmq="brokerIP1")] = ""
+    """Address in routes and in each record (STOREHOST); empty = the listen address."""
+    insecure: Annotated[bool, setting()] = False
+    """Allows listening on more than loopback although callers are not authenticated."""
+    authentication_enable: Annotated[bool, setting(rocketmq="authenticationEnabled")] = False
+    """Requires an access key and a secret from every caller. The first start creates the super user
+    `admin`."""
+    authorization_enable: Annotated[bool, setting(rocketmq="authorizationEnabled")] = False
+    """Users that are not super users may do only what rules allow (`trovemq acl`)."""
+    audit_topic_enable: Annotated[bool, setting()] = True
+    """If callers are authenticated, administrative acts, log-ins, operators' look-ups and denials are also
+    stored as records of an internal topic (`trovemq audit`). An act that cannot be recorded is refused."""
+    audit_retention_ms: Annotated[int, setting("ms", 3_600_000, 3_650 * DAY_MS)] = 90 * DAY_MS
+    """How long audit records are kept, even if retention removes the log around them earlier."""
+    tls_client_identity: Annotated[bool, setting()] = False
+    """The common name of a client's certificate is the access key of its user, who then needs no secret.
+    tls_client_ca names the authorities that are trusted for that."""
+    init_authentication_user: Annotated[
+        str, setting("JSON", rocketmq="initAuthenticationUser", secret=True)
+    ] = ""
+    """A super user that the start creates if no user has its name: {"username": …, "password": …}."""
+    admin_credentials_file: Annotated[str, setting("FILE")] = ""
+    """File from which the first start reads the credentials of the first super user, or to which it writes
+    those that it generates; empty = next to the store."""
+    sealing_key_file: Annotated[str, setting("FILE")] = ""
+    """File with the key that seals users' secrets; empty = next to the store. It is neither in the store nor
+    in a backup."""
+    name: Annotated[str, setting(rocketmq="brokerName")] = _STORE.broker
+    """Name of this broker, unique in its cluster."""
+    cluster: Annotated[str, setting(rocketmq="brokerClusterName")] = _STORE.cluster
+    """Name of the cluster."""
+    store: Annotated[str, setting(rocketmq="storePathRootDir")] = "./data"
+    """Directory of the store; created if it is missing."""
+    backup_root: Annotated[str, setting()] = ""
+    """Directory below which clients may create backups; empty = backups are off."""
+    nameserver: Annotated[tuple[str, ...], setting("HOST:PORT", rocketmq="namesrvAddr")] = ()
+    """Nameservers to register with, separated by commas; empty = the broker does not register."""
+    nameserver_credentials_file: Annotated[str, setting("FILE")] = ""
+    """File with the access key and secret with which this broker registers; read for each registration."""
+    nameserver_tls: Annotated[bool, setting()] = False
+    """Registers by TLS; this broker's tls_certificate is shown to nameservers that ask for one."""
+    nameserver_tls_ca: Annotated[str, setting("FILE")] = ""
+    """PEM file with the certificates that are trusted at nameservers; empty = the system's."""
+    nameserver_tls_server_name: Annotated[str, setting()] = ""
+    """The name in the nameservers' certificates; empty = the host of each address."""
+    log_level: Annotated[LogLevel, setting(restart=False)] = "info"
+    """The least severe events that are logged."""
+    log_format: Annotated[LogFormat, setting()] = "text"
+    """Form of a log line on standard error."""
+    drain_time_max_ms: Annotated[int, setting("ms", 0, 8_000)] = 5_000
+    """Time for running calls to end at shutdown."""
 
     # --- files of the store (an existing store keeps its own sizes unless they are given) -----------------
-    commit_log_file_size: int = setting(
-        _STORE.commit_log_file_size,
-        "Size of one commit-log segment. An existing store keeps its own values of this setting and the "
-        "next three, unless they are given.",
-        unit="bytes",
-        minimum=4_096,
-        maximum=JAVA_INT_MAX,
-        rocketmq=("mappedFileSizeCommitLog", "mapedFileSizeCommitLog"),
+    commit_log_file_size: Annotated[
+        int,
+        setting("bytes", 4_096, JAVA_INT_MAX, rocketmq=("mappedFileSizeCommitLog", "mapedFileSizeCommitLog")),
+    ] = _STORE.commit_log_file_size
+    """Size of one commit-log segment. An existing store keeps its own values of this setting and the next
+    three, unless they are given."""
+    consume_queue_file_size: Annotated[
+        int,
+        setting(
+            "bytes",
+            CONSUME_QUEUE_UNIT_SIZE,
+            JAVA_INT_MAX,
+            rocketmq=("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
+            convert=_whole_units,
+        ),
+    ] = _STORE.consume_queue_file_size
+    """Size of one consume-queue file; whole 20-byte units."""
+    index_slot_count: Annotated[int, setting("slots", 1, 500_000_000, rocketmq="maxHashSlotNum")] = (
+        _STORE.index_slot_count
     )
-    consume_queue_file_size: int = setting(
-        _STORE.consume_queue_file_size,
-        "Size of one consume-queue file; whole 20-byte units.",
-        unit="bytes",
-        minimum=CONSUME_QUEUE_UNIT_SIZE,
-        maximum=JAVA_INT_MAX,
-        rocketmq=("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
-        convert=_whole_units,
+    """Hash slots of one index file."""
+    index_item_count: Annotated[int, setting("items", 2, 100_000_000, rocketmq="maxIndexNum")] = (
+        _STORE.index_item_count
     )
-    index_slot_count: int = setting(
-        _STORE.index_slot_count,
-        "Hash slots of one index file.",
-        unit="slots",
-        minimum=1,
-        maximum=500_000_000,
-        rocketmq="maxHashSlotNum",
+    """Items of one index file."""
+    message_index_enable: Annotated[bool, setting(rocketmq="messageIndexEnable")] = (
+        _STORE.message_index_enable
     )
-    index_item_count: int = setting(
-        _STORE.index_item_count,
-        "Items of one index file.",
-        unit="items",
-        minimum=2,
-        maximum=100_000_000,
-        rocketmq="maxIndexNum",
+    """Keeps the key index; without it key look-ups answer INDEX_DISABLED."""
+    message_index_safe: Annotated[bool, setting(rocketmq="messageIndexSafe")] = _STORE.message_index_safe
+    """Completes the key index before serving; otherwise it catches up in the background, and look-ups scan
+    the records that it lacks."""
+    tree_index_enable: Annotated[bool, setting()] = True
+    """Keeps B+trees in addition to the log: search, deduplication and priority need them."""
+    tree_index_share_percent: Annotated[int, setting(minimum=1, maximum=100)] = 20
+    """Share of one processor that the trees use while messages arrive or are looked up. Searches scan the
+    records that the trees lack."""
+    producers_max: Annotated[int, setting("producers", 1, 1_000_000)] = _STORE.producers_max
+    """Idempotent producers that are known; beyond it those that have been idle the longest are forgotten."""
+    spare_segment_enable: Annotated[bool, setting()] = _STORE.spare_segment_enable
+    """Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Switch it off for small
+    disks."""
+    append_property_crc: Annotated[bool, setting(rocketmq="enabledAppendPropCRC")] = (
+        _STORE.append_property_crc
     )
-    message_index_enable: bool = setting(
-        _STORE.message_index_enable,
-        "Keeps the key index; without it key look-ups answer INDEX_DISABLED.",
-        rocketmq="messageIndexEnable",
-    )
-    message_index_safe: bool = setting(
-        _STORE.message_index_safe,
-        "Completes the key index before serving; otherwise it catches up in the background, and "
-        "look-ups scan the records that it lacks.",
-        rocketmq="messageIndexSafe",
-    )
-    tree_index_enable: bool = setting(
-        True,
-        "Keeps B+trees in addition to the log: search, deduplication and priority need them.",
-    )
-    tree_index_share_percent: int = setting(
-        20,
-        "Share of one processor that the trees use while messages arrive or are looked up. Searches scan "
-        "the records that the trees lack.",
-        minimum=1,
-        maximum=100,
-    )
-    producers_max: int = setting(
-        _STORE.producers_max,
-        "Idempotent producers that are known; beyond it those that have been idle the longest are forgotten.",
-        unit="producers",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    spare_segment_enable: bool = setting(
-        _STORE.spare_segment_enable,
-        "Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Switch it off "
-        "for small disks.",
-    )
-    append_property_crc: bool = setting(
-        _STORE.append_property_crc,
-        "Ends each record's properties with RocketMQ's CRC of the whole record, so that torn headers "
-        "are detected, too.",
-        rocketmq="enabledAppendPropCRC",
-    )
+    """Ends each record's properties with RocketMQ's CRC of the whole record, so that torn headers are
+    detected, too."""
 
     # --- durability -------------------------------------------------------------------------------------
-    flush_mode: FlushMode = setting(  # noqa: RUF009
-        _STORE.flush_mode,
-        "sync: an acknowledgement waits for the sync that covers it; async: syncs by interval and "
-        "number of pages.",
-        rocketmq="flushDiskType",
-        convert=_flush_disk_type,
+    flush_mode: Annotated[FlushMode, setting(rocketmq="flushDiskType", convert=_flush_disk_type)] = (
+        _STORE.flush_mode
     )
-    flush_in_kernel_enable: bool = setting(
-        True,
-        "The kernel syncs the log by a request (io_submit) where it can; otherwise a thread of the broker "
-        "does.",
+    """sync: an acknowledgement waits for the sync that covers it; async: syncs by interval and number of
+    pages."""
+    flush_in_kernel_enable: Annotated[bool, setting()] = True
+    """The kernel syncs the log by a request (io_submit) where it can; otherwise a thread of the broker
+    does."""
+    flush_interval_ms: Annotated[
+        int, setting("ms", 1, 60_000, rocketmq="flushIntervalCommitLog", restart=False)
+    ] = _FLUSH.flush_interval_ms
+    """Async flush: how often the broker checks whether the log needs a sync."""
+    flush_least_pages: Annotated[
+        int, setting("pages", 0, 1_000_000, rocketmq="flushCommitLogLeastPages", restart=False)
+    ] = _FLUSH.least_pages
+    """Async flush: the least number of dirty 4-KiB pages for a sync."""
+    flush_thorough_interval_ms: Annotated[
+        int, setting("ms", 1, DAY_MS, rocketmq="flushCommitLogThoroughInterval", restart=False)
+    ] = _FLUSH.thorough_interval_ms
+    """Async flush: how often everything is synced, at least."""
+    sync_flush_timeout_ms: Annotated[
+        int, setting("ms", 1, 600_000, rocketmq="syncFlushTimeout", restart=False)
+    ] = _FLUSH.sync_flush_timeout_ms
+    """Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT."""
+    unsynced_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB, restart=False)] = (
+        _FLUSH.unsynced_bytes_max
     )
-    flush_interval_ms: int = setting(
-        _FLUSH.flush_interval_ms,
-        "Async flush: how often the broker checks whether the log needs a sync.",
-        unit="ms",
-        minimum=1,
-        maximum=60_000,
-        rocketmq="flushIntervalCommitLog",
-        restart=False,
-    )
-    flush_least_pages: int = setting(
-        _FLUSH.least_pages,
-        "Async flush: the least number of dirty 4-KiB pages for a sync.",
-        unit="pages",
-        minimum=0,
-        maximum=1_000_000,
-        rocketmq="flushCommitLogLeastPages",
-        restart=False,
-    )
-    flush_thorough_interval_ms: int = setting(
-        _FLUSH.thorough_interval_ms,
-        "Async flush: how often everything is synced, at least.",
-        unit="ms",
-        minimum=1,
-        maximum=DAY_MS,
-        rocketmq="flushCommitLogThoroughInterval",
-        restart=False,
-    )
-    sync_flush_timeout_ms: int = setting(
-        _FLUSH.sync_flush_timeout_ms,
-        "Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT.",
-        unit="ms",
-        minimum=1,
-        maximum=600_000,
-        rocketmq="syncFlushTimeout",
-        restart=False,
-    )
-    unsynced_bytes_max: int = setting(
-        _FLUSH.unsynced_bytes_max,
-        "Appended bytes that may wait for their sync; beyond it sends wait for space.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=64 * GIB,
-        restart=False,
-    )
-    append_wait_max_ms: int = setting(
-        _FLUSH.append_wait_max_ms,
-        "A send that found no space for this long is refused as OS_PAGE_CACHE_BUSY.",
-        unit="ms",
-        minimum=1,
-        maximum=600_000,
-        rocketmq="osPageCacheBusyTimeOutMills",
-        restart=False,
-    )
-    undispatched_bytes_max: int = setting(
-        _STORE.undispatched_bytes_max,
-        "Log bytes that the projections may lag before appends are slowed.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=64 * GIB,
-    )
-    projection_flush_interval_ms: int = setting(
-        1_000,
-        "How often consume queues, index and checkpoint are synced.",
-        unit="ms",
-        minimum=10,
-        maximum=600_000,
-        rocketmq="flushIntervalConsumeQueue",
-    )
-    many_queues_flush_interval_ms: int = setting(
-        60_000,
-        "How often consume queues are synced while more than 32 of their files have new units; earlier where "
-        "a restart would read more than 512 MiB of the log again.",
-        unit="ms",
-        minimum=10,
-        maximum=600_000,
-        rocketmq="flushConsumeQueueThoroughInterval",
-        restart=False,
-    )
-    consumer_offset_flush_interval_ms: int = setting(
-        5_000,
-        "How often changed consumer offsets are saved.",
-        unit="ms",
-        minimum=10,
-        maximum=600_000,
-        rocketmq="flushConsumerOffsetInterval",
-    )
+    """Appended bytes that may wait for their sync; beyond it sends wait for space."""
+    append_wait_max_ms: Annotated[
+        int, setting("ms", 1, 600_000, rocketmq="osPageCacheBusyTimeOutMills", restart=False)
+    ] = _FLUSH.append_wait_max_ms
+    """A send that found no space for this long is refused as OS_PAGE_CACHE_BUSY."""
+    undispatched_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB)] = _STORE.undispatched_bytes_max
+    """Log bytes that the projections may lag before appends are slowed."""
+    projection_flush_interval_ms: Annotated[
+        int, setting("ms", 10, 600_000, rocketmq="flushIntervalConsumeQueue")
+    ] = 1_000
+    """How often consume queues, index and checkpoint are synced."""
+    many_queues_flush_interval_ms: Annotated[
+        int, setting("ms", 10, 600_000, rocketmq="flushConsumeQueueThoroughInterval", restart=False)
+    ] = 60_000
+    """How often consume queues are synced while more than 32 of their files have new units; earlier where a
+    restart would read more than 512 MiB of the log again."""
+    consumer_offset_flush_interval_ms: Annotated[
+        int, setting("ms", 10, 600_000, rocketmq="flushConsumerOffsetInterval")
+    ] = 5_000
+    """How often changed consumer offsets are saved."""
 
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""

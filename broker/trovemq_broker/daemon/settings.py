@@ -11,24 +11,22 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.cluster.registration import RegistrationSettings, registration_channels
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
-from trovemq_broker.daemon.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from trovemq_broker.daemon.retention_settings import RetentionSettings
 from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from trovemq_broker.produce.append import AppendSettings
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.call_settings import slow_request_setting, transport_setting
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.private_files import read_credentials
 from trovemq_daemon.reply_budget import ReplyLimits
-from trovemq_daemon.settings import part_of, setting
+from trovemq_daemon.settings import DAY_MS, GIB, JAVA_INT_MAX, part_of, setting
 from trovemq_proto.authentication.credentials import Credentials
-from trovemq_proto.channels import ChannelSettings
+from trovemq_proto.channels import TRANSPORT_DEFAULT, ChannelSettings
 from trovemq_store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
@@ -52,411 +50,180 @@ class BrokerSettings(RetentionSettings):
     """The values of the settings. `problems()` reports contradictions."""
 
     # --- producing --------------------------------------------------------------------------------------
-    body_size_max: int = setting(
-        _STORE.body_size_max,
-        "Largest body of one message.",
-        unit="bytes",
-        minimum=1,
-        maximum=GIB,
-        rocketmq="maxMessageSize",
+    body_size_max: Annotated[int, setting("bytes", 1, GIB, rocketmq="maxMessageSize")] = _STORE.body_size_max
+    """Largest body of one message."""
+    batch_size_max: Annotated[int, setting("bytes", 4_096, GIB)] = _STORE.batch_size_max
+    """Largest record batch of one frame."""
+    auto_create_topic_enable: Annotated[bool, setting(rocketmq="autoCreateTopicEnable", restart=False)] = (
+        False
     )
-    batch_size_max: int = setting(
-        _STORE.batch_size_max,
-        "Largest record batch of one frame.",
-        unit="bytes",
-        minimum=4_096,
-        maximum=GIB,
-    )
-    auto_create_topic_enable: bool = setting(
-        False,
-        "Creates an unknown topic when a message is sent to it.",
-        rocketmq="autoCreateTopicEnable",
-        restart=False,
-    )
-    auto_create_queue_count: int = setting(
-        8,
-        "Queues of a topic that was created by sending.",
-        unit="queues",
-        minimum=1,
-        maximum=1_024,
-        rocketmq="defaultTopicQueueNums",
-        restart=False,
-    )
-    append_frames_in_flight_max: int = setting(
-        256,
-        "Frames of one Append stream that may await their acknowledgement.",
-        unit="frames",
-        minimum=1,
-        maximum=65_536,
-    )
+    """Creates an unknown topic when a message is sent to it."""
+    auto_create_queue_count: Annotated[
+        int, setting("queues", 1, 1_024, rocketmq="defaultTopicQueueNums", restart=False)
+    ] = 8
+    """Queues of a topic that was created by sending."""
+    append_frames_in_flight_max: Annotated[int, setting("frames", 1, 65_536)] = 256
+    """Frames of one Append stream that may await their acknowledgement."""
 
-    atomic_open_max: int = setting(
-        _ATOMIC.open_max,
-        "Atomic transactions (of several messages, stored together) that may be open.",
-        unit="transactions",
-        minimum=1,
-        maximum=100_000,
-        restart=False,
-    )
-    atomic_bytes_max: int = setting(
-        _ATOMIC.bytes_max,
-        "Memory that all open atomic transactions may take together.",
-        unit="bytes",
-        minimum=4_096,
-        maximum=64 * GIB,
-        restart=False,
-    )
-    atomic_timeout_max_ms: int = setting(
-        _ATOMIC.timeout_max_ms,
-        "Longest time that an atomic transaction may be open; a client's default is 60 s.",
-        unit="ms",
-        minimum=1,
-        maximum=DAY_MS,
-        restart=False,
-    )
+    atomic_open_max: Annotated[int, setting("transactions", 1, 100_000, restart=False)] = _ATOMIC.open_max
+    """Atomic transactions (of several messages, stored together) that may be open."""
+    atomic_bytes_max: Annotated[int, setting("bytes", 4_096, 64 * GIB, restart=False)] = _ATOMIC.bytes_max
+    """Memory that all open atomic transactions may take together."""
+    atomic_timeout_max_ms: Annotated[int, setting("ms", 1, DAY_MS, restart=False)] = _ATOMIC.timeout_max_ms
+    """Longest time that an atomic transaction may be open; a client's default is 60 s."""
 
     # --- consuming and queries --------------------------------------------------------------------------
-    pull_bytes_max: int = setting(
-        4_194_304,
-        "Most bytes of records in one reply; a single larger record is still sent.",
-        unit="bytes",
-        minimum=4_096,
-        maximum=GIB,
+    pull_bytes_max: Annotated[int, setting("bytes", 4_096, GIB)] = 4_194_304
+    """Most bytes of records in one reply; a single larger record is still sent."""
+    fetch_frames_in_flight_max: Annotated[int, setting("frames", 1, 65_536)] = 256
+    """Requests of one Fetch stream that may await their reply."""
+    long_poll_wait_max_ms: Annotated[int, setting("ms", 0, 600_000)] = 30_000
+    """Longest time that a pull may wait for messages."""
+    long_polls_max: Annotated[int, setting("polls", 1, 1_000_000)] = 10_000
+    """Pulls that may wait at once."""
+    query_messages_max: Annotated[int, setting("messages", 1, 10_000, rocketmq="maxMsgsNumBatch")] = (
+        _STORE.query_messages_max
     )
-    fetch_frames_in_flight_max: int = setting(
-        256,
-        "Requests of one Fetch stream that may await their reply.",
-        unit="frames",
-        minimum=1,
-        maximum=65_536,
-    )
-    long_poll_wait_max_ms: int = setting(
-        30_000,
-        "Longest time that a pull may wait for messages.",
-        unit="ms",
-        minimum=0,
-        maximum=600_000,
-    )
-    long_polls_max: int = setting(
-        10_000, "Pulls that may wait at once.", unit="polls", minimum=1, maximum=1_000_000
-    )
-    query_messages_max: int = setting(
-        _STORE.query_messages_max,
-        "Messages of one query's page.",
-        unit="messages",
-        minimum=1,
-        maximum=10_000,
-        rocketmq="maxMsgsNumBatch",
-    )
-    query_page_bytes_max: int = setting(
-        _STORE.query_page_bytes_max,
-        "Record bytes that one query loads for a page.",
-        unit="bytes",
-        minimum=4_096,
-        maximum=GIB,
-    )
-    queries_max: int = setting(
-        64, "Queries that may run at once.", unit="queries", minimum=1, maximum=10_000, restart=False
-    )
+    """Messages of one query's page."""
+    query_page_bytes_max: Annotated[int, setting("bytes", 4_096, GIB)] = _STORE.query_page_bytes_max
+    """Record bytes that one query loads for a page."""
+    queries_max: Annotated[int, setting("queries", 1, 10_000, restart=False)] = 64
+    """Queries that may run at once."""
 
     # --- consumer groups --------------------------------------------------------------------------------
-    auto_create_group: bool = setting(
-        _CONSUMERS.auto_create_group,
-        "Creates an unknown consumer group at its first use.",
-        rocketmq="autoCreateSubscriptionGroup",
+    auto_create_group: Annotated[bool, setting(rocketmq="autoCreateSubscriptionGroup")] = (
+        _CONSUMERS.auto_create_group
     )
-    fifo_group_orderly: bool = setting(
-        _CONSUMERS.fifo_group_orderly,
-        "A consumer group that is created by its first use is orderly (keeps the order of message "
-        "groups) if one of its topics is FIFO.",
+    """Creates an unknown consumer group at its first use."""
+    fifo_group_orderly: Annotated[bool, setting()] = _CONSUMERS.fifo_group_orderly
+    """A consumer group that is created by its first use is orderly (keeps the order of message groups) if one
+    of its topics is FIFO."""
+    new_group_start: Annotated[NewGroupStart, setting()] = _CONSUMERS.new_group_start
+    """Where a new group begins: at the begin or the end of a queue, or as in RocketMQ: at the begin of a
+    queue that is recent as a whole, else at its last message."""
+    group_expiry_ms: Annotated[int, setting("ms", 0, 36_500 * DAY_MS)] = 0
+    """A group that its first use made is forgotten when it has had no member for this time since the start
+    and has read everything; at least seven days and `reserved_time_ms`; 0 = never. It needs `new_group_start
+    = begin`: a name that returns skips nothing."""
+    recent_memory_percent: Annotated[int, setting("%", 0, 100, rocketmq="accessMessageInMemoryMaxRatio")] = 40
+    """A queue is recent while its first message lies within this share of the machine's memory."""
+    in_flight_max: Annotated[
+        int, setting("messages", 1, 1_000_000, rocketmq="popInflightMessageThreshold")
+    ] = _CONSUMERS.in_flight_max
+    """Messages of one queue that a group may hold unacknowledged; then it gets no further ones."""
+    ordered_window_max: Annotated[int, setting("messages", 1, 1_000_000)] = _CONSUMERS.ordered_window_max
+    """How far beyond its first open message an orderly group reads for other message groups."""
+    priority_starvation_max: Annotated[int, setting("messages", 0, 1_000_000)] = (
+        _CONSUMERS.priority_starvation_max
     )
-    new_group_start: NewGroupStart = setting(  # noqa: RUF009
-        _CONSUMERS.new_group_start,
-        "Where a new group begins: at the begin or the end of a queue, or as in RocketMQ: at the begin "
-        "of a queue that is recent as a whole, else at its last message.",
+    """In a queue that is received by priority, a message is received after this many of other priorities, and
+    8 more, at the latest; 0: higher ones always go first."""
+    event_interval_ms: Annotated[int, setting("ms", 1, 10_000)] = _CONSUMERS.event_interval_ms
+    """Deliveries and acknowledgements are written to the log at least this often."""
+    receive_count_max: Annotated[
+        int, setting("messages", 1, 10_000, rocketmq="grpcClientConsumerLongPollingBatchSize")
+    ] = _CONSUMERS.receive_count_max
+    """Messages of one receive."""
+    receive_polls_max: Annotated[int, setting("polls", 1, 1_000_000, rocketmq="maxPopPollingSize")] = 20_000
+    """Receives that may wait at once."""
+    receive_poll_min_ms: Annotated[
+        int, setting("ms", 0, 20_000, rocketmq="grpcClientConsumerMinLongPollingTimeoutMillis")
+    ] = _CONSUMERS.receive_poll_min_ms
+    """Shortest time that a receive waits for messages, even if it asks for less."""
+    invisible_min_ms: Annotated[int, setting("ms", 0, DAY_MS, rocketmq="minInvisibleTimeMillsForRecv")] = (
+        _CONSUMERS.invisible_min_ms
     )
-    group_expiry_ms: int = setting(
-        0,
-        "A group that its first use made is forgotten when it has had no member for this time since the "
-        "start and has read everything; at least seven days and `reserved_time_ms`; 0 = never. It needs "
-        "`new_group_start = begin`: a name that returns skips nothing.",
-        unit="ms",
-        minimum=0,
-        maximum=36_500 * DAY_MS,
+    """Shortest invisible time of a receive."""
+    invisible_max_ms: Annotated[int, setting("ms", 1, DAY_MS, rocketmq="maxInvisibleTimeMills")] = (
+        _CONSUMERS.invisible_max_ms
     )
-    recent_memory_percent: int = setting(
-        40,
-        "A queue is recent while its first message lies within this share of the machine's memory.",
-        unit="%",
-        minimum=0,
-        maximum=100,
-        rocketmq="accessMessageInMemoryMaxRatio",
+    """Longest invisible time, of a receive and of a change."""
+    renewed_lease_ms: Annotated[int, setting("ms", 1_000, DAY_MS, rocketmq="defaultInvisibleTimeMills")] = (
+        _CONSUMERS.renewed_lease_ms
     )
-    in_flight_max: int = setting(
-        _CONSUMERS.in_flight_max,
-        "Messages of one queue that a group may hold unacknowledged; then it gets no further ones.",
-        unit="messages",
-        minimum=1,
-        maximum=1_000_000,
-        rocketmq="popInflightMessageThreshold",
+    """Invisible time of a receive with automatic renewal; it is renewed while the client is alive."""
+    renewed_total_max_ms: Annotated[int, setting("ms", 1_000, 7 * DAY_MS, rocketmq="renewMaxTimeMillis")] = (
+        _CONSUMERS.renewed_total_max_ms
     )
-    ordered_window_max: int = setting(
-        _CONSUMERS.ordered_window_max,
-        "How far beyond its first open message an orderly group reads for other message groups.",
-        unit="messages",
-        minimum=1,
-        maximum=1_000_000,
+    """Longest time for which a message is renewed."""
+    released_after_ms: Annotated[int, setting("ms", 0, DAY_MS, rocketmq="invisibleTimeMillisWhenClear")] = (
+        _CONSUMERS.released_after_ms
     )
-    priority_starvation_max: int = setting(
-        _CONSUMERS.priority_starvation_max,
-        "In a queue that is received by priority, a message is received after this many of other "
-        "priorities, and 8 more, at the latest; 0: higher ones always go first.",
-        unit="messages",
-        minimum=0,
-        maximum=1_000_000,
-    )
-    event_interval_ms: int = setting(
-        _CONSUMERS.event_interval_ms,
-        "Deliveries and acknowledgements are written to the log at least this often.",
-        unit="ms",
-        minimum=1,
-        maximum=10_000,
-    )
-    receive_count_max: int = setting(
-        _CONSUMERS.receive_count_max,
-        "Messages of one receive.",
-        unit="messages",
-        minimum=1,
-        maximum=10_000,
-        rocketmq="grpcClientConsumerLongPollingBatchSize",
-    )
-    receive_polls_max: int = setting(
-        20_000,
-        "Receives that may wait at once.",
-        unit="polls",
-        minimum=1,
-        maximum=1_000_000,
-        rocketmq="maxPopPollingSize",
-    )
-    receive_poll_min_ms: int = setting(
-        _CONSUMERS.receive_poll_min_ms,
-        "Shortest time that a receive waits for messages, even if it asks for less.",
-        unit="ms",
-        minimum=0,
-        maximum=20_000,
-        rocketmq="grpcClientConsumerMinLongPollingTimeoutMillis",
-    )
-    invisible_min_ms: int = setting(
-        _CONSUMERS.invisible_min_ms,
-        "Shortest invisible time of a receive.",
-        unit="ms",
-        minimum=0,
-        maximum=DAY_MS,
-        rocketmq="minInvisibleTimeMillsForRecv",
-    )
-    invisible_max_ms: int = setting(
-        _CONSUMERS.invisible_max_ms,
-        "Longest invisible time, of a receive and of a change.",
-        unit="ms",
-        minimum=1,
-        maximum=DAY_MS,
-        rocketmq="maxInvisibleTimeMills",
-    )
-    renewed_lease_ms: int = setting(
-        _CONSUMERS.renewed_lease_ms,
-        "Invisible time of a receive with automatic renewal; it is renewed while the client is alive.",
-        unit="ms",
-        minimum=1_000,
-        maximum=DAY_MS,
-        rocketmq="defaultInvisibleTimeMills",
-    )
-    renewed_total_max_ms: int = setting(
-        _CONSUMERS.renewed_total_max_ms,
-        "Longest time for which a message is renewed.",
-        unit="ms",
-        minimum=1_000,
-        maximum=7 * DAY_MS,
-        rocketmq="renewMaxTimeMillis",
-    )
-    released_after_ms: int = setting(
-        _CONSUMERS.released_after_ms,
-        "Messages of a client that is gone are delivered again after this time.",
-        unit="ms",
-        minimum=0,
-        maximum=DAY_MS,
-        rocketmq="invisibleTimeMillisWhenClear",
-    )
+    """Messages of a client that is gone are delivered again after this time."""
 
     # --- delayed messages and transactions --------------------------------------------------------------
-    delivery_delay_max_ms: int = setting(
-        _CONSUMERS.delivery_delay_max_ms,
-        "Furthest delivery time of a delayed message.",
-        unit="ms",
-        minimum=1_000,
-        maximum=10 * YEAR_MS,
-        rocketmq="timerMaxDelaySec",
-        convert=_seconds,
+    delivery_delay_max_ms: Annotated[
+        int, setting("ms", 1_000, 10 * YEAR_MS, rocketmq="timerMaxDelaySec", convert=_seconds)
+    ] = _CONSUMERS.delivery_delay_max_ms
+    """Furthest delivery time of a delayed message."""
+    timers_max: Annotated[int, setting("messages", 1, 1_000_000_000)] = _CONSUMERS.timers_max
+    """Delayed messages that may be pending."""
+    timer_batch_max: Annotated[int, setting("messages", 1, 65_536)] = _CONSUMERS.timer_batch_max
+    """Delayed messages that one turn delivers."""
+    timer_log_file_size: Annotated[
+        int, setting("bytes", 68, JAVA_INT_MAX, rocketmq="mappedFileSizeTimerLog")
+    ] = _CONSUMERS.timer_log_file_size
+    """Size of the timer log's files that a clean stop writes for RocketMQ, if there are none yet."""
+    timer_stop_dequeue: Annotated[bool, setting(rocketmq="timerStopDequeue")] = False
+    """Delivers no delayed messages, not even overdue ones: for examining a store without a change."""
+    transaction_timeout_ms: Annotated[int, setting("ms", 1, DAY_MS, rocketmq="transactionTimeOut")] = (
+        _CONSUMERS.transaction_timeout_ms
     )
-    timers_max: int = setting(
-        _CONSUMERS.timers_max,
-        "Delayed messages that may be pending.",
-        unit="messages",
-        minimum=1,
-        maximum=1_000_000_000,
+    """The producer of a transaction that has been open for this long is asked about it."""
+    transaction_check_interval_ms: Annotated[
+        int, setting("ms", 1, DAY_MS, rocketmq="transactionCheckInterval")
+    ] = _CONSUMERS.transaction_check_interval_ms
+    """How often the producer of an open transaction is asked."""
+    transaction_check_max: Annotated[int, setting("checks", 1, 10_000, rocketmq="transactionCheckMax")] = (
+        _CONSUMERS.transaction_check_max
     )
-    timer_batch_max: int = setting(
-        _CONSUMERS.timer_batch_max,
-        "Delayed messages that one turn delivers.",
-        unit="messages",
-        minimum=1,
-        maximum=65_536,
-    )
-    timer_log_file_size: int = setting(
-        _CONSUMERS.timer_log_file_size,
-        "Size of the timer log's files that a clean stop writes for RocketMQ, if there are none yet.",
-        unit="bytes",
-        minimum=68,
-        maximum=JAVA_INT_MAX,
-        rocketmq="mappedFileSizeTimerLog",
-    )
-    timer_stop_dequeue: bool = setting(
-        False,
-        "Delivers no delayed messages, not even overdue ones: for examining a store without a change.",
-        rocketmq="timerStopDequeue",
-    )
-    transaction_timeout_ms: int = setting(
-        _CONSUMERS.transaction_timeout_ms,
-        "The producer of a transaction that has been open for this long is asked about it.",
-        unit="ms",
-        minimum=1,
-        maximum=DAY_MS,
-        rocketmq="transactionTimeOut",
-    )
-    transaction_check_interval_ms: int = setting(
-        _CONSUMERS.transaction_check_interval_ms,
-        "How often the producer of an open transaction is asked.",
-        unit="ms",
-        minimum=1,
-        maximum=DAY_MS,
-        rocketmq="transactionCheckInterval",
-    )
-    transaction_check_max: int = setting(
-        _CONSUMERS.transaction_check_max,
-        "After this many questions without an answer the transaction is given up.",
-        unit="checks",
-        minimum=1,
-        maximum=10_000,
-        rocketmq="transactionCheckMax",
-    )
-    transactions_max: int = setting(
-        _CONSUMERS.transactions_max,
-        "Transactions that may be open.",
-        unit="transactions",
-        minimum=1,
-        maximum=100_000_000,
-    )
+    """After this many questions without an answer the transaction is given up."""
+    transactions_max: Annotated[int, setting("transactions", 1, 100_000_000)] = _CONSUMERS.transactions_max
+    """Transactions that may be open."""
 
     # --- gRPC and the cluster ---------------------------------------------------------------------------
-    clients_max: int = setting(
-        10_000, "RocketMQ clients that may be known at once.", unit="clients", minimum=1, maximum=1_000_000
+    clients_max: Annotated[int, setting("clients", 1, 1_000_000)] = 10_000
+    """RocketMQ clients that may be known at once."""
+    client_expiry_ms: Annotated[int, setting("ms", 1_000, DAY_MS, rocketmq="channelExpiredTimeout")] = 120_000
+    """A RocketMQ client without a stream is forgotten after this time without a heartbeat."""
+    grpc_transport: Annotated[GrpcTransport, setting()] = TRANSPORT_DEFAULT
+    """The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference."""
+    grpc_receive_size_max: Annotated[
+        int, setting("bytes", 65_536, JAVA_INT_MAX, rocketmq="grpcMaxInboundMessageSize")
+    ] = 136_314_880
+    """Largest request; RocketMQ's value is 130 MiB: 32 bodies of 4 MiB, which a client may send in one
+    request."""
+    reply_bytes_max: Annotated[int, setting("bytes", 16_777_216, 1 << 40)] = 268_435_456
+    """Bytes of replies of all connections that are ready and not read; beyond it large replies wait, for at
+    most 5 s."""
+    reply_connection_bytes_max: Annotated[int, setting("bytes", 1_048_576, 1 << 40)] = 67_108_864
+    """Bytes of replies of one connection that are ready and not read; beyond it large replies wait."""
+    reply_unread_time_max_ms: Annotated[int, setting("ms", 1_000, 86_400_000)] = 60_000
+    """A call ends when its client has not read a large reply for this long."""
+    grpc_streams_max: Annotated[int, setting("streams", 1, 1_000_000)] = 1_000
+    """Calls and streams of one connection."""
+    grpc_calls_max: Annotated[int, setting("calls", 1, 1_000_000)] = 10_000
+    """Calls and streams of all connections, without those that only wait: receives, pulls and telemetry have
+    limits of their own."""
+    grpc_handshake_timeout_ms: Annotated[int, setting("ms", 100, 600_000)] = 5_000
+    """A connection without a handshake is closed after this time."""
+    grpc_keepalive_time_ms: Annotated[int, setting("ms", 1_000, DAY_MS)] = 10_000
+    """An idle connection is pinged after this time."""
+    grpc_keepalive_timeout_ms: Annotated[int, setting("ms", 100, 600_000)] = 5_000
+    """A connection that does not answer a ping is closed after this time."""
+    slow_request_ms: Annotated[int, setting("ms", 0, 3_600_000, restart=False)] = 1_000
+    """Requests that take longer are logged (`request.slow`) and counted; 0 logs none."""
+    otlp_endpoint: Annotated[str, setting("URL")] = ""
+    """Address to which spans of messages in a sampled trace are sent, by OTLP over HTTP
+    (http://127.0.0.1:4318/v1/traces); empty = no spans. Needs trovemq[otlp]."""
+    heartbeat_interval_ms: Annotated[int, setting("ms", 10, 60_000, rocketmq="brokerHeartbeatInterval")] = (
+        _REGISTRATION.heartbeat_interval_ms
     )
-    client_expiry_ms: int = setting(
-        120_000,
-        "A RocketMQ client without a stream is forgotten after this time without a heartbeat.",
-        unit="ms",
-        minimum=1_000,
-        maximum=DAY_MS,
-        rocketmq="channelExpiredTimeout",
-    )
-    grpc_transport: GrpcTransport = transport_setting()  # noqa: RUF009  it makes a dataclass field
-    grpc_receive_size_max: int = setting(
-        136_314_880,
-        "Largest request; RocketMQ's value is 130 MiB: 32 bodies of 4 MiB, which a client may send in "
-        "one request.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=JAVA_INT_MAX,
-        rocketmq="grpcMaxInboundMessageSize",
-    )
-    reply_bytes_max: int = setting(
-        268_435_456,
-        "Bytes of replies of all connections that are ready and not read; beyond it large replies wait, "
-        "for at most 5 s.",
-        unit="bytes",
-        minimum=16_777_216,
-        maximum=1 << 40,
-    )
-    reply_connection_bytes_max: int = setting(
-        67_108_864,
-        "Bytes of replies of one connection that are ready and not read; beyond it large replies wait.",
-        unit="bytes",
-        minimum=1_048_576,
-        maximum=1 << 40,
-    )
-    reply_unread_time_max_ms: int = setting(
-        60_000,
-        "A call ends when its client has not read a large reply for this long.",
-        unit="ms",
-        minimum=1_000,
-        maximum=86_400_000,
-    )
-    grpc_streams_max: int = setting(
-        1_000, "Calls and streams of one connection.", unit="streams", minimum=1, maximum=1_000_000
-    )
-    grpc_calls_max: int = setting(
-        10_000,
-        "Calls and streams of all connections, without those that only wait: receives, pulls and "
-        "telemetry have limits of their own.",
-        unit="calls",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    grpc_handshake_timeout_ms: int = setting(
-        5_000,
-        "A connection without a handshake is closed after this time.",
-        unit="ms",
-        minimum=100,
-        maximum=600_000,
-    )
-    grpc_keepalive_time_ms: int = setting(
-        10_000, "An idle connection is pinged after this time.", unit="ms", minimum=1_000, maximum=DAY_MS
-    )
-    grpc_keepalive_timeout_ms: int = setting(
-        5_000,
-        "A connection that does not answer a ping is closed after this time.",
-        unit="ms",
-        minimum=100,
-        maximum=600_000,
-    )
-    slow_request_ms: int = slow_request_setting(restart=False)
-    otlp_endpoint: str = setting(
-        "",
-        "Address to which spans of messages in a sampled trace are sent, by OTLP over HTTP "
-        "(http://127.0.0.1:4318/v1/traces); empty = no spans. Needs trovemq[otlp].",
-        unit="URL",
-    )
-    heartbeat_interval_ms: int = setting(
-        _REGISTRATION.heartbeat_interval_ms,
-        "How often a heartbeat is sent to each nameserver.",
-        unit="ms",
-        minimum=10,
-        maximum=60_000,
-        rocketmq="brokerHeartbeatInterval",
-    )
-    registration_retry_min_ms: int = setting(
-        _REGISTRATION.retry_min_ms,
-        "First wait before the broker registers again.",
-        unit="ms",
-        minimum=1,
-        maximum=60_000,
-    )
-    registration_retry_max_ms: int = setting(
-        _REGISTRATION.retry_max_ms,
-        "Longest wait before the broker registers again.",
-        unit="ms",
-        minimum=1,
-        maximum=600_000,
-    )
+    """How often a heartbeat is sent to each nameserver."""
+    registration_retry_min_ms: Annotated[int, setting("ms", 1, 60_000)] = _REGISTRATION.retry_min_ms
+    """First wait before the broker registers again."""
+    registration_retry_max_ms: Annotated[int, setting("ms", 1, 600_000)] = _REGISTRATION.retry_max_ms
+    """Longest wait before the broker registers again."""
 
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""

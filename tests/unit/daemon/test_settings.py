@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -14,17 +16,23 @@ from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.setting_report import format_config, format_reference
 from trovemq_daemon.setting_sources import parse_properties
 from trovemq_daemon.setting_values import parse_value, toml_value
-from trovemq_daemon.settings import Loaded, load_settings, setting
+from trovemq_daemon.settings import Loaded, load_settings, setting, settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    size: int = setting(1_024, "A size.", unit="bytes", minimum=16, maximum=1 << 30, rocketmq="exampleSize")
-    wait_ms: int = setting(500, "A time.", unit="ms", minimum=0)
-    mode: Literal["sync", "async"] = setting("sync", "A choice.", rocketmq=("flushType", "flush_type_4x"))
-    enabled: bool = setting(False, "A switch.")
-    names: tuple[str, ...] = setting((), "A list.")
-    text: str = setting("", "A text.")
+    size: Annotated[int, setting("bytes", 16, 1 << 30, rocketmq="exampleSize")] = 1_024
+    """A size."""
+    wait_ms: Annotated[int, setting("ms", 0)] = 500
+    """A time."""
+    mode: Annotated[Literal["sync", "async"], setting(rocketmq=("flushType", "flush_type_4x"))] = "sync"
+    """A choice."""
+    enabled: Annotated[bool, setting()] = False
+    """A switch."""
+    names: Annotated[tuple[str, ...], setting()] = ()
+    """A list."""
+    text: Annotated[str, setting()] = ""
+    """A text."""
 
     def problems(self) -> list[str]:
         return ["text must not be bad"] if self.text == "bad" else []
@@ -200,3 +208,24 @@ def test_the_reference_page_has_a_row_for_each_setting() -> None:
     assert len(rows) == 2 + 6
     assert rows[2] == "| `size` | `exampleSize` | bytes 16 to 1073741824 | `1024` | restart | A size. |"
     assert rows[4].startswith("| `mode` | `flushType`, `flush_type_4x` | `sync` or `async` |")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed(Example):
+    inner: int = 7
+    wait_ms: Annotated[int, setting("ms", 1)] = 600
+
+
+def test_a_composed_class_has_the_settings_of_its_parts() -> None:
+    known = settings_of(Composed)
+    assert [*known] == [*settings_of(Example)], "a field without setting() is none"
+    assert (known["wait_ms"].minimum, known["wait_ms"].default) == (1, 600)
+    assert (known["wait_ms"].what, known["mode"].what) == ("A time.", "A choice.")
+
+
+def test_a_class_without_source_has_settings_without_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_dataclass("Made", [("size", Annotated[int, setting("bytes", 1)], 5)])
+    assert settings_of(made)["size"].what == ""
+    monkeypatch.setitem(sys.modules, "bare", ModuleType("bare"))
+    made.__module__ = "bare"
+    assert (settings_of(made)["size"].what, settings_of(made)["size"].minimum) == ("", 1)
