@@ -65,7 +65,7 @@ def _beside(store: Path, what: str) -> Path:
     return whole.with_name(f"{whole.name}.{what}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeSettings(TlsSettings):
     """The values of the settings. `problems()` reports contradictions."""
 

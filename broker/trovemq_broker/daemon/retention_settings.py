@@ -29,7 +29,7 @@ def _between(least: int, most: int) -> Callable[[str, object], str]:
     return convert
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RetentionSettings(NodeSettings):
     """The values of the settings. `problems()` reports contradictions."""
 
@@ -71,7 +71,7 @@ class RetentionSettings(NodeSettings):
 
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
-        yield from NodeSettings.problems(self)
+        yield from super().problems()
         try:
             parse_hours(self.delete_when)
         except ValueError as error:

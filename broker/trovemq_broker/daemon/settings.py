@@ -1,5 +1,5 @@
-"""All settings of the broker, with our names and RocketMQ's. `StoreSettings` (engine) and `ConsumerSettings`
-(delivery, timers, transactions) are made from them.
+"""All settings of the broker, with our names and RocketMQ's: the settings that its parts declare, and the
+daemon's own. `StoreSettings` (engine) are made from them.
 
 Sizes in bytes, times in milliseconds. `trovemq_daemon.settings` reads them. RocketMQ's names are those of its
 broker or, for settings of its gRPC proxy, those of the proxy.
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.cluster.registration import RegistrationSettings, registration_channels
-from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
+from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT, ConsumerSettings
 from trovemq_broker.daemon.retention_settings import RetentionSettings
 from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from trovemq_broker.produce.append import AppendSettings
@@ -33,21 +33,13 @@ ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
 FRAME_OVERHEAD_MAX: Final = 65_536  # protobuf's overhead around one frame's records
 
 _STORE: Final = StoreSettings()
-_CONSUMERS: Final = ConsumerSettings()
 _ATOMIC: Final = AtomicLimits()
 _REGISTRATION: Final = RegistrationSettings()
 
 
-def _seconds(text: str, _current: object) -> str:
-    """RocketMQ's timerMaxDelaySec counts seconds."""
-    if not text.strip().isdecimal():
-        raise ValueError("must be a whole number of seconds")
-    return f"{text.strip()}s"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(RetentionSettings):
-    """The values of the settings. `problems()` reports contradictions."""
+@dataclass(frozen=True, kw_only=True)
+class MessageSettings:
+    """The settings of sending, fetching and queries."""
 
     # --- producing --------------------------------------------------------------------------------------
     body_size_max: Annotated[int, setting("bytes", 1, GIB, rocketmq="maxMessageSize")] = _STORE.body_size_max
@@ -90,98 +82,11 @@ class BrokerSettings(RetentionSettings):
     queries_max: Annotated[int, setting("queries", 1, 10_000, restart=False)] = 64
     """Queries that may run at once."""
 
-    # --- consumer groups --------------------------------------------------------------------------------
-    auto_create_group: Annotated[bool, setting(rocketmq="autoCreateSubscriptionGroup")] = (
-        _CONSUMERS.auto_create_group
-    )
-    """Creates an unknown consumer group at its first use."""
-    fifo_group_orderly: Annotated[bool, setting()] = _CONSUMERS.fifo_group_orderly
-    """A consumer group that is created by its first use is orderly (keeps the order of message groups) if one
-    of its topics is FIFO."""
-    new_group_start: Annotated[NewGroupStart, setting()] = _CONSUMERS.new_group_start
-    """Where a new group begins: at the begin or the end of a queue, or as in RocketMQ: at the begin of a
-    queue that is recent as a whole, else at its last message."""
-    group_expiry_ms: Annotated[int, setting("ms", 0, 36_500 * DAY_MS)] = 0
-    """A group that its first use made is forgotten when it has had no member for this time since the start
-    and has read everything; at least seven days and `reserved_time_ms`; 0 = never. It needs `new_group_start
-    = begin`: a name that returns skips nothing."""
-    recent_memory_percent: Annotated[int, setting("%", 0, 100, rocketmq="accessMessageInMemoryMaxRatio")] = 40
-    """A queue is recent while its first message lies within this share of the machine's memory."""
-    in_flight_max: Annotated[
-        int, setting("messages", 1, 1_000_000, rocketmq="popInflightMessageThreshold")
-    ] = _CONSUMERS.in_flight_max
-    """Messages of one queue that a group may hold unacknowledged; then it gets no further ones."""
-    ordered_window_max: Annotated[int, setting("messages", 1, 1_000_000)] = _CONSUMERS.ordered_window_max
-    """How far beyond its first open message an orderly group reads for other message groups."""
-    priority_starvation_max: Annotated[int, setting("messages", 0, 1_000_000)] = (
-        _CONSUMERS.priority_starvation_max
-    )
-    """In a queue that is received by priority, a message is received after this many of other priorities, and
-    8 more, at the latest; 0: higher ones always go first."""
-    event_interval_ms: Annotated[int, setting("ms", 1, 10_000)] = _CONSUMERS.event_interval_ms
-    """Deliveries and acknowledgements are written to the log at least this often."""
-    receive_count_max: Annotated[
-        int, setting("messages", 1, 10_000, rocketmq="grpcClientConsumerLongPollingBatchSize")
-    ] = _CONSUMERS.receive_count_max
-    """Messages of one receive."""
-    receive_polls_max: Annotated[int, setting("polls", 1, 1_000_000, rocketmq="maxPopPollingSize")] = 20_000
-    """Receives that may wait at once."""
-    receive_poll_min_ms: Annotated[
-        int, setting("ms", 0, 20_000, rocketmq="grpcClientConsumerMinLongPollingTimeoutMillis")
-    ] = _CONSUMERS.receive_poll_min_ms
-    """Shortest time that a receive waits for messages, even if it asks for less."""
-    invisible_min_ms: Annotated[int, setting("ms", 0, DAY_MS, rocketmq="minInvisibleTimeMillsForRecv")] = (
-        _CONSUMERS.invisible_min_ms
-    )
-    """Shortest invisible time of a receive."""
-    invisible_max_ms: Annotated[int, setting("ms", 1, DAY_MS, rocketmq="maxInvisibleTimeMills")] = (
-        _CONSUMERS.invisible_max_ms
-    )
-    """Longest invisible time, of a receive and of a change."""
-    renewed_lease_ms: Annotated[int, setting("ms", 1_000, DAY_MS, rocketmq="defaultInvisibleTimeMills")] = (
-        _CONSUMERS.renewed_lease_ms
-    )
-    """Invisible time of a receive with automatic renewal; it is renewed while the client is alive."""
-    renewed_total_max_ms: Annotated[int, setting("ms", 1_000, 7 * DAY_MS, rocketmq="renewMaxTimeMillis")] = (
-        _CONSUMERS.renewed_total_max_ms
-    )
-    """Longest time for which a message is renewed."""
-    released_after_ms: Annotated[int, setting("ms", 0, DAY_MS, rocketmq="invisibleTimeMillisWhenClear")] = (
-        _CONSUMERS.released_after_ms
-    )
-    """Messages of a client that is gone are delivered again after this time."""
 
-    # --- delayed messages and transactions --------------------------------------------------------------
-    delivery_delay_max_ms: Annotated[
-        int, setting("ms", 1_000, 10 * YEAR_MS, rocketmq="timerMaxDelaySec", convert=_seconds)
-    ] = _CONSUMERS.delivery_delay_max_ms
-    """Furthest delivery time of a delayed message."""
-    timers_max: Annotated[int, setting("messages", 1, 1_000_000_000)] = _CONSUMERS.timers_max
-    """Delayed messages that may be pending."""
-    timer_batch_max: Annotated[int, setting("messages", 1, 65_536)] = _CONSUMERS.timer_batch_max
-    """Delayed messages that one turn delivers."""
-    timer_log_file_size: Annotated[
-        int, setting("bytes", 68, JAVA_INT_MAX, rocketmq="mappedFileSizeTimerLog")
-    ] = _CONSUMERS.timer_log_file_size
-    """Size of the timer log's files that a clean stop writes for RocketMQ, if there are none yet."""
-    timer_stop_dequeue: Annotated[bool, setting(rocketmq="timerStopDequeue")] = False
-    """Delivers no delayed messages, not even overdue ones: for examining a store without a change."""
-    transaction_timeout_ms: Annotated[int, setting("ms", 1, DAY_MS, rocketmq="transactionTimeOut")] = (
-        _CONSUMERS.transaction_timeout_ms
-    )
-    """The producer of a transaction that has been open for this long is asked about it."""
-    transaction_check_interval_ms: Annotated[
-        int, setting("ms", 1, DAY_MS, rocketmq="transactionCheckInterval")
-    ] = _CONSUMERS.transaction_check_interval_ms
-    """How often the producer of an open transaction is asked."""
-    transaction_check_max: Annotated[int, setting("checks", 1, 10_000, rocketmq="transactionCheckMax")] = (
-        _CONSUMERS.transaction_check_max
-    )
-    """After this many questions without an answer the transaction is given up."""
-    transactions_max: Annotated[int, setting("transactions", 1, 100_000_000)] = _CONSUMERS.transactions_max
-    """Transactions that may be open."""
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """The settings of clients and connections."""
 
-    # --- gRPC and the cluster ---------------------------------------------------------------------------
     clients_max: Annotated[int, setting("clients", 1, 1_000_000)] = 10_000
     """RocketMQ clients that may be known at once."""
     client_expiry_ms: Annotated[int, setting("ms", 1_000, DAY_MS, rocketmq="channelExpiredTimeout")] = 120_000
@@ -225,9 +130,15 @@ class BrokerSettings(RetentionSettings):
     registration_retry_max_ms: Annotated[int, setting("ms", 1, 600_000)] = _REGISTRATION.retry_max_ms
     """Longest wait before the broker registers again."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings(ClientSettings, ConsumerSettings, MessageSettings, RetentionSettings):
+    """All settings of the broker; of the bases, the last one's come first. `problems()` reports
+    contradictions."""
+
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
-        yield from RetentionSettings.problems(self)  # a class with slots has no super() before Python 3.14
+        yield from super().problems()
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             yield "otlp_endpoint must begin with http:// or https://"
         yield from self.transport_problems(self.grpc_transport)
