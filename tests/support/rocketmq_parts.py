@@ -81,11 +81,13 @@ class Parts:
             store.topics.create(name, 4, message_type)
         self.settings = consumers or ConsumerSettings()
         self.long_polls = LongPolls()
-        self.commit = GroupCommit(store, FlushSettings(mode=settings.flush_mode), self.on_messages_available)
+        self.commit = GroupCommit(
+            store, FlushSettings(flush_mode=settings.flush_mode), self.on_messages_available
+        )
         self.appender = Appender(
             store,
             self.commit,
-            AppendSettings(auto_create_topic=auto_create_topic),
+            AppendSettings(auto_create_topic_enable=auto_create_topic),
             self.clock_ms,
             self.on_messages_available,
             tracer=tracing,

@@ -80,16 +80,18 @@ class OpenTransactions:
         """
         limits = self._limits
         check_transaction_id(transaction_id)
-        if not 0 <= timeout_ms <= limits.timeout_max_ms:
-            text = f"timeout_ms {timeout_ms} is not 0 to {limits.timeout_max_ms} (atomic_timeout_max_ms)"
-            raise TroveError(errors.REQUEST_ILLEGAL, text, timeout_max_ms=limits.timeout_max_ms)
+        if not 0 <= timeout_ms <= limits.atomic_timeout_max_ms:
+            text = (
+                f"timeout_ms {timeout_ms} is not 0 to {limits.atomic_timeout_max_ms} (atomic_timeout_max_ms)"
+            )
+            raise TroveError(errors.REQUEST_ILLEGAL, text, timeout_max_ms=limits.atomic_timeout_max_ms)
         before = self._open.get(transaction_id)
         if before is not None:
             self.roll_back(before)
-        if len(self._open) >= limits.open_max:
+        if len(self._open) >= limits.atomic_open_max:
             text = f"{len(self._open)} transactions are open (atomic_open_max)"
             raise TroveError(errors.LIMIT_EXCEEDED, text)
-        timeout_ms = timeout_ms or min(DEFAULT_TIMEOUT_MS, limits.timeout_max_ms)
+        timeout_ms = timeout_ms or min(DEFAULT_TIMEOUT_MS, limits.atomic_timeout_max_ms)
         opened = OpenTransaction(transaction_id, timeout_ms, self._commits.new_run(transaction_id))
         self._open[transaction_id] = opened
         return opened
@@ -177,8 +179,8 @@ class OpenTransactions:
             raise TroveError(errors.TRANSACTION_ILLEGAL, text)
 
     def _check_space(self, size: int) -> None:
-        if self.bytes + size > self._limits.bytes_max:
-            text = f"open transactions keep {self.bytes} bytes, the limit is {self._limits.bytes_max}"
+        if self.bytes + size > self._limits.atomic_bytes_max:
+            text = f"open transactions keep {self.bytes} bytes, the limit is {self._limits.atomic_bytes_max}"
             raise TroveError(errors.LIMIT_EXCEEDED, f"{text} (atomic_bytes_max)")
 
     def _count(self, transaction: OpenTransaction, size: int) -> None:

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import grpc
 
@@ -27,6 +27,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
 from trovemq_daemon.logging import get_logger
+from trovemq_daemon.settings import setting
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY, message_signer
 from trovemq_proto.authentication.credentials import Credentials
@@ -60,13 +61,18 @@ class RegistrationState(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RegistrationSettings:
-    """Times in milliseconds."""
+    """How a broker registers at nameservers; times in milliseconds."""
 
-    heartbeat_interval_ms: int = 3_000
-    retry_min_ms: int = 200
-    retry_max_ms: int = 5_000
+    heartbeat_interval_ms: Annotated[int, setting("ms", 10, 60_000, rocketmq="brokerHeartbeatInterval")] = (
+        3_000
+    )
+    """How often a heartbeat is sent to each nameserver."""
+    registration_retry_min_ms: Annotated[int, setting("ms", 1, 60_000)] = 200
+    """First wait before the broker registers again."""
+    registration_retry_max_ms: Annotated[int, setting("ms", 1, 600_000)] = 5_000
+    """Longest wait before the broker registers again."""
 
 
 def registration_channels(
@@ -91,7 +97,9 @@ def registration_channels(
 def back_off_s(attempt: int, settings: RegistrationSettings, jitter: float) -> float:
     """Seconds to wait after failure 1, 2, …: a random part, at least half, of a time that doubles between the
     two bounds."""
-    full_ms = min(settings.retry_max_ms, settings.retry_min_ms << min(attempt - 1, 20))
+    full_ms = min(
+        settings.registration_retry_max_ms, settings.registration_retry_min_ms << min(attempt - 1, 20)
+    )
     return full_ms * (0.5 + 0.5 * jitter) / 1000
 
 

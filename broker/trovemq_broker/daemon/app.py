@@ -185,7 +185,7 @@ class BrokerApp:
         registrations = Registrations(
             settings.nameserver_addresses,
             services.view,
-            settings.registration_settings(),
+            settings,
             random.random,
             self._registration_channels,
             self._registration_credentials,

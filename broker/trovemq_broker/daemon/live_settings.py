@@ -97,9 +97,9 @@ class LiveSettings:
             self._set_log_level(settings.log_level)
         parts.retention.apply(settings.retention_policy(), settings.clean_interval_ms)
         parts.projection_flushes.many_queues_interval_ms = settings.many_queues_flush_interval_ms
-        parts.group_commit.apply(settings.flush_settings())
-        parts.appender.apply(settings.append_settings())
-        parts.atomic.apply(settings.atomic_limits())
+        parts.group_commit.apply(settings)
+        parts.appender.apply(settings)
+        parts.atomic.apply(settings)
         parts.queries.queries_max = settings.queries_max
         parts.traffic.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
 

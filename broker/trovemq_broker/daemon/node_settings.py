@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from trovemq_broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import (
     Address,
     advertised_address,
@@ -21,17 +20,16 @@ from trovemq_daemon.addresses import (
 )
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import LogFormat, LogLevel
-from trovemq_daemon.settings import DAY_MS, GIB, JAVA_INT_MAX, part_of, setting
+from trovemq_daemon.settings import DAY_MS, GIB, JAVA_INT_MAX, setting
 from trovemq_daemon.tls_settings import TlsSettings
 from trovemq_proto.tls import TlsOptions
-from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode, StoreSettings
+from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, StoreSettings
 
 HTTP_OFF: Final = "off"
 NAME_LENGTH_MAX: Final = 127
 
 # A default is declared in the class that uses it; here it gets its text, bounds and RocketMQ's name.
 _STORE: Final = StoreSettings()
-_FLUSH: Final = FlushSettings()
 
 _INDEX_HEADER_SIZE: Final = 40
 _INDEX_SLOT_SIZE: Final = 4
@@ -41,14 +39,6 @@ _INDEX_ITEM_SIZE: Final = 20
 def _listen_port(text: str, listen: str) -> str:
     """listenPort changes the port only."""
     return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
-
-
-def _flush_disk_type(text: str, _current: object) -> str:
-    modes = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
-    try:
-        return modes[text.strip().upper()]
-    except KeyError:
-        raise ValueError("must be SYNC_FLUSH or ASYNC_FLUSH") from None
 
 
 def _whole_units(text: str, _current: object) -> str:
@@ -69,7 +59,6 @@ def _beside(store: Path, what: str) -> Path:
 class NodeSettings(TlsSettings):
     """The values of the settings. `problems()` reports contradictions."""
 
-    # --- the process ------------------------------------------------------------------------------------
     listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=_listen_port)] = (
         "127.0.0.1:8081"
     )
@@ -130,104 +119,6 @@ class NodeSettings(TlsSettings):
     drain_time_max_ms: Annotated[int, setting("ms", 0, 8_000)] = 5_000
     """Time for running calls to end at shutdown."""
 
-    # --- files of the store (an existing store keeps its own sizes unless they are given) -----------------
-    commit_log_file_size: Annotated[
-        int,
-        setting("bytes", 4_096, JAVA_INT_MAX, rocketmq=("mappedFileSizeCommitLog", "mapedFileSizeCommitLog")),
-    ] = _STORE.commit_log_file_size
-    """Size of one commit-log segment. An existing store keeps its own values of this setting and the next
-    three, unless they are given."""
-    consume_queue_file_size: Annotated[
-        int,
-        setting(
-            "bytes",
-            CONSUME_QUEUE_UNIT_SIZE,
-            JAVA_INT_MAX,
-            rocketmq=("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
-            convert=_whole_units,
-        ),
-    ] = _STORE.consume_queue_file_size
-    """Size of one consume-queue file; whole 20-byte units."""
-    index_slot_count: Annotated[int, setting("slots", 1, 500_000_000, rocketmq="maxHashSlotNum")] = (
-        _STORE.index_slot_count
-    )
-    """Hash slots of one index file."""
-    index_item_count: Annotated[int, setting("items", 2, 100_000_000, rocketmq="maxIndexNum")] = (
-        _STORE.index_item_count
-    )
-    """Items of one index file."""
-    message_index_enable: Annotated[bool, setting(rocketmq="messageIndexEnable")] = (
-        _STORE.message_index_enable
-    )
-    """Keeps the key index; without it key look-ups answer INDEX_DISABLED."""
-    message_index_safe: Annotated[bool, setting(rocketmq="messageIndexSafe")] = _STORE.message_index_safe
-    """Completes the key index before serving; otherwise it catches up in the background, and look-ups scan
-    the records that it lacks."""
-    tree_index_enable: Annotated[bool, setting()] = True
-    """Keeps B+trees in addition to the log: search, deduplication and priority need them."""
-    tree_index_share_percent: Annotated[int, setting(minimum=1, maximum=100)] = 20
-    """Share of one processor that the trees use while messages arrive or are looked up. Searches scan the
-    records that the trees lack."""
-    producers_max: Annotated[int, setting("producers", 1, 1_000_000)] = _STORE.producers_max
-    """Idempotent producers that are known; beyond it those that have been idle the longest are forgotten."""
-    spare_segment_enable: Annotated[bool, setting()] = _STORE.spare_segment_enable
-    """Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Switch it off for small
-    disks."""
-    append_property_crc: Annotated[bool, setting(rocketmq="enabledAppendPropCRC")] = (
-        _STORE.append_property_crc
-    )
-    """Ends each record's properties with RocketMQ's CRC of the whole record, so that torn headers are
-    detected, too."""
-
-    # --- durability -------------------------------------------------------------------------------------
-    flush_mode: Annotated[FlushMode, setting(rocketmq="flushDiskType", convert=_flush_disk_type)] = (
-        _STORE.flush_mode
-    )
-    """sync: an acknowledgement waits for the sync that covers it; async: syncs by interval and number of
-    pages."""
-    flush_in_kernel_enable: Annotated[bool, setting()] = True
-    """The kernel syncs the log by a request (io_submit) where it can; otherwise a thread of the broker
-    does."""
-    flush_interval_ms: Annotated[
-        int, setting("ms", 1, 60_000, rocketmq="flushIntervalCommitLog", restart=False)
-    ] = _FLUSH.flush_interval_ms
-    """Async flush: how often the broker checks whether the log needs a sync."""
-    flush_least_pages: Annotated[
-        int, setting("pages", 0, 1_000_000, rocketmq="flushCommitLogLeastPages", restart=False)
-    ] = _FLUSH.least_pages
-    """Async flush: the least number of dirty 4-KiB pages for a sync."""
-    flush_thorough_interval_ms: Annotated[
-        int, setting("ms", 1, DAY_MS, rocketmq="flushCommitLogThoroughInterval", restart=False)
-    ] = _FLUSH.thorough_interval_ms
-    """Async flush: how often everything is synced, at least."""
-    sync_flush_timeout_ms: Annotated[
-        int, setting("ms", 1, 600_000, rocketmq="syncFlushTimeout", restart=False)
-    ] = _FLUSH.sync_flush_timeout_ms
-    """Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT."""
-    unsynced_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB, restart=False)] = (
-        _FLUSH.unsynced_bytes_max
-    )
-    """Appended bytes that may wait for their sync; beyond it sends wait for space."""
-    append_wait_max_ms: Annotated[
-        int, setting("ms", 1, 600_000, rocketmq="osPageCacheBusyTimeOutMills", restart=False)
-    ] = _FLUSH.append_wait_max_ms
-    """A send that found no space for this long is refused as OS_PAGE_CACHE_BUSY."""
-    undispatched_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB)] = _STORE.undispatched_bytes_max
-    """Log bytes that the projections may lag before appends are slowed."""
-    projection_flush_interval_ms: Annotated[
-        int, setting("ms", 10, 600_000, rocketmq="flushIntervalConsumeQueue")
-    ] = 1_000
-    """How often consume queues, index and checkpoint are synced."""
-    many_queues_flush_interval_ms: Annotated[
-        int, setting("ms", 10, 600_000, rocketmq="flushConsumeQueueThoroughInterval", restart=False)
-    ] = 60_000
-    """How often consume queues are synced while more than 32 of their files have new units; earlier where a
-    restart would read more than 512 MiB of the log again."""
-    consumer_offset_flush_interval_ms: Annotated[
-        int, setting("ms", 10, 600_000, rocketmq="flushConsumerOffsetInterval")
-    ] = 5_000
-    """How often changed consumer offsets are saved."""
-
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
         for check in self._address_checks():
@@ -243,15 +134,6 @@ class NodeSettings(TlsSettings):
         if self.console_url and not self.console_url.startswith(("http://", "https://")):
             yield "console_url must begin with http:// or https://"
         yield from self._security_problems()
-        if self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE:
-            yield f"consume_queue_file_size must be a multiple of {CONSUME_QUEUE_UNIT_SIZE}"
-        index_file_size = (
-            _INDEX_HEADER_SIZE
-            + _INDEX_SLOT_SIZE * self.index_slot_count
-            + _INDEX_ITEM_SIZE * self.index_item_count
-        )
-        if index_file_size > JAVA_INT_MAX:
-            yield f"an index file of {index_file_size} bytes is over the limit of {JAVA_INT_MAX}"
 
     def _security_problems(self) -> Iterator[str]:
         if self.authorization_enable and not self.authentication_enable:
@@ -351,12 +233,88 @@ class NodeSettings(TlsSettings):
             server_name=self.nameserver_tls_server_name or None,
         )
 
-    def flush_settings(self) -> FlushSettings:
-        """The settings of the group commit."""
-        return part_of(
-            self,
-            FlushSettings,
-            mode=self.flush_mode,
-            least_pages=self.flush_least_pages,
-            thorough_interval_ms=self.flush_thorough_interval_ms,
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings:
+    """The settings of the store's files. An existing store keeps its own sizes unless they are given."""
+
+    commit_log_file_size: Annotated[
+        int,
+        setting("bytes", 4_096, JAVA_INT_MAX, rocketmq=("mappedFileSizeCommitLog", "mapedFileSizeCommitLog")),
+    ] = _STORE.commit_log_file_size
+    """Size of one commit-log segment. An existing store keeps its own values of this setting and the next
+    three, unless they are given."""
+    consume_queue_file_size: Annotated[
+        int,
+        setting(
+            "bytes",
+            CONSUME_QUEUE_UNIT_SIZE,
+            JAVA_INT_MAX,
+            rocketmq=("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
+            convert=_whole_units,
+        ),
+    ] = _STORE.consume_queue_file_size
+    """Size of one consume-queue file; whole 20-byte units."""
+    index_slot_count: Annotated[int, setting("slots", 1, 500_000_000, rocketmq="maxHashSlotNum")] = (
+        _STORE.index_slot_count
+    )
+    """Hash slots of one index file."""
+    index_item_count: Annotated[int, setting("items", 2, 100_000_000, rocketmq="maxIndexNum")] = (
+        _STORE.index_item_count
+    )
+    """Items of one index file."""
+    message_index_enable: Annotated[bool, setting(rocketmq="messageIndexEnable")] = (
+        _STORE.message_index_enable
+    )
+    """Keeps the key index; without it key look-ups answer INDEX_DISABLED."""
+    message_index_safe: Annotated[bool, setting(rocketmq="messageIndexSafe")] = _STORE.message_index_safe
+    """Completes the key index before serving; otherwise it catches up in the background, and look-ups scan
+    the records that it lacks."""
+    tree_index_enable: Annotated[bool, setting()] = True
+    """Keeps B+trees in addition to the log: search, deduplication and priority need them."""
+    tree_index_share_percent: Annotated[int, setting(minimum=1, maximum=100)] = 20
+    """Share of one processor that the trees use while messages arrive or are looked up. Searches scan the
+    records that the trees lack."""
+    producers_max: Annotated[int, setting("producers", 1, 1_000_000)] = _STORE.producers_max
+    """Idempotent producers that are known; beyond it those that have been idle the longest are forgotten."""
+    spare_segment_enable: Annotated[bool, setting()] = _STORE.spare_segment_enable
+    """Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Switch it off for small
+    disks."""
+    append_property_crc: Annotated[bool, setting(rocketmq="enabledAppendPropCRC")] = (
+        _STORE.append_property_crc
+    )
+    """Ends each record's properties with RocketMQ's CRC of the whole record, so that torn headers are
+    detected, too."""
+
+    def size_problems(self) -> Iterator[str]:
+        """The sizes that cannot be, one sentence each."""
+        if self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE:
+            yield f"consume_queue_file_size must be a multiple of {CONSUME_QUEUE_UNIT_SIZE}"
+        index_file_size = (
+            _INDEX_HEADER_SIZE
+            + _INDEX_SLOT_SIZE * self.index_slot_count
+            + _INDEX_ITEM_SIZE * self.index_item_count
         )
+        if index_file_size > JAVA_INT_MAX:
+            yield f"an index file of {index_file_size} bytes is over the limit of {JAVA_INT_MAX}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectionSettings:
+    """The settings of the projections of the log, and of consumer offsets."""
+
+    undispatched_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB)] = _STORE.undispatched_bytes_max
+    """Log bytes that the projections may lag before appends are slowed."""
+    projection_flush_interval_ms: Annotated[
+        int, setting("ms", 10, 600_000, rocketmq="flushIntervalConsumeQueue")
+    ] = 1_000
+    """How often consume queues, index and checkpoint are synced."""
+    many_queues_flush_interval_ms: Annotated[
+        int, setting("ms", 10, 600_000, rocketmq="flushConsumeQueueThoroughInterval", restart=False)
+    ] = 60_000
+    """How often consume queues are synced while more than 32 of their files have new units; earlier where a
+    restart would read more than 512 MiB of the log again."""
+    consumer_offset_flush_interval_ms: Annotated[
+        int, setting("ms", 10, 600_000, rocketmq="flushConsumerOffsetInterval")
+    ] = 5_000
+    """How often changed consumer offsets are saved."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from trovemq_broker.daemon.node_settings import NodeSettings
 from trovemq_daemon.settings import DAY_MS, setting
 from trovemq_store.log.retention import RetentionPolicy, parse_hours
 
@@ -30,8 +29,8 @@ def _between(least: int, most: int) -> Callable[[str, object], str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetentionSettings(NodeSettings):
-    """The values of the settings. `problems()` reports contradictions."""
+class RetentionSettings:
+    """The values of the settings."""
 
     reserved_time_ms: Annotated[
         int, setting("ms", 1, 36_500 * DAY_MS, rocketmq="fileReservedTime", convert=_hours, restart=False)
@@ -69,16 +68,15 @@ class RetentionSettings(NodeSettings):
     ] = 10
     """Segments that are removed in one run."""
 
-    def problems(self) -> Iterator[str]:
-        """The contradictions, one sentence each."""
-        yield from super().problems()
+    def hour_problems(self) -> Iterator[str]:
+        """A sentence if delete_when is wrong."""
         try:
             parse_hours(self.delete_when)
         except ValueError as error:
             yield f"delete_when {error}"
 
     def retention_policy(self) -> RetentionPolicy:
-        """The engine's policy. Raises ValueError if problems() reports delete_when."""
+        """The engine's policy. Raises ValueError if hour_problems() has a sentence."""
         return RetentionPolicy(
             reserved_ms=self.reserved_time_ms,
             hours=parse_hours(self.delete_when),

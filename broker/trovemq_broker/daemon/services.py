@@ -89,12 +89,12 @@ class StoreServices:
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
         kernel = KernelSync.open() if settings.flush_in_kernel_enable else None
-        self.group_commit = GroupCommit(store, settings.flush_settings(), self._on_messages_available, kernel)
+        self.group_commit = GroupCommit(store, settings, self._on_messages_available, kernel)
         self.deduplication = Deduplication(store, log_duplicate(), log_gap())
         self.appender = Appender(
             store,
             self.group_commit,
-            settings.append_settings(),
+            settings,
             wall_ms,
             self._on_messages_available,
             self.appended.set,
@@ -151,7 +151,7 @@ class StoreServices:
 
     def _open_transactions(self, settings: BrokerSettings) -> OpenTransactions:
         commits = AtomicCommits(self.store, self.model, self.deduplication)
-        return OpenTransactions(commits, settings.atomic_limits(), self.appender.topic_for_write)
+        return OpenTransactions(commits, settings, self.appender.topic_for_write)
 
     def _transaction_service(self, settings: BrokerSettings) -> TransactionService:
         return TransactionService(

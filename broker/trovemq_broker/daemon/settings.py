@@ -16,9 +16,11 @@ from typing import Annotated, Final
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.cluster.registration import RegistrationSettings, registration_channels
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT, ConsumerSettings
+from trovemq_broker.daemon.node_settings import FileSettings, NodeSettings, ProjectionSettings
 from trovemq_broker.daemon.retention_settings import RetentionSettings
 from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from trovemq_broker.produce.append import AppendSettings
+from trovemq_broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
@@ -33,38 +35,22 @@ ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
 FRAME_OVERHEAD_MAX: Final = 65_536  # protobuf's overhead around one frame's records
 
 _STORE: Final = StoreSettings()
-_ATOMIC: Final = AtomicLimits()
-_REGISTRATION: Final = RegistrationSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MessageSettings:
-    """The settings of sending, fetching and queries."""
+class MessageSizes:
+    """The settings of the sizes of messages."""
 
-    # --- producing --------------------------------------------------------------------------------------
     body_size_max: Annotated[int, setting("bytes", 1, GIB, rocketmq="maxMessageSize")] = _STORE.body_size_max
     """Largest body of one message."""
     batch_size_max: Annotated[int, setting("bytes", 4_096, GIB)] = _STORE.batch_size_max
     """Largest record batch of one frame."""
-    auto_create_topic_enable: Annotated[bool, setting(rocketmq="autoCreateTopicEnable", restart=False)] = (
-        False
-    )
-    """Creates an unknown topic when a message is sent to it."""
-    auto_create_queue_count: Annotated[
-        int, setting("queues", 1, 1_024, rocketmq="defaultTopicQueueNums", restart=False)
-    ] = 8
-    """Queues of a topic that was created by sending."""
-    append_frames_in_flight_max: Annotated[int, setting("frames", 1, 65_536)] = 256
-    """Frames of one Append stream that may await their acknowledgement."""
 
-    atomic_open_max: Annotated[int, setting("transactions", 1, 100_000, restart=False)] = _ATOMIC.open_max
-    """Atomic transactions (of several messages, stored together) that may be open."""
-    atomic_bytes_max: Annotated[int, setting("bytes", 4_096, 64 * GIB, restart=False)] = _ATOMIC.bytes_max
-    """Memory that all open atomic transactions may take together."""
-    atomic_timeout_max_ms: Annotated[int, setting("ms", 1, DAY_MS, restart=False)] = _ATOMIC.timeout_max_ms
-    """Longest time that an atomic transaction may be open; a client's default is 60 s."""
 
-    # --- consuming and queries --------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class ReadSettings:
+    """The settings of fetching and queries."""
+
     pull_bytes_max: Annotated[int, setting("bytes", 4_096, GIB)] = 4_194_304
     """Most bytes of records in one reply; a single larger record is still sent."""
     fetch_frames_in_flight_max: Annotated[int, setting("frames", 1, 65_536)] = 256
@@ -121,24 +107,31 @@ class ClientSettings:
     otlp_endpoint: Annotated[str, setting("URL")] = ""
     """Address to which spans of messages in a sampled trace are sent, by OTLP over HTTP
     (http://127.0.0.1:4318/v1/traces); empty = no spans. Needs trovemq[otlp]."""
-    heartbeat_interval_ms: Annotated[int, setting("ms", 10, 60_000, rocketmq="brokerHeartbeatInterval")] = (
-        _REGISTRATION.heartbeat_interval_ms
-    )
-    """How often a heartbeat is sent to each nameserver."""
-    registration_retry_min_ms: Annotated[int, setting("ms", 1, 60_000)] = _REGISTRATION.retry_min_ms
-    """First wait before the broker registers again."""
-    registration_retry_max_ms: Annotated[int, setting("ms", 1, 600_000)] = _REGISTRATION.retry_max_ms
-    """Longest wait before the broker registers again."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerSettings(ClientSettings, ConsumerSettings, MessageSettings, RetentionSettings):
+class BrokerSettings(
+    RegistrationSettings,
+    ClientSettings,
+    ConsumerSettings,
+    ReadSettings,
+    AtomicLimits,
+    AppendSettings,
+    MessageSizes,
+    RetentionSettings,
+    ProjectionSettings,
+    FlushSettings,
+    FileSettings,
+    NodeSettings,
+):
     """All settings of the broker; of the bases, the last one's come first. `problems()` reports
     contradictions."""
 
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
-        yield from super().problems()
+        yield from NodeSettings.problems(self)
+        yield from self.size_problems()
+        yield from self.hour_problems()
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             yield "otlp_endpoint must begin with http:// or https://"
         yield from self.transport_problems(self.grpc_transport)
@@ -161,24 +154,9 @@ class BrokerSettings(ClientSettings, ConsumerSettings, MessageSettings, Retentio
         assert own.ip is not None, "records have an IP address"
         return part_of(self, StoreSettings, store_host=str(own), broker=self.name)
 
-    def append_settings(self) -> AppendSettings:
-        """The settings of the appender."""
-        return AppendSettings(
-            auto_create_topic=self.auto_create_topic_enable,
-            auto_create_queue_count=self.auto_create_queue_count,
-        )
-
     def waits_of_requests(self) -> dict[str, str]:
         """For each method, the wait before its reply: with sync flush, appends wait for their sync."""
         return dict.fromkeys(("Append", "Send", "SendMessage"), "sync") if self.flush_mode == "sync" else {}
-
-    def atomic_limits(self) -> AtomicLimits:
-        """The limits of open atomic transactions."""
-        return AtomicLimits(
-            open_max=self.atomic_open_max,
-            bytes_max=self.atomic_bytes_max,
-            timeout_max_ms=self.atomic_timeout_max_ms,
-        )
 
     def consumer_settings(self) -> ConsumerSettings:
         """The settings of delivery, timers and transactions."""
@@ -197,15 +175,6 @@ class BrokerSettings(ClientSettings, ConsumerSettings, MessageSettings, Retentio
         path = Path(self.nameserver_credentials_file)
         read_credentials(path, "nameserver_credentials_file")
         return lambda: read_credentials(path, "nameserver_credentials_file")
-
-    def registration_settings(self) -> RegistrationSettings:
-        """How this broker registers at nameservers."""
-        return part_of(
-            self,
-            RegistrationSettings,
-            retry_min_ms=self.registration_retry_min_ms,
-            retry_max_ms=self.registration_retry_max_ms,
-        )
 
     @property
     def _waiting_calls_max(self) -> int:

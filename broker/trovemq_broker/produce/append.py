@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
 from trovemq_broker.produce.plain_appends import PlainAppends
 from trovemq_broker.security.creators import present_creator
+from trovemq_daemon.settings import setting
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
@@ -77,10 +78,20 @@ class AppendTracer(Protocol):
         """None if the append is not traced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AppendSettings:
-    auto_create_topic: bool = False  # autoCreateTopicEnable
-    auto_create_queue_count: int = 8  # defaultTopicQueueNums
+    """Whether a send creates its topic, and how many frames of a stream may wait."""
+
+    auto_create_topic_enable: Annotated[bool, setting(rocketmq="autoCreateTopicEnable", restart=False)] = (
+        False
+    )
+    """Creates an unknown topic when a message is sent to it."""
+    auto_create_queue_count: Annotated[
+        int, setting("queues", 1, 1_024, rocketmq="defaultTopicQueueNums", restart=False)
+    ] = 8
+    """Queues of a topic that was created by sending."""
+    append_frames_in_flight_max: Annotated[int, setting("frames", 1, 65_536)] = 256
+    """Frames of one Append stream that may await their acknowledgement."""
 
 
 class Appender:
@@ -380,7 +391,7 @@ class Appender:
         check_topic_name(topic)
         config = self._store.topics.get(topic)
         if config is None:
-            if not self._settings.auto_create_topic:
+            if not self._settings.auto_create_topic_enable:
                 raise TroveError(errors.TOPIC_NOT_FOUND, f"topic {topic} does not exist", topic=topic)
             config = self._store.topics.create(
                 topic,

@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 from trovemq_broker.produce.sync_thread import SyncThread
+from trovemq_daemon.settings import DAY_MS, GIB, setting
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
@@ -59,18 +60,48 @@ class FlushStore(Protocol):
     def mark_failed(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushSettings:
-    """Times in milliseconds, sizes in bytes. Each value is listed with RocketMQ's name."""
+def _flush_disk_type(text: str, _current: object) -> str:
+    modes = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
+    try:
+        return modes[text.strip().upper()]
+    except KeyError:
+        raise ValueError("must be SYNC_FLUSH or ASYNC_FLUSH") from None
 
-    mode: FlushMode = "sync"  # flushDiskType
-    flush_interval_ms: int = 500  # flushIntervalCommitLog
-    least_pages: int = 4  # flushCommitLogLeastPages; fewer dirty pages wait for the thorough flush
-    thorough_interval_ms: int = 10_000  # flushCommitLogThoroughInterval
-    sync_flush_timeout_ms: int = 5_000  # syncFlushTimeout
-    unsynced_bytes_max: int = 2_147_483_648
-    append_wait_max_ms: int = 1_000  # osPageCacheBusyTimeOutMills
-    gather_max_ms: int = 5  # how long a send waits for a running sync before it is appended
+
+@dataclass(frozen=True, kw_only=True)
+class FlushSettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    flush_mode: Annotated[FlushMode, setting(rocketmq="flushDiskType", convert=_flush_disk_type)] = "sync"
+    """sync: an acknowledgement waits for the sync that covers it; async: syncs by interval and number of
+    pages."""
+    flush_in_kernel_enable: Annotated[bool, setting()] = True
+    """The kernel syncs the log by a request (io_submit) where it can; otherwise a thread of the broker
+    does."""
+    flush_interval_ms: Annotated[
+        int, setting("ms", 1, 60_000, rocketmq="flushIntervalCommitLog", restart=False)
+    ] = 500
+    """Async flush: how often the broker checks whether the log needs a sync."""
+    flush_least_pages: Annotated[
+        int, setting("pages", 0, 1_000_000, rocketmq="flushCommitLogLeastPages", restart=False)
+    ] = 4
+    """Async flush: the least number of dirty 4-KiB pages for a sync."""
+    flush_thorough_interval_ms: Annotated[
+        int, setting("ms", 1, DAY_MS, rocketmq="flushCommitLogThoroughInterval", restart=False)
+    ] = 10_000
+    """Async flush: how often everything is synced, at least."""
+    sync_flush_timeout_ms: Annotated[
+        int, setting("ms", 1, 600_000, rocketmq="syncFlushTimeout", restart=False)
+    ] = 5_000
+    """Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT."""
+    unsynced_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB, restart=False)] = 2_147_483_648
+    """Appended bytes that may wait for their sync; beyond it sends wait for space."""
+    append_wait_max_ms: Annotated[
+        int, setting("ms", 1, 600_000, rocketmq="osPageCacheBusyTimeOutMills", restart=False)
+    ] = 1_000
+    """A send that found no space for this long is refused as OS_PAGE_CACHE_BUSY."""
+    gather_max_ms: int = 5
+    """How long a send waits for a running sync before it is appended."""
 
 
 @dataclass(slots=True)
@@ -117,7 +148,7 @@ class GroupCommit:
 
     def apply(self, settings: FlushSettings) -> None:
         """Sets the settings from now on, also for appends that wait; the flush mode cannot change."""
-        self._settings = replace(settings, mode=self._settings.mode)
+        self._settings = replace(settings, flush_mode=self._settings.flush_mode)
         latest = asyncio.get_running_loop().time() + settings.sync_flush_timeout_ms / 1000
         for waiter in self._waiters:  # else they would hold up the time-outs of those after them
             waiter.deadline = min(waiter.deadline, latest)
@@ -146,7 +177,7 @@ class GroupCommit:
 
     def appended(self) -> None:
         """Notifies the worker that the log grew."""
-        if self._settings.mode == "sync" or self.full:
+        if self._settings.flush_mode == "sync" or self.full:
             self._want()
 
     def before_next_sync(self, action: Callable[[], None]) -> bool:
@@ -219,7 +250,7 @@ class GroupCommit:
 
     async def acknowledgeable(self, end: PhysicalOffset) -> None:
         """Waits until the log up to `end` is as durable as an acknowledged message: in sync mode on disk."""
-        if self._settings.mode == "sync":
+        if self._settings.flush_mode == "sync":
             await self.durable(end)
 
     # --- the worker ---------------------------------------------------------------------------------
@@ -254,7 +285,7 @@ class GroupCommit:
         self._resting = True
         if self._wanted or self._closing:
             self._want()
-        elif self._settings.mode == "async":
+        elif self._settings.flush_mode == "async":
             self._interval = self._loop.call_later(self._settings.flush_interval_ms / 1000, self._want)
 
     def _cancel_interval(self) -> None:
@@ -297,23 +328,23 @@ class GroupCommit:
 
     def _worth_a_sync(self) -> bool:
         dirty = self.unsynced_bytes
-        if self._settings.mode == "sync" or self._closing:
+        if self._settings.flush_mode == "sync" or self._closing:
             return dirty > 0
         thorough = self._loop.time() >= self._thorough_at
         if thorough:
             self._put_off_thorough()
         return dirty > 0 and (
-            thorough or bool(self._waiters) or dirty >= self._settings.least_pages * PAGE_SIZE
+            thorough or bool(self._waiters) or dirty >= self._settings.flush_least_pages * PAGE_SIZE
         )
 
     def _put_off_thorough(self) -> None:
-        self._thorough_at = self._loop.time() + self._settings.thorough_interval_ms / 1000
+        self._thorough_at = self._loop.time() + self._settings.flush_thorough_interval_ms / 1000
 
     def _begin_sync(self) -> None:
         assert not self._resting, "nothing else begins meanwhile"
         self._work = self._store.begin_flush()
         assert self._work is not None, "unsynced bytes are dirty"
-        self._syncing = self._settings.mode == "sync" and not self._closing
+        self._syncing = self._settings.flush_mode == "sync" and not self._closing
         if self._kernel is None or not self._work.begin_in_kernel(self._kernel):
             self._thread.start(self._work.run, self._synced)
 

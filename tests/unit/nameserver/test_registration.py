@@ -30,8 +30,12 @@ from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import route_pb2
 
-FAST = RegistrationSettings(heartbeat_interval_ms=50, retry_min_ms=10, retry_max_ms=100)
-SLOW_HEARTBEAT = RegistrationSettings(heartbeat_interval_ms=60_000, retry_min_ms=10, retry_max_ms=100)
+FAST = RegistrationSettings(
+    heartbeat_interval_ms=50, registration_retry_min_ms=10, registration_retry_max_ms=100
+)
+SLOW_HEARTBEAT = RegistrationSettings(
+    heartbeat_interval_ms=60_000, registration_retry_min_ms=10, registration_retry_max_ms=100
+)
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,7 @@ async def test_leaving_is_quick_where_the_nameserver_was_never_there() -> None:
 
 @given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
 def test_the_back_off_is_bounded_and_spread(attempt: int, jitter: float) -> None:
-    settings = RegistrationSettings(retry_min_ms=200, retry_max_ms=5_000)
+    settings = RegistrationSettings(registration_retry_min_ms=200, registration_retry_max_ms=5_000)
     wait = back_off_s(attempt, settings, jitter)
     assert 0.1 <= wait < 5.0
     assert wait <= 0.2 * 2 ** min(attempt - 1, 10)

@@ -29,7 +29,9 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions
 from trovemq_proto.v1 import common_pb2
 
-FAST = RegistrationSettings(heartbeat_interval_ms=50, retry_min_ms=10, retry_max_ms=100)
+FAST = RegistrationSettings(
+    heartbeat_interval_ms=50, registration_retry_min_ms=10, registration_retry_max_ms=100
+)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,9 @@ class Bench:
     def __init__(self, settings: StoreSettings = SMALL, **append_settings: bool | int) -> None:
         self.store = open_store(MemoryFileSystem(), settings)
         self.grown: Grown = []
-        self.commit = GroupCommit(self.store, FlushSettings(mode=settings.flush_mode), self.grown.extend)
+        self.commit = GroupCommit(
+            self.store, FlushSettings(flush_mode=settings.flush_mode), self.grown.extend
+        )
         self.appender = Appender(
             self.store,
             self.commit,
@@ -131,7 +133,7 @@ async def test_refusals(
 
 @pytest.mark.asyncio
 async def test_a_topic_is_made_by_sending_where_that_is_switched_on() -> None:
-    bench = Bench(auto_create_topic=True, auto_create_queue_count=5)
+    bench = Bench(auto_create_topic_enable=True, auto_create_queue_count=5)
     bench.appender.append("fresh", QueueId(4), record(b"x", topic="fresh", queue_id=4), None)
     assert bench.store.topics.require("fresh").queue_count == 5
     assert bench.refusal("%DLQ%x", QueueId(0), record(b"x")).symbol == "TOPIC_ILLEGAL"

@@ -66,7 +66,7 @@ class Bench:
         self._sync_begun = threading.Event()
         self.commit = commit = GroupCommit(
             SlowStore(self.store, self._sync_begun, self.may_sync),
-            FlushSettings(mode=mode, gather_max_ms=gather_max_ms),
+            FlushSettings(flush_mode=mode, gather_max_ms=gather_max_ms),
             lambda _grown: None,
         )
         self.appender = Appender(self.store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)

@@ -28,7 +28,7 @@ NO_CRC = replace(SMALL, append_property_crc=False)
 def appender() -> Appender:
     """Of the stream Append, of unary Send, and of atomic transactions (checked_batch)."""
     store = open_store(MemoryFileSystem(), NO_CRC)
-    commit = GroupCommit(store, FlushSettings(mode="async"), lambda _grown: None)
+    commit = GroupCommit(store, FlushSettings(flush_mode="async"), lambda _grown: None)
     return Appender(store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
 
 

@@ -262,7 +262,7 @@ async def commit_capacity(commit: GroupCommit) -> None:
 async def test_async_mode_leaves_few_pages_for_the_thorough_flush() -> None:
     store = Store(end_offset=PhysicalOffset(4096))
     store.gate.set()
-    settings = FlushSettings(mode="async", flush_interval_ms=1, thorough_interval_ms=60_000)
+    settings = FlushSettings(flush_mode="async", flush_interval_ms=1, flush_thorough_interval_ms=60_000)
     async with committing(store, settings) as commit:
         for _ in range(20):
             await asyncio.sleep(0.001)
@@ -277,7 +277,7 @@ async def test_async_mode_leaves_few_pages_for_the_thorough_flush() -> None:
 async def test_async_mode_syncs_whatever_is_dirty_after_the_thorough_interval() -> None:
     store = Store(end_offset=PhysicalOffset(1))
     store.gate.set()
-    settings = FlushSettings(mode="async", flush_interval_ms=1, thorough_interval_ms=5)
+    settings = FlushSettings(flush_mode="async", flush_interval_ms=1, flush_thorough_interval_ms=5)
     async with committing(store, settings):
         await until(lambda: store.flushed_offset == 1)
 
@@ -286,7 +286,7 @@ async def test_async_mode_syncs_whatever_is_dirty_after_the_thorough_interval() 
 async def test_async_mode_syncs_at_once_for_somebody_who_waits() -> None:
     store = Store(end_offset=PhysicalOffset(1))
     store.gate.set()
-    settings = FlushSettings(mode="async", flush_interval_ms=60_000, thorough_interval_ms=60_000)
+    settings = FlushSettings(flush_mode="async", flush_interval_ms=60_000, flush_thorough_interval_ms=60_000)
     async with committing(store, settings) as commit:
         await commit.durable(PhysicalOffset(1))
 
@@ -311,7 +311,7 @@ LONG_MS: Final = 3_600_000
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.asyncio
 async def test_a_stop_before_anybody_wants_a_sync_ends_after_it(mode: FlushMode) -> None:
-    store, settings = Store(), FlushSettings(mode=mode, flush_interval_ms=LONG_MS)
+    store, settings = Store(), FlushSettings(flush_mode=mode, flush_interval_ms=LONG_MS)
     async with working(store, settings) as (commit, worker):
         store.end_offset = END
         commit.stop()
@@ -401,7 +401,7 @@ async def test_a_sync_of_the_kernel_that_stands_still_stops_nobody(file: int) ->
 @pytest.mark.asyncio
 async def test_a_stop_ends_after_a_sync_of_the_kernel_that_follows(mode: FlushMode, file: int) -> None:
     store, kernel = Store(descriptor=file), sync_of(Kernel())
-    settings = FlushSettings(mode=mode, flush_interval_ms=LONG_MS)
+    settings = FlushSettings(flush_mode=mode, flush_interval_ms=LONG_MS)
     async with working(store, settings, kernel) as (commit, worker):
         store.end_offset = END
         commit.stop()

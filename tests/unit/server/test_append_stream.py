@@ -84,9 +84,9 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 class Bench:
     context_kind: type[Context] = Context
 
-    def __init__(self, frames_in_flight_max: int = 256, **flush_settings: int) -> None:
+    def __init__(self, frames_in_flight_max: int = 256, sync_flush_timeout_ms: int = 5_000) -> None:
         self.store = open_store(MemoryFileSystem(), SMALL_SYNC)
-        settings = FlushSettings(mode="sync", **flush_settings)
+        settings = FlushSettings(flush_mode="sync", sync_flush_timeout_ms=sync_flush_timeout_ms)
         self.commit = GroupCommit(self.store, settings, lambda _grown: None)
         appender = Appender(self.store, self.commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
         self.traffic = Traffic()

@@ -91,7 +91,7 @@ class Bench:
         for topic, values in TOPICS.items():
             if topic != "orders":
                 self.store.topics.create(topic, 4, **values)
-        commit = GroupCommit(self.store, FlushSettings(mode="async"), lambda _grown: None)
+        commit = GroupCommit(self.store, FlushSettings(flush_mode="async"), lambda _grown: None)
         self.appender = Appender(self.store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
         self.traffic = Traffic()
         gathered = GatheredFrames(self.appender, in_flight) if gathers else None
@@ -433,7 +433,7 @@ def test_deduplication_that_began_in_the_turn_was_missed() -> None:
 def test_a_gathered_frame_made_a_topic_for_another_user() -> None:
     async def scene() -> None:
         bench = Bench(gathers=True)
-        bench.appender.apply(AppendSettings(auto_create_topic=True))
+        bench.appender.apply(AppendSettings(auto_create_topic_enable=True))
         bench.store.topics.create("bills", 4)
         await bench.open(*PEERS[:2])
         await bench.warm_up()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import os
 import subprocess
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.cluster.registration import RegistrationSettings
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.daemon import settings as settings_module
 from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.produce.append import AppendSettings
 from trovemq_broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
@@ -228,27 +231,23 @@ def test_consumer_settings_take_every_field_from_the_settings(monkeypatch: pytes
 def test_each_value_of_a_part_comes_from_a_setting() -> None:
     """A name that neither a setting nor the call of part_of() has would silently stay at its default."""
     known = settings_of(BrokerSettings)
-    parts = (StoreSettings, ConsumerSettings, FlushSettings, RegistrationSettings)
-    unknown = [field.name for part in parts for field in fields(part) if field.name not in known]
-    given = ["store_host", "broker", "recent_bytes_max", "mode", "least_pages", "thorough_interval_ms"]
-    assert unknown == [*given, "gather_max_ms", "retry_min_ms", "retry_max_ms"]
-
-
-def test_flush_and_registration_go_by_the_settings() -> None:
-    changed = load(
-        "flush_mode=async", "flush_interval_ms=11", "flush_least_pages=12", "flush_thorough_interval_ms=13",
-        "sync_flush_timeout_ms=1014", "unsynced_bytes_max=1048576", "append_wait_max_ms=16",
-        "heartbeat_interval_ms=17", "registration_retry_min_ms=18", "registration_retry_max_ms=19",
-    ).settings  # fmt: skip
-    flush = changed.flush_settings()
-    same = [
-        f.name for f in fields(FlushSettings) if getattr(flush, f.name) == getattr(FlushSettings(), f.name)
-    ]
-    assert same == ["gather_max_ms"]
-    assert (flush.least_pages, flush.thorough_interval_ms) == (12, 13)
-    assert changed.registration_settings() == RegistrationSettings(
-        heartbeat_interval_ms=17, retry_min_ms=18, retry_max_ms=19
+    parts = (
+        StoreSettings,
+        ConsumerSettings,
+        FlushSettings,
+        RegistrationSettings,
+        AppendSettings,
+        AtomicLimits,
     )
+    unknown = [field.name for part in parts for field in fields(part) if field.name not in known]
+    assert unknown == ["store_host", "broker", "recent_bytes_max", "gather_max_ms"]
+
+
+def test_no_two_parts_declare_the_same_setting() -> None:
+    """Of two bases with one name, the first would silently give its value to the other, too."""
+    declared = [name for part in BrokerSettings.__mro__ for name in inspect.get_annotations(part)]
+    assert sorted(declared) == sorted(set(declared))
+    assert settings_of(BrokerSettings).keys() <= set(declared)
 
 
 def test_the_machines_memory_is_known_or_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
