@@ -16,7 +16,7 @@ from trovemq_daemon.settings import setting
 from trovemq_daemon.tls import identity_for, log_identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TlsSettings:
     """The values of the settings; `tls_problems()` reports contradictions."""
 

@@ -46,7 +46,7 @@ class NameserverApp:
         self.tls_address: Address | None = None
         """The address of the services by TLS, once it is bound."""
         self._serving = False
-        self.registry = Registry(settings.route_limits(), settings.watchers_max, monotonic_ms)
+        self.registry = Registry(settings, settings.watchers_max, monotonic_ms)
         self._metrics = new_registry(installed_version())
         self._access = (
             NameserverAccess(Path(settings.users_file), monotonic_ms) if settings.users_file else None

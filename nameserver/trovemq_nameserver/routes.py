@@ -1,7 +1,8 @@
 """The route table: the live brokers and their topics. No clock, no network, no disk.
 
-A broker is in the routes from its registration until it leaves, is silent for `silent_ms` on an open stream,
-or its stream has been broken for `broken_ms`. Each stream is a *session*, with a number from the caller.
+A broker is in the routes from its registration until it leaves, is silent for `broker_silent_ms` on an open
+stream, or its stream has been broken for `broker_broken_ms`. Each stream is a *session*, with a number from
+the caller.
 
 Invariants
 - One broker name belongs to at most one session, and a session to at most one name.
@@ -12,17 +13,18 @@ A broker that did not leave by itself is *lost*: it is known for LOST_KEPT_MS mo
 name registers. At most `brokers_max` are, with `topic_routes_max` topics together; the newest count.
 
 States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
-live -leave, silent-> absent;  broken -broken_ms later-> absent.
+live -leave, silent-> absent;  broken -broker_broken_ms later-> absent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.settings import setting
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -31,9 +33,6 @@ TOPIC_LENGTH_MAX: Final = 255
 ADDRESS_LENGTH_MAX: Final = 262
 TEXT_LENGTH_MAX: Final = 64
 QUEUE_COUNT_MAX: Final = 65_536
-BROKERS_MAX: Final = 256
-TOPICS_PER_BROKER_MAX: Final = 65_536
-TOPIC_ROUTES_MAX: Final = 262_144
 LOST_KEPT_MS: Final = 24 * 3_600_000
 TOPICS_A_STEP: Final = 256
 """Topics that are read, compared or written in one step of long work."""
@@ -87,15 +86,20 @@ class LostBroker:
     lost_at: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RouteLimits:
     """Times in milliseconds; the table refuses entries beyond the counts with LIMIT_EXCEEDED."""
 
-    silent_ms: int = 10_000
-    broken_ms: int = 2_000
-    brokers_max: int = BROKERS_MAX
-    topics_per_broker_max: int = TOPICS_PER_BROKER_MAX
-    topic_routes_max: int = TOPIC_ROUTES_MAX
+    broker_silent_ms: Annotated[int, setting("ms", 50, 600_000)] = 10_000
+    """A broker that is silent on its open stream for this long leaves the routes."""
+    broker_broken_ms: Annotated[int, setting("ms", 0, 600_000)] = 2_000
+    """A broker whose stream broke leaves the routes after this."""
+    brokers_max: Annotated[int, setting("brokers", 1, 10_000)] = 256
+    """Brokers that may be registered."""
+    topics_per_broker_max: Annotated[int, setting("topics", 1, 1_000_000)] = 65_536
+    """Topics of one broker."""
+    topic_routes_max: Annotated[int, setting("topics", 1, 10_000_000)] = 262_144
+    """Topics of all brokers together."""
 
 
 @dataclass(slots=True)
@@ -106,8 +110,8 @@ class _Registration:
     broken_at: int | None = None
 
     def ends_at(self, limits: RouteLimits) -> int:
-        silent_at = self.heard_at + limits.silent_ms
-        return silent_at if self.broken_at is None else self.broken_at + limits.broken_ms
+        silent_at = self.heard_at + limits.broker_silent_ms
+        return silent_at if self.broken_at is None else self.broken_at + limits.broker_broken_ms
 
 
 class RouteTable:
@@ -161,7 +165,7 @@ class RouteTable:
         broker, whatever its address."""
         if before.route.broker.address != broker.address:
             return False
-        return before.broken_at is not None or now - before.heard_at > self._limits.silent_ms // 2
+        return before.broken_at is not None or now - before.heard_at > self._limits.broker_silent_ms // 2
 
     def heartbeat(
         self,
@@ -196,7 +200,7 @@ class RouteTable:
 
     def stream_broken(self, session: int, now: int) -> None:
         """Notes that the session's stream ended without unregistering: the broker may return within
-        `broken_ms`."""
+        `broker_broken_ms`."""
         found = self._registration(session)
         if found is not None and found.broken_at is None:
             found.broken_at = now

@@ -209,7 +209,7 @@ class RegistrationService:
     ) -> route_pb2.Heartbeat | None:
         """The next message; None if the broker ended its stream. A silent broker's registration is
         removed."""
-        silent_ms = self._registry.limits.silent_ms
+        silent_ms = self._registry.limits.broker_silent_ms
         try:
             async with asyncio.timeout(silent_ms / 1000):
                 return await anext(heartbeats, None)

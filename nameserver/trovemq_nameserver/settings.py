@@ -13,7 +13,7 @@ from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
 from trovemq_daemon.tls_settings import TlsSettings
-from trovemq_nameserver.routes import BROKERS_MAX, TOPIC_ROUTES_MAX, TOPICS_PER_BROKER_MAX, RouteLimits
+from trovemq_nameserver.routes import RouteLimits
 from trovemq_proto.channels import TRANSPORT_DEFAULT
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
@@ -38,9 +38,9 @@ def _listen_port(text: str, listen: str) -> str:
     return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameserverSettings(TlsSettings):
-    """The values of the settings; times in milliseconds, sizes in bytes."""
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(TlsSettings):
+    """The settings of the process: its addresses, users and log."""
 
     listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=_listen_port)] = (
         "127.0.0.1:9876"
@@ -57,16 +57,12 @@ class NameserverSettings(TlsSettings):
     """The least severe events that are logged."""
     log_format: Annotated[LogFormat, setting()] = "text"
     """Form of a log line on standard error."""
-    broker_silent_ms: Annotated[int, setting("ms", 50, 600_000)] = 10_000
-    """A broker that is silent on its open stream for this long leaves the routes."""
-    broker_broken_ms: Annotated[int, setting("ms", 0, 600_000)] = 2_000
-    """A broker whose stream broke leaves the routes after this."""
-    brokers_max: Annotated[int, setting("brokers", 1, 10_000)] = BROKERS_MAX
-    """Brokers that may be registered."""
-    topics_per_broker_max: Annotated[int, setting("topics", 1, 1_000_000)] = TOPICS_PER_BROKER_MAX
-    """Topics of one broker."""
-    topic_routes_max: Annotated[int, setting("topics", 1, 10_000_000)] = TOPIC_ROUTES_MAX
-    """Topics of all brokers together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameserverSettings(RouteLimits, ProcessSettings):
+    """All settings of the nameserver, those of the process first; times in milliseconds, sizes in bytes."""
+
     watchers_max: Annotated[int, setting("watchers", 1, 1_000_000)] = 10_000
     """Clients that may watch the routes."""
     grpc_transport: Annotated[GrpcTransport, setting()] = TRANSPORT_DEFAULT
@@ -96,15 +92,6 @@ class NameserverSettings(TlsSettings):
     def http_address(self) -> Address | None:
         """The address of the operations HTTP; None if it is off."""
         return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
-
-    def route_limits(self) -> RouteLimits:
-        return RouteLimits(
-            silent_ms=self.broker_silent_ms,
-            broken_ms=self.broker_broken_ms,
-            brokers_max=self.brokers_max,
-            topics_per_broker_max=self.topics_per_broker_max,
-            topic_routes_max=self.topic_routes_max,
-        )
 
     def grpc_limits(self) -> GrpcLimits:
         return GrpcLimits(

@@ -22,7 +22,11 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.engine.steps import finished
 
 LIMITS = RouteLimits(
-    silent_ms=10_000, broken_ms=2_000, brokers_max=3, topics_per_broker_max=3, topic_routes_max=7
+    broker_silent_ms=10_000,
+    broker_broken_ms=2_000,
+    brokers_max=3,
+    topics_per_broker_max=3,
+    topic_routes_max=7,
 )
 NAMES = ("a", "b", "c", "d")
 TOPICS = st.lists(st.sampled_from(["t1", "t2", "t3"]), unique=True).map(
