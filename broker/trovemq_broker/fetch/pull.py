@@ -52,11 +52,10 @@ Run = tuple[list[PhysicalOffset], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """Bytes and milliseconds."""
+    """Bytes of one reply: if the request names none, and at most."""
 
     bytes_default: int = 1 << 20
     bytes_max: int = 4 << 20
-    wait_ms_max: int = 30_000
 
 
 class PullRequest(NamedTuple):
