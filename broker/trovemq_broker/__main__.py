@@ -18,7 +18,7 @@ import typer
 from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS
 from trovemq_broker.daemon.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from trovemq_daemon.cli import command_line, exit_codes_help, run_cli
-from trovemq_daemon.settings import Loaded
+from trovemq_daemon.settings import Loaded, settings_of
 
 
 def _run(loaded: Loaded[BrokerSettings]) -> int:
@@ -67,21 +67,7 @@ def broker(
     log_format: Annotated[str | None, typer.Option(metavar="text|json")] = None,
 ) -> int:
     """The TroveMQ broker. Settings also come from the environment, for example TROVEMQ_BROKER_FLUSH_MODE."""
-    flags = {
-        "listen": listen,
-        "http": http,
-        "store": store,
-        "nameserver": nameserver,
-        "name": name,
-        "cluster": cluster,
-        "advertise": advertise,
-        "tls_listen": tls_listen,
-        "tls_certificate": tls_certificate,
-        "tls_key": tls_key,
-        "insecure": insecure,
-        "log_level": log_level,
-        "log_format": log_format,
-    }
+    flags = {key: value for key, value in dict(locals()).items() if key in settings_of(BrokerSettings)}
     return run_cli(
         BrokerSettings,
         _run,

@@ -122,6 +122,16 @@ def warn_of_open(addresses: Mapping[str, Address | None]) -> None:
             )
 
 
+def parse_http(text: str) -> Address | None:
+    """The address of the operations HTTP; None for `off`. Raises SettingsError."""
+    return None if text.casefold() == "off" else parse_address(text)
+
+
+def with_port(text: str, listen: str) -> str:
+    """Converts RocketMQ's listenPort, which changes only the port of `listen`."""
+    return f"{listen.rpartition(':')[0]}:{text.strip()}"
+
+
 def check_advertise(listen: Address, advertise: str) -> None:
     """The checks of `--advertise` that are possible before the port is bound. Raises SettingsError."""
     if not advertise and listen.is_unspecified:

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from trovemq_daemon.cli import command_line, exit_codes_help, run_cli
-from trovemq_daemon.settings import Loaded
+from trovemq_daemon.settings import Loaded, settings_of
 from trovemq_nameserver.settings import ENVIRONMENT_PREFIX, IGNORED_KEYS, NameserverSettings
 
 
@@ -54,16 +54,7 @@ def nameserver(
     log_format: Annotated[str | None, typer.Option(metavar="text|json")] = None,
 ) -> int:
     """The TroveMQ nameserver. Settings also come from the environment, as TROVEMQ_NAMESERVER_LISTEN."""
-    flags = {
-        "listen": listen,
-        "http": http,
-        "tls_listen": tls_listen,
-        "tls_certificate": tls_certificate,
-        "tls_key": tls_key,
-        "insecure": insecure,
-        "log_level": log_level,
-        "log_format": log_format,
-    }
+    flags = {key: value for key, value in dict(locals()).items() if key in settings_of(NameserverSettings)}
     return run_cli(
         NameserverSettings,
         _run,

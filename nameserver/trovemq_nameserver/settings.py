@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from trovemq_daemon.addresses import Address, check_listen, parse_address
+from trovemq_daemon.addresses import Address, check_listen, parse_address, parse_http, with_port
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
@@ -17,7 +17,6 @@ from trovemq_nameserver.routes import RouteLimits
 from trovemq_proto.channels import TRANSPORT_DEFAULT
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
-HTTP_OFF: Final = "off"
 
 # Keys of RocketMQ's namesrv.conf that are known and not implemented.
 IGNORED_KEYS: Final = frozenset(
@@ -33,18 +32,11 @@ IGNORED_KEYS: Final = frozenset(
 )  # fmt: skip
 
 
-def _listen_port(text: str, listen: str) -> str:
-    """listenPort changes the port only."""
-    return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings(TlsSettings):
     """The settings of the process: its addresses, users and log."""
 
-    listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=_listen_port)] = (
-        "127.0.0.1:9876"
-    )
+    listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=with_port)] = "127.0.0.1:9876"
     """Address of the gRPC services; port 0 takes any free one."""
     http: Annotated[str, setting("HOST:PORT")] = "127.0.0.1:9877"
     """Address of /metrics, /healthz and /readyz; `off` for none."""
@@ -91,7 +83,7 @@ class NameserverSettings(RouteLimits, ProcessSettings):
     @property
     def http_address(self) -> Address | None:
         """The address of the operations HTTP; None if it is off."""
-        return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
+        return parse_http(self.http)
 
     def grpc_limits(self) -> GrpcLimits:
         return GrpcLimits(

@@ -17,6 +17,8 @@ from trovemq_daemon.addresses import (
     check_advertise,
     check_listen,
     parse_address,
+    parse_http,
+    with_port,
 )
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import LogFormat, LogLevel
@@ -25,7 +27,6 @@ from trovemq_daemon.tls_settings import TlsSettings
 from trovemq_proto.tls import TlsOptions
 from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, StoreSettings
 
-HTTP_OFF: Final = "off"
 NAME_LENGTH_MAX: Final = 127
 
 # A default is declared in the class that uses it; here it gets its text, bounds and RocketMQ's name.
@@ -34,11 +35,6 @@ _STORE: Final = StoreSettings()
 _INDEX_HEADER_SIZE: Final = 40
 _INDEX_SLOT_SIZE: Final = 4
 _INDEX_ITEM_SIZE: Final = 20
-
-
-def _listen_port(text: str, listen: str) -> str:
-    """listenPort changes the port only."""
-    return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
 
 
 def _whole_units(text: str, _current: object) -> str:
@@ -59,9 +55,7 @@ def _beside(store: Path, what: str) -> Path:
 class NodeSettings(TlsSettings):
     """The values of the settings. `problems()` reports contradictions."""
 
-    listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=_listen_port)] = (
-        "127.0.0.1:8081"
-    )
+    listen: Annotated[str, setting("HOST:PORT", rocketmq="listenPort", convert=with_port)] = "127.0.0.1:8081"
     """Address of the gRPC services; port 0 takes any free one."""
     http: Annotated[str, setting("HOST:PORT")] = "127.0.0.1:8080"
     """Address of /metrics, /healthz and /readyz; `off` for none."""
@@ -192,7 +186,7 @@ class NodeSettings(TlsSettings):
     @property
     def http_address(self) -> Address | None:
         """The address of the operations HTTP; None if it is off."""
-        return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
+        return parse_http(self.http)
 
     @property
     def nameserver_addresses(self) -> tuple[Address, ...]:
