@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.users import UserArgument
 
@@ -90,7 +91,7 @@ async def list_(
 ) -> None:
     """List the rules of every broker."""
     async with session.client() as client:
-        _show_rules(session, await session.call(client.admin.rules.list_all(user or "", broker=broker)))
+        session.show_list(await session.call(client.admin.rules.list_all(user or "", broker=broker)), _RULES)
 
 
 @verb(app, "test")
@@ -135,22 +136,15 @@ async def _add(
     async with session.client() as client:
         make = client.admin.rules.allow if allows else client.admin.rules.deny
         made = make(user, actions, resource, sources=sources or (), broker=broker)
-        _show_rules(session, await session.call(made))
+        session.show_list(await session.call(made), _RULES)
 
 
-def _show_rules(session: Session, rules: list[AccessRule]) -> None:
-    session.show_list(
-        rules,
-        lambda rule: {
-            "rule": rule.number,
-            "user": rule.access_key,
-            "decision": "allow" if rule.allow else "deny",
-            "actions": rule.actions,
-            "resource": rule.resource,
-            "sources": list(rule.sources),
-            "broker": rule.broker,
-        },
-        shown={"from": lambda rule: " ".join(rule.sources) or "everywhere"},
-        columns=("rule", "user", "decision", "actions", "resource", "from", "broker"),
-        numbers=("rule",),
-    )
+_RULES: Final[Columns[AccessRule]] = Columns(
+    Column("rule", "rule", lambda rule: rule.number, number=True),
+    Column("user", "user", lambda rule: rule.access_key),
+    Column("decision", "decision", lambda rule: "allow" if rule.allow else "deny"),
+    Column("actions", "actions", lambda rule: rule.actions),
+    Column("resource", "resource", lambda rule: rule.resource),
+    Column("sources", "from", lambda rule: rule.sources, lambda rule: " ".join(rule.sources) or "everywhere"),
+    Column("broker", "broker", lambda rule: rule.broker),
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.tailing import (
     Following,
@@ -87,8 +88,8 @@ class AuditPrinting(Printing):
             return
         from rich.text import Text
 
-        self._session.output.item(_fields(record))
-        self._session.output.show(Text("  ".join(map(str, _row(record)))))
+        self._session.output.item(_RECORDS.fields(record))
+        self._session.output.show(Text("  ".join(map(str, _RECORDS.row(record)))))
 
 
 @verb(app, "list")
@@ -116,20 +117,7 @@ async def list_(
                 found.append(record)
                 session.progress.at(len(found), text="reading")
     records = sorted(found, key=lambda record: record.time)
-    session.show_list(
-        records,
-        _fields,
-        shown={
-            "when": lambda record: format_time(record.time),
-            "by": lambda record: record.user or "-",
-            "from": lambda record: record.source or "-",
-            "call": lambda record: record.method.rpartition("/")[2],
-            "about": lambda record: record.resources or "-",
-            "end": lambda record: record.outcome or record.phase,
-        },
-        columns=("when", "kind", "by", "from", "call", "about", "end", "count"),
-        numbers=("count",),
-    )
+    session.show_list(records, _RECORDS)
 
 
 @verb(app, "tail")
@@ -154,31 +142,16 @@ async def _places(session: Session, client: Client, broker: str | None) -> list[
         raise TroveError(errors.TOPIC_NOT_FOUND, text, topic=AUDIT_TOPIC) from None
 
 
-def _fields(record: AuditRecord) -> dict[str, object]:
-    return {
-        "time": record.time,
-        "kind": record.kind,
-        "phase": record.phase,
-        "user": record.user,
-        "source": record.source,
-        "method": record.method,
-        "resources": record.resources,
-        "outcome": record.outcome,
-        "count": record.count,
-        "id": record.id,
-        "act": record.act,
-    }
-
-
-def _row(record: AuditRecord) -> tuple[object, ...]:
-    """A line for people: time, kind, user, source, method, resources, outcome, count."""
-    return (
-        format_time(record.time),
-        record.kind,
-        record.user or "-",
-        record.source or "-",
-        record.method.rpartition("/")[2],
-        record.resources or "-",
-        record.outcome or record.phase,
-        record.count,
-    )
+_RECORDS: Final[Columns[AuditRecord]] = Columns(
+    Column("time", "when", lambda record: record.time, lambda record: format_time(record.time)),
+    Column("kind", "kind", lambda record: record.kind),
+    Column("phase", None, lambda record: record.phase),
+    Column("user", "by", lambda record: record.user, lambda record: record.user or "-"),
+    Column("source", "from", lambda record: record.source, lambda record: record.source or "-"),
+    Column("method", "call", lambda record: record.method, lambda record: record.method.rpartition("/")[2]),
+    Column("resources", "about", lambda record: record.resources, lambda record: record.resources or "-"),
+    Column("outcome", "end", lambda record: record.outcome, lambda record: record.outcome or record.phase),
+    Column("count", "count", lambda record: record.count, number=True),
+    Column("id", None, lambda record: record.id),
+    Column("act", None, lambda record: record.act),
+)

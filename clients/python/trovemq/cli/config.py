@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 
 if TYPE_CHECKING:
@@ -32,14 +33,12 @@ async def list_(
     """List the settings. Where their values come from, and which of them need no restart."""
     async with session.client() as client:
         found = await session.call(client.admin.brokers.settings(broker=broker))
-    _show(
-        session,
-        [
-            one
-            for one in found
-            if not (live and one.needs_restart) and not (changed and one.value == one.started_with)
-        ],
+    wanted = (
+        one
+        for one in found
+        if not (live and one.needs_restart) and not (changed and one.value == one.started_with)
     )
+    session.show_list(wanted, _SETTINGS)
 
 
 @verb(app, "get")
@@ -48,7 +47,7 @@ async def get(session: Session, name: NameArgument, broker: EveryBrokerOption = 
     async with session.client() as client:
         found = await session.call(client.admin.brokers.settings(name, broker=broker))
     if session.output.objects:
-        _show(session, found)
+        session.show_list(found, _SETTINGS)
         return
     from trovemq.cli.render import card
 
@@ -79,27 +78,22 @@ async def set_(
 ) -> None:
     """Change a setting that needs no restart. At once, and until the next restart."""
     async with session.client() as client:
-        _show(session, await session.call(client.admin.brokers.set_setting(name, value, broker=broker)))
+        changed = await session.call(client.admin.brokers.set_setting(name, value, broker=broker))
+    session.show_list(changed, _SETTINGS)
     session.output.remark(NOT_KEPT)
-
-
-def _show(session: Session, settings: list[SettingDescription]) -> None:
-    session.show_list(
-        settings,
-        lambda one: {
-            "setting": one.name,
-            "value": one.value,
-            "source": one.source,
-            "change": _change(one),
-            "startedWith": one.started_with,
-            "form": one.form,
-            "what": one.what,
-            "broker": one.broker,
-        },
-        columns=("setting", "value", "source", "change", "broker"),
-        shown={},
-    )
 
 
 def _change(one: SettingDescription) -> str:
     return "restart" if one.needs_restart else "live"
+
+
+_SETTINGS: Final[Columns[SettingDescription]] = Columns(
+    Column("setting", "setting", lambda one: one.name),
+    Column("value", "value", lambda one: one.value),
+    Column("source", "source", lambda one: one.source),
+    Column("change", "change", _change),
+    Column("startedWith", None, lambda one: one.started_with),
+    Column("form", None, lambda one: one.form),
+    Column("what", None, lambda one: one.what),
+    Column("broker", "broker", lambda one: one.broker),
+)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, EveryBrokerOption, GroupArgument, YesOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq_proto.errors import TroveError
 
@@ -227,38 +228,11 @@ def _parts(offsets: list[int], rate: float | None) -> Iterator[list[int]]:
 def show_results(session: Session, results: Sequence[ResentDeadLetter]) -> None:
     """Shows the result of each. Raises TroveError if some could not be sent: then the error's fields have the
     results."""
-    for result in results:
-        session.output.item(
-            {
-                "offset": result.offset,
-                "topic": result.topic or None,
-                "offsetMsgId": result.offset_msg_id or None,
-                "error": result.error or None,
-                "errorMessage": result.error_message or None,
-                "again": result.again,
-                "broker": result.broker,
-            }
-        )
+    session.show_list(results, _RESENT)
     failed = [result for result in results if result.error]
     before = sum(result.again for result in results)
-    session.output.note(resent=len(results) - len(failed) - before, before=before, failed=len(failed))
-    if session.output.objects:
-        return
-    from trovemq.cli.render import printable, table
-
-    rows = [
-        (
-            result.broker,
-            result.offset,
-            printable(result.topic or "-"),
-            result.offset_msg_id or "-",
-            printable(_result(result)),
-        )
-        for result in results
-    ]
-    columns = ("broker", "offset", "topic", "offsetMsgId", "result")
-    session.output.show(table(columns, rows, numbers=("offset",)))
     sent = len(results) - len(failed) - before
+    session.output.note(resent=sent, before=before, failed=len(failed))
     session.output.remark(f"{sent:,} sent, {before:,} had been sent before, {len(failed):,} not")
 
 
@@ -266,3 +240,20 @@ def _result(result: ResentDeadLetter) -> str:
     if result.error:
         return f"{result.error}: {result.error_message}"
     return "had been sent before" if result.again else "sent"
+
+
+_RESENT: Final[Columns[ResentDeadLetter]] = Columns(
+    Column("offset", "offset", lambda result: result.offset, number=True),
+    Column(
+        "topic",
+        "topic",
+        lambda result: result.topic or None,
+        lambda result: result.topic or "-",
+        escaped=True,
+    ),
+    Column("offsetMsgId", "offsetMsgId", lambda result: result.offset_msg_id or None),
+    Column("error", None, lambda result: result.error or None),
+    Column("errorMessage", None, lambda result: result.error_message or None),
+    Column("again", "result", lambda result: result.again, _result, escaped=True),
+    Column("broker", "broker", lambda result: result.broker, place=0),
+)

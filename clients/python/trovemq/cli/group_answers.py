@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from trovemq.cli.columns import MERGED, Column, Columns
 from trovemq.cli.session import Session
+from trovemq.cli.times import format_time
 
 if TYPE_CHECKING:
-    from trovemq import GroupDescription, GroupMember, GroupReset, GroupSettings, QueueLag
+    from trovemq import GroupDescription, GroupMember, GroupReset, GroupSettings
 
 BACKOFF_STEPS_MAX: Final = 64
 BACKOFF_STEPS_SHOWN: Final = 4  # in a table
@@ -18,55 +20,27 @@ def show_resets(
     session: Session, group: str, topic: str, changes: Iterable[GroupReset], *, preview: bool
 ) -> None:
     """The changes of a reset, made or previewed, queue by queue."""
-    found = list(changes)
-    for change in found:
-        session.output.item(
-            {
-                "group": group,
-                "topic": topic,
-                "queueId": change.queue_id,
-                "offsetBefore": change.offset_before,
-                "offset": change.offset,
-                "inFlight": change.in_flight,
-                "broker": change.broker,
-                "preview": preview,
-            }
-        )
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    now = "would be" if preview else "now"
-    numbers = ("queue", "before", now, "in flight, forgotten")
-    rows = [(c.broker, c.queue_id, c.offset_before, c.offset, c.in_flight) for c in found]
-    session.output.show(table(("broker", *numbers), rows, numbers=numbers))
+    session.show_list(changes, _reset_columns(group, topic, preview=preview))
     if preview:
         session.output.remark("nothing was changed")
 
 
+def _reset_columns(group: str, topic: str, *, preview: bool) -> Columns[GroupReset]:
+    return Columns(
+        Column("group", None, lambda _: group),
+        Column("topic", None, lambda _: topic),
+        Column("queueId", "queue", lambda change: change.queue_id, number=True),
+        Column("offsetBefore", "before", lambda change: change.offset_before, number=True),
+        Column("offset", "would be" if preview else "now", lambda change: change.offset, number=True),
+        Column("inFlight", "in flight, forgotten", lambda change: change.in_flight, number=True),
+        Column("broker", "broker", lambda change: change.broker, place=0),
+        Column("preview", None, lambda _: preview),
+    )
+
+
 def show_groups(session: Session, groups: Iterable[GroupDescription]) -> None:
     """One object, or one line of a table, for each group and broker."""
-    found = sorted(groups, key=lambda group: (group.group, group.broker))
-    for group in found:
-        session.output.item(group_fields(group))
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    columns = ("group", "order", "redeliveries", "back-off", "members", "topics", "broker")
-    rows = [
-        (
-            group.group,
-            "by message group" if group.settings.orderly else "any",
-            group.settings.retry_max,
-            backoff_text(group.settings, steps_max=BACKOFF_STEPS_SHOWN),
-            group.member_count,
-            len(group.topics),
-            group.broker,
-        )
-        for group in found
-    ]
-    session.output.show(table(columns, rows, numbers=("redeliveries", "members", "topics")))
+    session.show_list(sorted(groups, key=lambda group: (group.group, group.broker)), GROUPS)
 
 
 def settings_fields(settings: GroupSettings) -> dict[str, object]:
@@ -80,51 +54,6 @@ def settings_fields(settings: GroupSettings) -> dict[str, object]:
     else:
         backoff = {"backoffMillis": list(settings.backoff_ms)}
     return {"orderly": settings.orderly, "maxRetries": settings.retry_max, **backoff}
-
-
-def group_fields(group: GroupDescription) -> dict[str, object]:
-    """The JSON object of a group on one broker."""
-    return {
-        "group": group.group,
-        **settings_fields(group.settings),
-        "members": group.member_count,
-        "topics": list(group.topics),
-        "created": group.created,
-        "unorderedTopics": list(group.unordered_topics),
-        "broker": group.broker,
-    }
-
-
-def member_fields(member: GroupMember) -> dict[str, object]:
-    """The JSON object of a member."""
-    return {
-        "clientId": member.client_id,
-        "clientType": member.client_type,
-        "language": member.language,
-        "version": member.version,
-        "address": member.address,
-        "lastHeartbeat": member.last_heartbeat,
-        "inFlight": member.in_flight,
-        "subscriptions": dict(member.subscriptions),
-        "broker": member.broker,
-    }
-
-
-def lag_fields(queue: QueueLag) -> dict[str, object]:
-    """The JSON object of one queue's lag."""
-    return {
-        "topic": queue.topic,
-        "queueId": queue.queue_id,
-        "minOffset": queue.min_offset,
-        "maxOffset": queue.max_offset,
-        "committed": queue.committed,
-        "nextOffset": queue.next_offset,
-        "inFlight": queue.in_flight,
-        "lag": queue.lag,
-        "lagMillis": queue.lag_ms,
-        "estimated": queue.estimated,
-        "broker": queue.broker,
-    }
 
 
 def backoff_text(settings: GroupSettings, steps_max: int = BACKOFF_STEPS_MAX) -> str:
@@ -144,3 +73,39 @@ def duration_text(milliseconds: int) -> str:
         if milliseconds >= size and milliseconds % size == 0:
             return f"{milliseconds // size}{unit}"
     return f"{milliseconds}ms"
+
+
+GROUPS: Final[Columns[GroupDescription]] = Columns(
+    Column("group", "group", lambda group: group.group),
+    Column(MERGED, None, lambda group: settings_fields(group.settings)),
+    Column(None, "order", lambda group: "by message group" if group.settings.orderly else "any"),
+    Column(None, "redeliveries", lambda group: group.settings.retry_max, number=True),
+    Column(None, "back-off", lambda group: backoff_text(group.settings, steps_max=BACKOFF_STEPS_SHOWN)),
+    Column("members", "members", lambda group: group.member_count, number=True),
+    Column("topics", "topics", lambda group: group.topics, lambda group: len(group.topics), number=True),
+    Column("created", None, lambda group: group.created),
+    Column("unorderedTopics", None, lambda group: group.unordered_topics),
+    Column("broker", "broker", lambda group: group.broker),
+)
+MEMBERS_OF_GROUP: Final[Columns[GroupMember]] = Columns(
+    Column("clientId", "client id", lambda member: member.client_id, escaped=True),
+    Column("clientType", "kind", lambda member: member.client_type),
+    Column("language", "language", lambda member: member.language, escaped=True),
+    Column("version", "version", lambda member: member.version, escaped=True),
+    Column("address", "address", lambda member: member.address, escaped=True),
+    Column(
+        "lastHeartbeat",
+        "heard of",
+        lambda member: member.last_heartbeat,
+        lambda member: format_time(member.last_heartbeat),
+    ),
+    Column("inFlight", "in flight", lambda member: member.in_flight, number=True),
+    Column(
+        "subscriptions",
+        "subscriptions",
+        lambda member: dict(member.subscriptions),
+        lambda member: ", ".join(f"{topic}: {text}" for topic, text in member.subscriptions.items()),
+        escaped=True,
+    ),
+    Column("broker", None, lambda member: member.broker),
+)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, OptionalGroupArgument, TopicOption
-from trovemq.cli.group_answers import lag_fields
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session
 from trovemq.cli.watching import EVERY_MS_DEFAULT, EveryOption, WatchOption, watched
 from trovemq_proto import errors
@@ -46,27 +46,7 @@ async def lag(
 
 
 def _show_queues(session: Session, found: Sequence[QueueLag]) -> None:
-    for queue in found:
-        session.output.item(lag_fields(queue))
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    numbers = ("queue", "consumed to", "end", "in flight", "lag", "seconds")
-    rows = [
-        (
-            queue.topic,
-            queue.broker,
-            queue.queue_id,
-            queue.committed,
-            queue.max_offset,
-            queue.in_flight,
-            f"≈{queue.lag:,}" if queue.estimated else queue.lag,
-            f"{queue.lag_ms / 1000:,.1f}",
-        )
-        for queue in found
-    ]
-    session.output.show(table(("topic", "broker", *numbers), rows, numbers=numbers))
+    session.show_list(found, _QUEUES)
     total = sum(queue.lag for queue in found)
     oldest = max((queue.lag_ms for queue in found), default=0)
     messages = "message" if total == 1 else "messages"
@@ -93,18 +73,6 @@ class TopicLag:
         self.lag_ms = max(self.lag_ms, queue.lag_ms)
         self.estimated |= queue.estimated
 
-    def fields(self) -> dict[str, object]:
-        """The JSON object."""
-        return {
-            "group": self.group,
-            "topic": self.topic,
-            "queues": self.queues,
-            "inFlight": self.in_flight,
-            "lag": self.lag,
-            "lagMillis": self.lag_ms,
-            "estimated": self.estimated,
-        }
-
 
 async def _show_all(session: Session, client: Client, topic: str | None, broker: str | None) -> None:
     groups = await session.call(client.admin.groups.list_all(broker=broker))
@@ -122,25 +90,7 @@ async def _show_all(session: Session, client: Client, topic: str | None, broker:
         return summed(name, queues)
 
     rows = [row for rows in await asyncio.gather(*map(lag_of, names)) for row in rows]
-    for row in rows:
-        session.output.item(row.fields())
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    numbers = ("queues", "in flight", "lag", "seconds")
-    shown = [
-        (
-            row.group,
-            row.topic,
-            row.queues,
-            row.in_flight,
-            f"≈{row.lag:,}" if row.estimated else row.lag,
-            f"{row.lag_ms / 1000:,.1f}",
-        )
-        for row in rows
-    ]
-    session.output.show(table(("group", "topic", *numbers), shown, numbers=numbers))
+    session.show_list(rows, _TOPICS)
 
 
 def summed(group: str, queues: Iterable[QueueLag]) -> list[TopicLag]:
@@ -149,3 +99,35 @@ def summed(group: str, queues: Iterable[QueueLag]) -> list[TopicLag]:
     for queue in queues:
         found.setdefault(queue.topic, TopicLag(group, queue.topic)).add(queue)
     return [found[topic] for topic in sorted(found)]
+
+
+def _lag_text(one: QueueLag | TopicLag) -> object:
+    return f"≈{one.lag:,}" if one.estimated else one.lag
+
+
+def _seconds(one: QueueLag | TopicLag) -> str:
+    return f"{one.lag_ms / 1000:,.1f}"
+
+
+_QUEUES: Final[Columns[QueueLag]] = Columns(
+    Column("topic", "topic", lambda queue: queue.topic),
+    Column("queueId", "queue", lambda queue: queue.queue_id, number=True),
+    Column("minOffset", None, lambda queue: queue.min_offset),
+    Column("maxOffset", "end", lambda queue: queue.max_offset, number=True, place=4),
+    Column("committed", "consumed to", lambda queue: queue.committed, number=True),
+    Column("nextOffset", None, lambda queue: queue.next_offset),
+    Column("inFlight", "in flight", lambda queue: queue.in_flight, number=True),
+    Column("lag", "lag", lambda queue: queue.lag, _lag_text, number=True),
+    Column("lagMillis", "seconds", lambda queue: queue.lag_ms, _seconds, number=True),
+    Column("estimated", None, lambda queue: queue.estimated),
+    Column("broker", "broker", lambda queue: queue.broker, place=1),
+)
+_TOPICS: Final[Columns[TopicLag]] = Columns(
+    Column("group", "group", lambda row: row.group),
+    Column("topic", "topic", lambda row: row.topic),
+    Column("queues", "queues", lambda row: row.queues, number=True),
+    Column("inFlight", "in flight", lambda row: row.in_flight, number=True),
+    Column("lag", "lag", lambda row: row.lag, _lag_text, number=True),
+    Column("lagMillis", "seconds", lambda row: row.lag_ms, _seconds, number=True),
+    Column("estimated", None, lambda row: row.estimated),
+)

@@ -16,6 +16,7 @@ from trovemq.cli.arguments import (
     QueueOption,
     TopicArgument,
 )
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_moment
 
@@ -116,20 +117,11 @@ async def reset(
 
 def show_changes(session: Session, group: str, topic: str, changes: Iterable[OffsetReset]) -> None:
     """The changes of a reset, queue by queue."""
-    found = list(changes)
-    for change in found:
-        session.output.item(
-            {
-                "group": group,
-                "topic": topic,
-                "queueId": change.queue_id,
-                "offsetBefore": change.offset_before,
-                "offset": change.offset,
-            }
-        )
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    rows = [(change.queue_id, change.offset_before, change.offset) for change in found]
-    session.output.show(table(("queue", "before", "now"), rows, numbers=("queue", "before", "now")))
+    columns: Columns[OffsetReset] = Columns(
+        Column("group", None, lambda _: group),
+        Column("topic", None, lambda _: topic),
+        Column("queueId", "queue", lambda change: change.queue_id, number=True),
+        Column("offsetBefore", "before", lambda change: change.offset_before, number=True),
+        Column("offset", "now", lambda change: change.offset, number=True),
+    )
+    session.show_list(changes, columns)

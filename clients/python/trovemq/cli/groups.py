@@ -18,15 +18,15 @@ from trovemq.cli.arguments import (
     YesOption,
 )
 from trovemq.cli.group_answers import (
+    GROUPS,
+    MEMBERS_OF_GROUP,
     backoff_text,
-    group_fields,
-    member_fields,
     show_groups,
     show_resets,
 )
 from trovemq.cli.group_lag import lag
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import Moment, format_time, parse_duration_ms, parse_moment
+from trovemq.cli.times import Moment, parse_duration_ms, parse_moment
 from trovemq.cli.watching import EVERY_MS_DEFAULT, EveryOption, WatchOption, watched
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOp
     async with session.client() as client:
         found = await session.call(client.admin.groups.describe(group, broker=broker))
     for description in found:
-        session.output.item(group_fields(description))
+        session.output.item(GROUPS.fields(description))
     if session.output.objects:
         return
     from trovemq.cli.render import card
@@ -243,36 +243,7 @@ async def members(session: Session, group: GroupArgument, broker: EveryBrokerOpt
     """List the consumers of a group that are connected."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.members(group, broker=broker))
-    for member in found:
-        session.output.item(member_fields(member))
-    if session.output.objects:
-        return
-    from trovemq.cli.render import printable, table
-
-    columns = (
-        "client id",
-        "kind",
-        "language",
-        "version",
-        "address",
-        "heard of",
-        "in flight",
-        "subscriptions",
-    )
-    rows = [
-        (
-            printable(member.client_id),
-            member.client_type,
-            printable(member.language),
-            printable(member.version),
-            printable(member.address),
-            format_time(member.last_heartbeat),
-            member.in_flight,
-            printable(", ".join(f"{topic}: {text}" for topic, text in member.subscriptions.items())),
-        )
-        for member in found
-    ]
-    session.output.show(table(columns, rows, numbers=("in flight",)))
+    session.show_list(found, MEMBERS_OF_GROUP)
 
 
 verb(app, "lag")(lag)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.sizes import parse_size
 
 if TYPE_CHECKING:
-    from trovemq import QuotaDescription
+    from trovemq import Quota, QuotaDescription
 
 app = typer.Typer(help="Quotas: set, list.", no_args_is_help=True)
 
@@ -72,53 +74,33 @@ async def set_(
         query_ms_per_s=query_ms,
     )
     async with session.client() as client:
-        _show(session, await session.call(client.admin.quotas.set(subject, quota, broker=broker)))
+        session.show_list(await session.call(client.admin.quotas.set(subject, quota, broker=broker)), _QUOTAS)
 
 
 @verb(app, "list")
 async def list_(session: Session, broker: EveryBrokerOption = None) -> None:
     """List the quotas of every broker. With the numbers of slowed and refused requests."""
     async with session.client() as client:
-        _show(session, await session.call(client.admin.quotas.list_all(broker=broker)))
+        session.show_list(await session.call(client.admin.quotas.list_all(broker=broker)), _QUOTAS)
 
 
-def _show(session: Session, quotas: list[QuotaDescription]) -> None:
-    session.show_list(
-        quotas,
-        lambda one: {
-            "subject": one.subject,
-            "requestsPerS": one.quota.requests_per_s,
-            "bytesInPerS": one.quota.bytes_in_per_s,
-            "bytesOutPerS": one.quota.bytes_out_per_s,
-            "callsMax": one.quota.calls_max,
-            "connectionsMax": one.quota.connections_max,
-            "topicsMax": one.quota.topics_max,
-            "groupsMax": one.quota.groups_max,
-            "queryMsPerS": one.quota.query_ms_per_s,
-            "openCalls": one.open_calls,
-            "slowed": one.slowed,
-            "refused": one.refused,
-            "broker": one.broker,
-        },
-        shown={
-            "requests/s": lambda one: one.quota.requests_per_s or None,
-            "bytes in/s": lambda one: one.quota.bytes_in_per_s or None,
-            "bytes out/s": lambda one: one.quota.bytes_out_per_s or None,
-            "calls": lambda one: one.quota.calls_max or None,
-            "connections": lambda one: one.quota.connections_max or None,
-            "topics": lambda one: one.quota.topics_max or None,
-            "groups": lambda one: one.quota.groups_max or None,
-            "query ms/s": lambda one: one.quota.query_ms_per_s or None,
-            "open": lambda one: one.open_calls,
-        },
-        columns=(
-            *("subject", "requests/s", "bytes in/s", "bytes out/s", "calls", "connections"),
-            *("topics", "groups", "query ms/s"),
-            *("open", "slowed", "refused", "broker"),
-        ),
-        numbers=(
-            *("requests/s", "bytes in/s", "bytes out/s", "calls", "connections"),
-            *("topics", "groups", "query ms/s"),
-            *("open", "slowed", "refused"),
-        ),
-    )
+def _limit(key: str, title: str, limit: Callable[[Quota], int]) -> Column[QuotaDescription]:
+    """A limit of the quota; in the table a dash if there is none."""
+    return Column(key, title, lambda one: limit(one.quota), lambda one: limit(one.quota) or None, number=True)
+
+
+_QUOTAS: Final[Columns[QuotaDescription]] = Columns(
+    Column("subject", "subject", lambda one: one.subject),
+    _limit("requestsPerS", "requests/s", lambda quota: quota.requests_per_s),
+    _limit("bytesInPerS", "bytes in/s", lambda quota: quota.bytes_in_per_s),
+    _limit("bytesOutPerS", "bytes out/s", lambda quota: quota.bytes_out_per_s),
+    _limit("callsMax", "calls", lambda quota: quota.calls_max),
+    _limit("connectionsMax", "connections", lambda quota: quota.connections_max),
+    _limit("topicsMax", "topics", lambda quota: quota.topics_max),
+    _limit("groupsMax", "groups", lambda quota: quota.groups_max),
+    _limit("queryMsPerS", "query ms/s", lambda quota: quota.query_ms_per_s),
+    Column("openCalls", "open", lambda one: one.open_calls, number=True),
+    Column("slowed", "slowed", lambda one: one.slowed, number=True),
+    Column("refused", "refused", lambda one: one.refused, number=True),
+    Column("broker", "broker", lambda one: one.broker),
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import BeginOption, EndOption, EveryBrokerOption, TopicArgument
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.paging import paged
 from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
@@ -164,31 +165,22 @@ def _show(session: Session, rows: list[Message], coverage: _Coverage) -> None:
 
 def _show_parts(session: Session, parts: tuple[SearchPart, ...], lag_bytes: int) -> None:
     """Shows how the search is served, part by part of the log, in the order of the answer."""
-    for part in parts:
-        session.output.item(
-            {
-                "broker": part.broker,
-                "index": part.index,
-                "begin": part.begin,
-                "end": part.end,
-                "entries": part.entries,
-                "atLeast": part.at_least,
-            }
-        )
+    session.show_list(parts, _PARTS)
     session.output.note(lagBytes=lag_bytes)
-    if session.output.objects:
-        return
-    from trovemq.cli.render import printable, table
 
-    rows = [
-        (
-            part.broker,
-            printable(part.index),
-            f"{'at least ' if part.at_least else ''}{part.entries:,}",
-            part.begin,
-            part.end,
-        )
-        for part in parts
-    ]
-    columns = ("broker", "served by", "entries", "from offset", "to offset")
-    session.output.show(table(columns, rows, numbers=("entries", "from offset", "to offset")))
+
+_PARTS: Final[Columns[SearchPart]] = Columns(
+    Column("broker", "broker", lambda part: part.broker),
+    Column("index", "served by", lambda part: part.index, escaped=True),
+    Column("begin", "from offset", lambda part: part.begin, number=True),
+    Column("end", "to offset", lambda part: part.end, number=True),
+    Column(
+        "entries",
+        "entries",
+        lambda part: part.entries,
+        lambda part: f"{'at least ' if part.at_least else ''}{part.entries:,}",
+        number=True,
+        place=2,
+    ),
+    Column("atLeast", None, lambda part: part.at_least),
+)

@@ -15,7 +15,6 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
-    Mapping,
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
 
+from trovemq.cli.columns import Columns, Shown
 from trovemq.cli.connecting import NAMES, Connecting, verb_parameters
 from trovemq.cli.options import (
     SERVER_DEFAULT,
@@ -50,7 +50,6 @@ SILENT_SHOWN_MAX: Final = 3
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-Shown = TypeVar("Shown")
 
 
 @dataclass(slots=True)
@@ -100,31 +99,20 @@ class Session:
             now_ms = await self.call(client.broker_time(topic, broker=broker))
         return [moment.at(now_ms) for moment in moments]
 
-    def show_list(
-        self,
-        found: Iterable[Shown],
-        fields: Callable[[Shown], Mapping[str, object]],
-        *,
-        columns: Sequence[str],
-        shown: Mapping[str, Callable[[Shown], object]],
-        numbers: Sequence[str] = (),
-    ) -> None:
-        """The answer of a listing: one object per item, or for people a table with these columns.
+    def show_list(self, found: Iterable[Shown], columns: Columns[Shown]) -> None:
+        """The answer of a listing: one object per item, or for people one table."""
+        entries = list(found)
+        for one in entries:
+            self.output.item(columns.fields(one))
+        self.show_table(columns, map(columns.row, entries))
 
-        shown: the columns whose value is not the field of the same name.
-        """
-        entries = [(one, fields(one)) for one in found]
-        for _, values in entries:
-            self.output.item(values)
+    def show_table(self, columns: Columns[Any], rows: Iterable[Sequence[object]]) -> None:
+        """A table with these columns, for people only."""
         if self.output.objects:
             return
         from trovemq.cli.render import table
 
-        rows = (
-            [shown[name](one) if name in shown else values[name] for name in columns]
-            for one, values in entries
-        )
-        self.output.show(table(columns, rows, numbers))
+        self.output.show(table(columns.titles, rows, columns.numbers))
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Asks before an action that cannot be undone. Raises typer.Abort for a no, KeyboardInterrupt for

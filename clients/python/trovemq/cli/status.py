@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import duration_text
 from trovemq_proto import errors
@@ -29,30 +30,10 @@ async def cluster(session: Session) -> None:
     async with session.client() as client:
         state = await session.call(client.admin.cluster())
     for route in state.brokers:
-        session.output.item(broker_fields(route))
+        session.output.item(_ROUTES.fields(route))
     for lost in state.lost:
-        session.output.item(lost_fields(lost))
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    columns = ("broker", "cluster", "address", "topics", "flush", "version", "state")
-    rows = [
-        (
-            route.broker.name,
-            route.broker.cluster,
-            route.broker.address,
-            len(route.topics),
-            route.broker.flush_mode,
-            route.broker.version,
-            _state(route.broker),
-        )
-        for route in state.brokers
-    ] + [
-        (one.name, one.cluster, one.address, one.topics, "", "", f"lost {duration_text(one.lost_ms)} ago")
-        for one in state.lost
-    ]
-    session.output.show(table(columns, rows, numbers=("topics",)))
+        session.output.item(_LOST.fields(lost))
+    session.show_table(_ROUTES, [*map(_ROUTES.row, state.brokers), *map(_LOST.row, state.lost)])
 
 
 def _state(broker: BrokerInfo) -> str:
@@ -61,35 +42,40 @@ def _state(broker: BrokerInfo) -> str:
     return "draining" if broker.draining else "serving"
 
 
-def broker_fields(route: BrokerRoute) -> dict[str, object]:
-    """The JSON object of a broker in the routes."""
-    broker = route.broker
-    return {
-        "broker": broker.name,
-        "cluster": broker.cluster,
-        "address": broker.address,
-        "flushMode": broker.flush_mode,
-        "bodySizeMax": broker.body_size_max,
-        "batchSizeMax": broker.batch_size_max,
-        "draining": broker.draining,
-        "state": _state(broker),
-        "dataVersion": broker.data_version,
-        "version": broker.version,
-        "topics": sorted(topic.topic for topic in route.topics),
-    }
-
-
-def lost_fields(lost: LostBroker) -> dict[str, object]:
-    """The JSON object of a broker that nameservers have lost."""
-    return {
-        "broker": lost.name,
-        "cluster": lost.cluster,
-        "address": lost.address,
-        "state": "lost",
-        "lostMs": lost.lost_ms,
-        "topicCount": lost.topics,
-        "topicsAlone": lost.topics_alone,
-    }
+_ROUTES: Final[Columns[BrokerRoute]] = Columns(
+    Column("broker", "broker", lambda route: route.broker.name),
+    Column("cluster", "cluster", lambda route: route.broker.cluster),
+    Column("address", "address", lambda route: route.broker.address),
+    Column("flushMode", "flush", lambda route: route.broker.flush_mode),
+    Column("bodySizeMax", None, lambda route: route.broker.body_size_max),
+    Column("batchSizeMax", None, lambda route: route.broker.batch_size_max),
+    Column("draining", None, lambda route: route.broker.draining),
+    Column("state", "state", lambda route: _state(route.broker), place=6),
+    Column("dataVersion", None, lambda route: route.broker.data_version),
+    Column("version", "version", lambda route: route.broker.version),
+    Column(
+        "topics",
+        "topics",
+        lambda route: sorted(topic.topic for topic in route.topics),
+        lambda route: len(route.topics),
+        number=True,
+        place=3,
+    ),
+)
+_LOST: Final[Columns[LostBroker]] = Columns(
+    Column("broker", "broker", lambda lost: lost.name),
+    Column("cluster", "cluster", lambda lost: lost.cluster),
+    Column("address", "address", lambda lost: lost.address),
+    Column(
+        "state", "state", lambda _: "lost", lambda lost: f"lost {duration_text(lost.lost_ms)} ago", place=6
+    ),
+    Column("lostMs", None, lambda lost: lost.lost_ms),
+    Column("topicCount", "topics", lambda lost: lost.topics, number=True, place=3),
+    Column("topicsAlone", None, lambda lost: lost.topics_alone),
+    Column(None, "flush", lambda _: ""),
+    Column(None, "version", lambda _: ""),
+)
+"""The same table; a broker that nameservers have lost."""
 
 
 async def stats(session: Session, broker: EveryBrokerOption = None) -> None:
@@ -128,18 +114,15 @@ async def explain_errors(
     ] = None,
 ) -> None:
     """Explain an error. Its meaning, whether to try again, and the remedy."""
-    rows = errors.ERRORS if name is None else (find_error(name),)
-    for row in rows:
-        session.output.item(error_row_fields(row))
-    if session.output.objects:
+    if name is None:
+        session.show_list(errors.ERRORS, _ERRORS)
         return
-    from trovemq.cli.render import card, table
+    fields = _ERRORS.fields(find_error(name))
+    session.output.item(fields)
+    if not session.output.objects:
+        from trovemq.cli.render import card
 
-    if name is not None:
-        session.output.show(card(error_row_fields(rows[0])))
-        return
-    lines = [(row.symbol, str(row.code), "yes" if row.retriable else "no", row.meaning) for row in rows]
-    session.output.show(table(("symbol", "code", "retriable", "meaning"), lines))
+        session.output.show(card(fields))
 
 
 def find_error(name: str) -> ErrorSpec:
@@ -153,13 +136,11 @@ def find_error(name: str) -> ErrorSpec:
         raise TroveError(errors.REQUEST_ILLEGAL, f"no error is called {name}; {hint}") from None
 
 
-def error_row_fields(row: ErrorSpec) -> dict[str, object]:
-    """The JSON object of a row of the table of errors."""
-    return {
-        "symbol": row.symbol,
-        "code": row.code,
-        "grpcStatus": row.grpc_status,
-        "retriable": row.retriable,
-        "meaning": row.meaning,
-        "whatToDo": row.what_to_do,
-    }
+_ERRORS: Final[Columns[ErrorSpec]] = Columns(
+    Column("symbol", "symbol", lambda row: row.symbol),
+    Column("code", "code", lambda row: row.code, lambda row: str(row.code)),
+    Column("grpcStatus", None, lambda row: row.grpc_status),
+    Column("retriable", "retriable", lambda row: row.retriable, lambda row: "yes" if row.retriable else "no"),
+    Column("meaning", "meaning", lambda row: row.meaning),
+    Column("whatToDo", None, lambda row: row.what_to_do),
+)

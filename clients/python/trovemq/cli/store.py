@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, OneBrokerOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.sizes import parse_size
 from trovemq.cli.store_tools import add_tools
@@ -60,29 +61,9 @@ async def scrub(session: Session, rate: RateOption = None, broker: EveryBrokerOp
             if progress.done:
                 ended.append(progress)
     session.exit_code = 1 if any(end.damages for end in ended) else 0
-    for found in findings:
-        session.output.item(finding_fields(found))
-    for progress in ended:
-        session.output.item(scrub_fields(progress))
-    if session.output.objects:
-        return
-    from trovemq.cli.render import printable, table
-
     if findings:
-        rows = [
-            (
-                found.broker,
-                "note" if found.note else "damage",
-                found.file,
-                found.offset,
-                printable(found.what),
-            )
-            for found in findings
-        ]
-        session.output.show(table(("broker", "kind", "file", "offset", "what"), rows, numbers=("offset",)))
-    counts = ("records", "units", "items", "damages", "notes")
-    totals = [(end.broker, end.records, end.units, end.items, end.damages, end.notes) for end in ended]
-    session.output.show(table(("broker", *counts), totals, numbers=counts))
+        session.show_list(findings, _FINDINGS)
+    session.show_list(ended, _SCRUBS)
     if any(end.damages for end in ended):
         session.output.remark(
             "damaged records in commitlog/ are left out of every answer (a backup may have them); `trovemq "
@@ -90,29 +71,25 @@ async def scrub(session: Session, rate: RateOption = None, broker: EveryBrokerOp
         )
 
 
-def finding_fields(found: StoreFinding) -> dict[str, object]:
-    """The JSON object of a finding."""
-    return {
-        "broker": found.broker,
-        "file": found.file,
-        "offset": found.offset,
-        "what": found.what,
-        "note": found.note,
-    }
-
-
-def scrub_fields(progress: ScrubProgress) -> dict[str, object]:
-    """The JSON object of a completed check."""
-    return {
-        "broker": progress.broker,
-        "commitLogMinOffset": progress.begin,
-        "commitLogMaxOffset": progress.end,
-        "records": progress.records,
-        "units": progress.units,
-        "items": progress.items,
-        "damages": progress.damages,
-        "notes": progress.notes,
-    }
+_FINDINGS: Final[Columns[StoreFinding]] = Columns(
+    Column("broker", "broker", lambda found: found.broker),
+    Column("file", "file", lambda found: found.file),
+    Column("offset", "offset", lambda found: found.offset, number=True),
+    Column("what", "what", lambda found: found.what, escaped=True),
+    Column(
+        "note", "kind", lambda found: found.note, lambda found: "note" if found.note else "damage", place=1
+    ),
+)
+_SCRUBS: Final[Columns[ScrubProgress]] = Columns(
+    Column("broker", "broker", lambda end: end.broker),
+    Column("commitLogMinOffset", None, lambda end: end.begin),
+    Column("commitLogMaxOffset", None, lambda end: end.end),
+    Column("records", "records", lambda end: end.records, number=True),
+    Column("units", "units", lambda end: end.units, number=True),
+    Column("items", "items", lambda end: end.items, number=True),
+    Column("damages", "damages", lambda end: end.damages, number=True),
+    Column("notes", "notes", lambda end: end.notes, number=True),
+)
 
 
 @verb(app, "backup")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, ExistOkOption, TopicArgument, YesOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.session import Session, verb
+from trovemq.cli.times import format_time
 
 if TYPE_CHECKING:
-    from trovemq import TopicDescription
+    from trovemq import TopicDescription, TopicQueue
 
 app = typer.Typer(help="Topics: create, list, describe, alter, delete.", no_args_is_help=True)
 
@@ -190,14 +192,15 @@ async def describe(
     """Show a topic with its queues' offsets. And how much of the log it keeps until it is acknowledged."""
     async with session.client() as client:
         descriptions = await session.call(client.admin.describe_topic(name, broker=broker, with_sizes=sizes))
-    for description in descriptions:
-        fields = topic_fields(description) | {"hold": hold_fields(description)}
-        session.output.item(fields | {"queues": queue_fields(description, sizes=sizes)})
-    if not session.output.objects:
-        show_queues(session, descriptions, sizes=sizes)
-        for description in descriptions:
-            if description.options.get("retention") == "until_acknowledged":
-                session.output.show(hold_text(description))
+    queues = queue_columns(sizes=sizes)
+    for topic in descriptions:
+        shown = [queues.fields((topic, queue)) for queue in topic.queues]
+        session.output.item({**TOPICS.fields(topic), "hold": hold_fields(topic), "queues": shown})
+    rows = (queues.row((topic, queue)) for topic in descriptions for queue in topic.queues)
+    session.show_table(queues, rows)
+    for topic in descriptions:
+        if topic.options.get("retention") == "until_acknowledged":
+            session.output.show(hold_text(topic))
 
 
 @verb(app, "delete")
@@ -214,18 +217,6 @@ async def delete(
     for broker_name, physical_offset in deletions.items():
         session.output.item({"topic": name, "physicalOffset": physical_offset, "broker": broker_name})
         session.output.remark(f"deleted on {broker_name}")
-
-
-def topic_fields(topic: TopicDescription) -> dict[str, object]:
-    """The JSON object of a topic, without its queues."""
-    return {
-        "topic": topic.topic,
-        "queueCount": topic.queue_count,
-        "messageType": topic.message_type,
-        "system": topic.system,
-        "options": dict(topic.options),
-        "broker": topic.broker,
-    }
 
 
 def options_text(topic: TopicDescription) -> str:
@@ -249,8 +240,6 @@ def hold_fields(topic: TopicDescription) -> dict[str, object] | None:
 
 def hold_text(topic: TopicDescription) -> str:
     """The hold in words."""
-    from trovemq.cli.times import format_time
-
     hold = topic.hold
     if hold is None:
         return (
@@ -264,54 +253,39 @@ def hold_text(topic: TopicDescription) -> str:
     return f"{text}; its age lets that go at {format_time(hold.until)}" if hold.until else text
 
 
-def queue_fields(topic: TopicDescription, *, sizes: bool) -> list[dict[str, object]]:
-    """The JSON objects of a topic's queues."""
-    return [
-        {
-            "queueId": queue.queue_id,
-            "minOffset": queue.min_offset,
-            "maxOffset": queue.max_offset,
-            "lastStoreTimestamp": queue.last_store_timestamp,
-            **({"bytes": queue.bytes} if sizes else {}),
-        }
-        for queue in topic.queues
-    ]
-
-
 def show_topics(session: Session, topics: Iterable[TopicDescription]) -> None:
     """One object, or one line of a table, for each topic and broker."""
-    found = sorted(topics, key=lambda topic: (topic.topic, topic.broker))
-    for topic in found:
-        session.output.item(topic_fields(topic))
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
+    session.show_list(sorted(topics, key=lambda topic: (topic.topic, topic.broker)), TOPICS)
 
-    rows = [
-        (topic.topic, topic.queue_count, topic.message_type, options_text(topic), topic.broker)
-        for topic in found
+
+TOPICS: Final[Columns[TopicDescription]] = Columns(
+    Column("topic", "topic", lambda topic: topic.topic),
+    Column("queueCount", "queues", lambda topic: topic.queue_count, number=True),
+    Column("messageType", "type", lambda topic: topic.message_type),
+    Column("system", None, lambda topic: topic.system),
+    Column("options", "options", lambda topic: dict(topic.options), options_text),
+    Column("broker", "broker", lambda topic: topic.broker),
+)
+"""The object of a topic does not have its queues."""
+
+
+def queue_columns(*, sizes: bool) -> Columns[tuple[TopicDescription, TopicQueue]]:
+    """The queues of topics, each with its topic. sizes: with their bytes."""
+    columns: list[Column[tuple[TopicDescription, TopicQueue]]] = [
+        Column(None, "topic", lambda one: one[0].topic),
+        Column(None, "broker", lambda one: one[0].broker),
+        Column("queueId", "queue", lambda one: one[1].queue_id, number=True),
+        Column("minOffset", "min offset", lambda one: one[1].min_offset, number=True),
+        Column("maxOffset", "max offset", lambda one: one[1].max_offset, number=True),
+        Column(None, "messages", lambda one: one[1].max_offset - one[1].min_offset, number=True),
+        Column(
+            "lastStoreTimestamp",
+            "last stored",
+            lambda one: one[1].last_store_timestamp,
+            lambda one: format_time(one[1].last_store_timestamp),
+            place=7 if sizes else 6,
+        ),
     ]
-    session.output.show(table(("topic", "queues", "type", "options", "broker"), rows, numbers=("queues",)))
-
-
-def show_queues(session: Session, topics: Iterable[TopicDescription], *, sizes: bool) -> None:
-    """One table of all queues."""
-    from trovemq.cli.render import table
-    from trovemq.cli.times import format_time
-
-    rows = [
-        (
-            topic.topic,
-            topic.broker,
-            queue.queue_id,
-            queue.min_offset,
-            queue.max_offset,
-            queue.max_offset - queue.min_offset,
-            *(("-" if queue.bytes is None else queue.bytes,) if sizes else ()),
-            format_time(queue.last_store_timestamp),
-        )
-        for topic in topics
-        for queue in topic.queues
-    ]
-    numbers = ("queue", "min offset", "max offset", "messages", *(("bytes",) if sizes else ()))
-    session.output.show(table(("topic", "broker", *numbers, "last stored"), rows, numbers=numbers))
+    if sizes:
+        columns.append(Column("bytes", "bytes", lambda one: one[1].bytes, number=True))
+    return Columns(*columns)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, YesOption
+from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
 
@@ -61,7 +62,9 @@ async def rotate(
     secret = _secret_of(secret_file)
     async with session.client() as client:
         if drop_old:
-            _show_users(session, await session.call(client.admin.users.drop_old_secret(user, broker=broker)))
+            session.show_list(
+                await session.call(client.admin.users.drop_old_secret(user, broker=broker)), _USERS
+            )
             return
         made = await session.call(client.admin.users.rotate(user, secret_key=secret, broker=broker))
     _show_secret(session, made, is_new=not secret)
@@ -71,15 +74,15 @@ async def rotate(
 async def enable(session: Session, user: UserArgument, broker: EveryBrokerOption = None) -> None:
     """Take the user's calls again."""
     async with session.client() as client:
-        _show_users(session, await session.call(client.admin.users.enable(user, broker=broker)))
+        session.show_list(await session.call(client.admin.users.enable(user, broker=broker)), _USERS)
 
 
 @verb(app, "disable")
 async def disable(session: Session, user: UserArgument, broker: EveryBrokerOption = None) -> None:
     """Take no more calls of the user, from now on."""
     async with session.client() as client:
-        _show_users(
-            session, await session.call(client.admin.users.enable(user, enabled=False, broker=broker))
+        session.show_list(
+            await session.call(client.admin.users.enable(user, enabled=False, broker=broker)), _USERS
         )
 
 
@@ -101,7 +104,7 @@ async def delete(
 async def list_(session: Session, broker: EveryBrokerOption = None) -> None:
     """List the users of every broker."""
     async with session.client() as client:
-        _show_users(session, await session.call(client.admin.users.list_all(broker=broker)))
+        session.show_list(await session.call(client.admin.users.list_all(broker=broker)), _USERS)
 
 
 def _secret_of(path: Path | None) -> str:
@@ -130,22 +133,19 @@ def _show_secret(session: Session, made: UserCredentials, *, is_new: bool) -> No
     )
 
 
-def _show_users(session: Session, users: list[UserDescription]) -> None:
-    session.show_list(
-        users,
-        lambda user: {
-            "user": user.access_key,
-            "kind": user.kind,
-            "enabled": user.enabled,
-            "created": user.created,
-            "secretsCreated": list(user.secrets_created),
-            "broker": user.broker,
-        },
-        shown={
-            "state": lambda user: "enabled" if user.enabled else "disabled",
-            "created": lambda user: format_time(user.created),
-            "secrets": lambda user: len(user.secrets_created),
-        },
-        columns=("user", "kind", "state", "created", "secrets", "broker"),
-        numbers=("secrets",),
-    )
+_USERS: Final[Columns[UserDescription]] = Columns(
+    Column("user", "user", lambda user: user.access_key),
+    Column("kind", "kind", lambda user: user.kind),
+    Column(
+        "enabled", "state", lambda user: user.enabled, lambda user: "enabled" if user.enabled else "disabled"
+    ),
+    Column("created", "created", lambda user: user.created, lambda user: format_time(user.created)),
+    Column(
+        "secretsCreated",
+        "secrets",
+        lambda user: user.secrets_created,
+        lambda user: len(user.secrets_created),
+        number=True,
+    ),
+    Column("broker", "broker", lambda user: user.broker),
+)
