@@ -20,10 +20,21 @@ from pathlib import Path
 from typing import Final
 
 LOCKS: Final = Path("locks")
-OURS: Final = ("proto", "store", "rpc", "daemon", "nameserver", "broker", "clients/python", "console")
-"""Our distributions that are installed in editable form, each after those that it requires."""
+OURS: Final = {
+    "proto": "trovemq-proto",
+    "store": "trovemq-store",
+    "rpc": "trovemq-rpc",
+    "daemon": "trovemq-daemon",
+    "nameserver": "trovemq-nameserver",
+    "broker": "trovemq-broker",
+    "clients/python": "trovemq",
+    "console": "trovemq-console",
+}
+"""Our distributions that are installed in editable form, by folder, each after those that it requires."""
 PIP_INSTALL: Final = ("install", "--quiet", "--disable-pip-version-check", "--no-compile")
 """Without bytecode: what a process imports is compiled when it is first imported."""
+PIP_UNINSTALL: Final = ("uninstall", "--quiet", "--quiet", "--disable-pip-version-check", "--yes")
+"""The second --quiet is for warnings: some of the distributions may not be there."""
 HASHES: Final = "--require-hashes"
 TOOLS: Final = {"docs": "mkdocs", "audit": "pip-audit"}
 """Lock files that one target alone needs."""
@@ -57,12 +68,15 @@ class SetUp:
 
     def for_running(self) -> None:
         """What `make run` needs. Creates the environment if its Python does not start."""
-        if self._commands.answer(self.python, "-c", "") is None:
+        new = self._commands.answer(self.python, "-c", "") is None
+        if new:
             self._commands.run(sys.executable, "-m", "venv", "--clear", "--without-pip", self._folder)
         install = (*self._pip(), *PIP_INSTALL)
         say("daemons, SDK, command line, the data of the demo")
         self._commands.run(*install, HASHES, "-r", self._lock("run"), "-r", self._lock("build"))
         self._commands.run(*install, HASHES, "--no-deps", "-r", self._lock("demo"))
+        if not new:  # the former version of one may have a script that is now of another
+            self._commands.run(*self._pip(), *PIP_UNINSTALL, *OURS.values())
         editable = [part for project in OURS for part in ("-e", project)]
         self._commands.run(*install, "--no-build-isolation", "--no-deps", *editable)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,25 @@ def test_an_environment_that_works_is_not_created_again(tmp_path: Path) -> None:
     machine = Machine()
     set_up(machine, tmp_path).for_running()
     assert not any("venv" in command for command in machine.done)
+
+
+def test_a_script_that_moved_to_another_distribution_was_missing(tmp_path: Path) -> None:
+    """The former version of trovemq-broker had it, and was removed after trovemq-nameserver was installed."""
+    machine = Machine()
+    set_up(machine, tmp_path).for_running()
+    remove, install = machine.done[-2:]
+    assert remove[: len(OUTSIDE) + 1] == (*OUTSIDE, "uninstall")
+    assert set(OURS.values()) < set(remove)
+    assert "-e" in install
+    new = Machine(python=False)
+    set_up(new, tmp_path).for_running()
+    assert not any("uninstall" in command for command in new.done)
+
+
+def test_our_distributions_have_the_names_of_their_projects() -> None:
+    for folder, name in OURS.items():
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
+        assert project["project"]["name"] == name
 
 
 def test_a_pip_that_cannot_install_elsewhere_is_installed_there_once(tmp_path: Path) -> None:
