@@ -12,7 +12,9 @@ command that failed.
 
 from __future__ import annotations
 
+import csv
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -122,6 +124,32 @@ class SetUp:
         return str(self._locks / f"{name}.txt")
 
 
+def forget_incomplete(folder: Path) -> list[str]:
+    """Removes the descriptions of distributions whose files are not all there; returns them.
+
+    A killed installer may leave a distribution's description without its files, and the next one takes the
+    description for the distribution. `folder`: of the environment, which may not exist.
+    """
+    incomplete = [
+        described
+        for described in sorted(folder.glob("lib/python*/site-packages/*.dist-info"))
+        if not is_complete(described)
+    ]
+    for described in incomplete:
+        shutil.rmtree(described)
+    return [described.stem for described in incomplete]
+
+
+def is_complete(described: Path) -> bool:
+    """Whether all files of a distribution are there, by the list in its folder *.dist-info."""
+    try:
+        with open(described / "RECORD", encoding="utf-8", newline="") as record:
+            names = [row[0] for row in csv.reader(record) if row]
+    except FileNotFoundError:
+        return False
+    return all(name.endswith(".pyc") or (described.parent / name).exists() for name in names)
+
+
 def locked_version(name: str, lock: str) -> str:
     """Of a distribution in the text of a lock file. Raises ValueError if it is not there."""
     found = re.search(rf"^{re.escape(name)}==([^\s;\\]+)", lock, re.MULTILINE)
@@ -138,6 +166,8 @@ def main(arguments: Sequence[str], commands: Commands) -> int:
     """`PART FOLDER`. Returns the exit code."""
     part, folder = arguments
     set_up = SetUp(folder, commands)
+    for name in forget_incomplete(Path(folder)):
+        say(f"{name} is incomplete, and is installed again")
     parts: dict[str, Callable[[], None]] = {"run": set_up.for_running, "all": set_up.for_everything}
     try:
         parts[part]() if part in parts else set_up.for_target(part)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.set_up import OURS, Commands, SetUp, locked_version, main
+from tools.set_up import OURS, Commands, SetUp, forget_incomplete, locked_version, main
 
 ROOT = Path(__file__).resolve().parents[3]
 UV_LOCKED = "0.9.1"
@@ -138,6 +138,39 @@ def test_the_first_command_that_fails_ends_it_with_its_exit_code(capsys: pytest.
     assert main(["run", "v"], machine) == 7
     assert machine.locks() == ["run", "build", "demo"]
     assert "failed" in capsys.readouterr().err
+
+
+def installed(packages: Path, name: str, files: dict[str, str | None]) -> Path:
+    """A distribution's folder *.dist-info, with these files in its list; None: the file is not there."""
+    described = packages / f"{name}-1.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text(f"Name: {name}\n", encoding="utf-8")
+    for path, text in files.items():
+        if text is not None:
+            (packages / path).parent.mkdir(parents=True, exist_ok=True)
+            (packages / path).write_text(text, encoding="utf-8")
+    lines = [f"{path},sha256=00,1\n" for path in (f"{described.name}/METADATA", *files)]
+    (described / "RECORD").write_text("".join(lines), encoding="utf-8")
+    return described
+
+
+def test_a_killed_installer_left_a_package_without_its_modules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """uv was killed while it linked fonttools, and every later run took it for installed."""
+    packages = tmp_path / "lib/python3.11/site-packages"
+    whole = installed(packages, "whole", {"whole/__init__.py": "", "whole/__init__.pyc": None})
+    torn = installed(packages, "torn", {"torn/__init__.py": "", '"torn/a,b.py"': None})
+    unlisted = installed(packages, "unlisted", {})
+    (unlisted / "RECORD").unlink()
+    assert main(["docs", str(tmp_path)], Machine()) == 0
+    assert whole.is_dir()
+    assert not torn.exists()
+    assert not unlisted.exists()
+    said = [line for line in capsys.readouterr().out.splitlines() if "incomplete" in line]
+    assert [line.split()[1] for line in said] == ["torn-1.0", "unlisted-1.0"]
+    assert forget_incomplete(tmp_path) == []
+    assert forget_incomplete(tmp_path / "none") == []
 
 
 def test_a_program_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
