@@ -7,7 +7,7 @@
 The Makefile calls it where a lock file or a pyproject.toml is newer than its stamp. It runs on the machine's
 own Python, before anything is installed, and so imports only the standard library. Everything comes from the
 lock files by hash, from the registry that the configuration of pip and uv names. Exit code: that of the
-command that failed.
+command that failed; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ PIP_INSTALL: Final = ("install", "--quiet", "--disable-pip-version-check", "--no
 PIP_UNINSTALL: Final = ("uninstall", "--quiet", "--quiet", "--disable-pip-version-check", "--yes")
 """The second --quiet is for warnings: some of the distributions may not be there."""
 HASHES: Final = "--require-hashes"
+INTERRUPTED: Final = 128 + signal.SIGINT
 TOOLS: Final = {"docs": "mkdocs", "audit": "pip-audit"}
 """Lock files that one target alone needs."""
 
@@ -174,6 +176,9 @@ def main(arguments: Sequence[str], commands: Commands) -> int:
     except subprocess.CalledProcessError as error:
         print(f"setup: failed: {' '.join(error.cmd[:6])} …", file=sys.stderr)
         return error.returncode
+    except KeyboardInterrupt:
+        print("setup: interrupted; the next run installs the rest", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

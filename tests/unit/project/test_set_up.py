@@ -173,6 +173,15 @@ def test_a_killed_installer_left_a_package_without_its_modules(
     assert forget_incomplete(tmp_path / "none") == []
 
 
+def test_ctrl_c_printed_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    class Interrupted(Machine):
+        def run(self, *command: str) -> None:
+            raise KeyboardInterrupt
+
+    assert main(["run", "v"], Interrupted()) == 130
+    assert capsys.readouterr().err == "setup: interrupted; the next run installs the rest\n"
+
+
 def test_a_program_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
     commands = Commands()
     assert commands.answer(str(tmp_path / "none")) is None
