@@ -85,8 +85,12 @@ def verify_command(
 
 @app.command("dump", epilog=EXIT_CODES_HELP)
 def dump_command(
-    part: Annotated[DumpPart | None, typer.Argument(show_default=False)] = None,
-    queue: Annotated[list[str] | None, typer.Argument(help="For consumequeue: TOPIC QUEUE.")] = None,
+    part: Annotated[
+        DumpPart | None, typer.Argument(metavar="PART", help="None with --tree.", show_default=False)
+    ] = None,
+    queue: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC QUEUE", help="For consumequeue.", show_default=False)
+    ] = None,
     *,
     store: Store,
     set_: Assignments = None,
@@ -129,11 +133,11 @@ def export_command(
     store: Store,
     set_: Assignments = None,
     manifest: Annotated[
-        bool, typer.Option("--manifest", help="The whole store as one document, as in the golden manifests.")
+        bool, typer.Option("--manifest", help="One document: messages, queues, topics, settings.")
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name in the manifest; default: the directory's.")] = None,
 ) -> None:
-    """Writes every message, one JSON object a line, with the field names of the golden manifests."""
+    """Writes every message, one JSON object a line: fields, properties and the body in Base64."""
     opened = _open(store, set_)
     scan = LogScan()
     if manifest:
@@ -150,7 +154,7 @@ def repair_command(
     set_: Assignments = None,
     as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
 ) -> None:
-    """Makes consume queues and key index again from the log; the log is only read, damaged records stay."""
+    """Rebuilds consume queues and key index from the log; the log is only read, damaged records stay."""
     opened = _open(store, set_)
     with _failures_exit():
         done = repair(opened.view, store)
@@ -176,7 +180,7 @@ def restore_command(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the new store.")],
     as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
 ) -> None:
-    """Makes a store from a backup: every file is compared with its SHA-256, and the whole store verified."""
+    """Creates a store from a backup: compares every file with its SHA-256, and verifies the store."""
     with _failures_exit():
         manifest = restore(backup, store, _check_restored)
     summary = {
