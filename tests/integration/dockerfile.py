@@ -106,7 +106,7 @@ class Build:
             stage.path(target).mkdir(parents=True, exist_ok=True)
         for path in (self._context / name for name in sources):
             if path.is_dir():
-                shutil.copytree(path, stage.path(target), ignore=_IGNORED, dirs_exist_ok=True)
+                shutil.copytree(path, stage.path(target), symlinks=True, ignore=_IGNORED, dirs_exist_ok=True)
             else:
                 shutil.copy(path, stage.path(target))
 

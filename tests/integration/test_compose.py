@@ -210,6 +210,20 @@ def test_the_image_copies_only_what_exists_and_is_let_through() -> None:
     assert "python -O" not in re.sub(r"#.*", "", dockerfile)
 
 
+def test_the_wheels_of_the_image_lacked_the_license() -> None:
+    """It is a link in each distribution's folder, and its target was not copied."""
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
+    copied = re.findall(r"^COPY (?!--from)(\S+) \S+$", dockerfile, flags=re.MULTILINE)
+    targets = {
+        str(path.resolve().relative_to(ROOT)): path
+        for source in copied
+        for path in (ROOT / source).rglob("*")
+        if path.is_symlink()
+    }
+    assert targets
+    assert targets.keys() <= set(copied), targets
+
+
 # --- the services -----------------------------------------------------------------------------------
 def free_port() -> int:
     with socket.socket() as probe:
