@@ -136,7 +136,7 @@ async def wait_ports_free(addresses: Iterable[str]) -> None:
             if asyncio.get_running_loop().time() > deadline:
                 raise DemoError(
                     f"{address} is in use by another process (a demo that still runs?): stop it, "
-                    "or choose other addresses, see `python -m deploy.demo --help`"
+                    "or choose other addresses, see `make run ARGS=--help`"
                 )
             await asyncio.sleep(READY_POLL_S)
 

@@ -202,6 +202,7 @@ def test_a_taken_port_is_said_and_nothing_is_left_running(tmp_path: Path) -> Non
         code, output = demo.run()
     assert code == 1
     assert f"{demo.listen} is in use" in output
+    assert "make run ARGS=--help" in output  # not a Python that the user has to find
     assert "Traceback" not in output
     assert not (tmp_path / "data").exists()
 
