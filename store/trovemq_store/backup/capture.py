@@ -84,7 +84,7 @@ def capture_log(store: MessageStore, *, link: bool) -> Capture:
         StoreState.of(store.settings, log_end=end),
         consume_queue_position=min(store.visible_offset, end),
         key_index_last_offset=state.NOTHING_INDEXED if has_index else state.NO_INDEX,
-        time_runs=store.time_runs.saved(end),
+        time_runs=store.time_runs_below(end),
     )
     return Capture(store.min_offset, end, linked, copied, saved)
 

@@ -69,8 +69,8 @@ class MessageStore(StoreAppending):
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
         self._flushed_timestamp = opened.last_store_timestamp
-        self._flushed_last_ms: EpochMs | None = None
-        """The store time of the last record that was flushed since the start."""
+        self._flushed_last_ms: EpochMs | None = opened.last_store_timestamp or None
+        """The store time of the last record that is on disk; None if there is none."""
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
         """The B+trees beside the log; None unless tree_index_enable is on."""
@@ -294,8 +294,13 @@ class MessageStore(StoreAppending):
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
         few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
         ends = self._queue_ends(log_end) if few else {}
-        runs = self.time_runs.saved(log_end, self._flushed_last_ms)
+        runs = self.time_runs_below(log_end)
         self._checkpoint.flush(log_end, timestamp, ends, runs, index=index, queues=queues)
+
+    def time_runs_below(self, log_end: PhysicalOffset) -> list[list[int]] | None:
+        """The runs of store times (TimeRuns.saved) of the log below log_end, which is flushed_offset or was.
+        In any thread; flushed_offset is read first."""
+        return self.time_runs.saved(log_end, self._flushed_last_ms)
 
     @property
     def marked_offset(self) -> PhysicalOffset:

@@ -20,7 +20,7 @@ from tests.support.engine import (
     send,
 )
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
@@ -190,3 +190,19 @@ def test_a_start_waited_until_thousands_of_files_were_on_disk(
     cut = inner.after_power_cut()
     assert cut.exists("consumequeue/topic-0/0"), "no mark counts unsynced files"
     assert scan_bodies(MessageStore.open(cut, SMALL_SYNC, NOW_MS)) == bodies
+
+
+def test_offsets_by_time_were_too_early_after_a_kill_before_the_first_sync() -> None:
+    """The start had no last time that is on disk, so the highest time of records above the saved end was
+    saved, and records that came after these were lost were earlier."""
+    files = MemoryFileSystem()
+    store = MessageStore.open(files, SMALL, NOW_MS)
+    send(store, b"first")
+    store.close(NOW_MS)
+    store = MessageStore.open(files, SMALL, NOW_MS)
+    send(store, b"lost", EpochMs(NOW_MS + 3_000))
+    store.flush_projections()
+    again = MessageStore.open(files.after_power_cut(), SMALL, NOW_MS)
+    send(again, b"second", EpochMs(NOW_MS + 1))
+    assert scan_bodies(again) == [b"first", b"second"]
+    assert [run.slack_ms for run in again.time_runs.runs] == [0]
