@@ -133,9 +133,14 @@ class IndexedAnswers(StoreMachine):
                     m.store_timestamp,
                 )
             )
-            if not m.hit and m.physical_offset >= self.store.min_offset:
+            if m.physical_offset >= self.store.min_offset and not self.is_before_damage(m):
                 return places, True
         return places, False
+
+    def is_before_damage(self, message: Sent) -> bool:
+        """Whether the message or a later one is damaged: the time of a damaged record may look like a clock
+        that was set back, and windows then end early for what came before it."""
+        return any(at >= message.physical_offset for at in self.hits)
 
     # --- transactions ---------------------------------------------------------------------------------
     def check_transactions(self) -> None:

@@ -77,7 +77,7 @@ class NumberedSteps(TransactionSteps):
     def is_certain(self, message: Sent, own: Iterable[Sent]) -> bool:
         """Whether its number is known: its record can be read, and no number has come by which it would have
         been too old to be kept."""
-        readable = not message.hit and message.physical_offset >= self.store.min_offset
+        readable = message.physical_offset >= self.store.min_offset and not self.is_before_damage(message)
         return readable and all(m.sequence - DEPTH < message.sequence for m in own)
 
     def highest(self, topic: str, producer: str) -> tuple[int, int]:
