@@ -579,6 +579,16 @@ FAULTS: Final = (
             "tests/unit/server/test_consume_stream.py::test_an_old_stream_ended_the_leases_of_its_topics_namesake",
         ),
     ),
+    Planted(
+        "Messages of a message group that a member had returned while an earlier one was in flight came to"
+        " nobody for up to 20 seconds after its acknowledgement",
+        "broker/trovemq_broker/groups/delivery/settlements.py",
+        "            or (pair.keyed and state.blocked)\n",
+        "",
+        (
+            "tests/unit/server/test_consume_stream.py::test_returned_messages_of_a_message_group_waited_for_20_seconds",
+        ),
+    ),
     *CLIENT_FAULTS,
     *CLOCK_FAULTS,
 )

@@ -430,6 +430,27 @@ def test_an_orderly_group_gets_the_next_after_the_settlement() -> None:
     run(scene())
 
 
+def test_returned_messages_of_a_message_group_waited_for_20_seconds() -> None:
+    """Of a message group: a member returns those that its program has not begun, and another one waits."""
+
+    async def scene() -> None:
+        parts = parts_with()
+        parts.groups.create(SubscriptionGroup(GROUP, orderly=True))
+        await filled(3, parts, topic="steps", message_group="a")
+        client, other = ConsumeClient(parts, "steps"), ConsumeClient(parts, "steps", client_id="client-2")
+        await client.open(3)
+        first, *rest = client.messages()
+        await other.open(5)
+        await client.settle(returned(*rest, suspend=True))
+        assert other.messages() == [], "the first one is in flight"
+        await client.settle(acknowledgement(first))
+        assert [(one.body, one.attempt) for one in other.messages()] == [(b"1", 1), (b"2", 1)]
+        await client.end()
+        await other.end()
+
+    run(scene())
+
+
 # --- bad input --------------------------------------------------------------------------------------------
 START = consumer_pb2.ConsumeStart(invisible_ms=30_000)
 

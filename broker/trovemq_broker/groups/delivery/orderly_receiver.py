@@ -69,18 +69,19 @@ class OrderlyReceiver:
     def _take_outstanding(self) -> bool:
         """Delivers returned and held messages, in order. False if it stopped before the last one: then no new
         one may be delivered."""
-        state, changed = self._state, False
+        state, changed, blocked = self._state, False, False
         for offset in state.outstanding_offsets():
             if self._batch.full:
                 return False
-            key = state.keys.get(offset, "")
+            key, lease = state.keys.get(offset, ""), state.open.get(offset)
             if key in self._blocked:
+                if lease is not None and lease.ended:
+                    blocked = state.blocked = True
                 continue
             if self._batch.reads_left <= 0:
                 self._batch.unfinished |= changed
                 return False
             self._batch.reads_left -= READS_OF_AGAIN
-            lease = state.open.get(offset)
             record = self._context.record_of(state, offset)
             if record is None and self._context.waits_for_copy(state, offset):
                 self._blocked.add(key)
@@ -105,6 +106,7 @@ class OrderlyReceiver:
                 continue
             self._lease_writer.give(offset, attempt, record)
             changed = True
+        state.blocked = blocked
         return True
 
     def _take_new(self) -> int | None:

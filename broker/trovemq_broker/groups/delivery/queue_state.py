@@ -44,6 +44,7 @@ class QueueState:
     topic."""
 
     __slots__ = (
+        "blocked",
         "committed",
         "ended_lease",
         "group",
@@ -83,6 +84,9 @@ class QueueState:
         """The group's progress by priority; None if the queue is received in its own order."""
         self.unblocked = True
         """Whether a message was settled or returned since held messages were last examined."""
+        self.blocked = False
+        """Orderly groups: whether a look left open messages whose lease has ended, because another one of
+        their message group was in flight."""
 
     # --- changes ---------------------------------------------------------------------------------------
     def take_lease_number(self) -> int:

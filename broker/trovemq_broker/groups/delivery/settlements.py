@@ -323,6 +323,7 @@ class Settling:
         window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
         if (
             state.held
+            or (pair.keyed and state.blocked)
             or len(state.open) + len(offsets) >= self._settings.in_flight_max
             or (pair.keyed and moved and window_was_full)
         ):
