@@ -87,4 +87,14 @@ CLIENT_FAULTS: Final = (
             "test_a_member_that_joins_gets_what_the_program_has_not_begun",
         ),
     ),
+    Planted(
+        "An orderly group: one task worked on a message for an hour, and the others waited as long, because"
+        " all messages that the subscription held were of the same message group",
+        "clients/python/trovemq/_consume/inbox.py",
+        "                if self._takers.count:",
+        "                if False:",
+        (
+            "tests/unit/sdk/test_starved_lanes.py::test_a_task_waited_until_a_long_piece_of_work_was_done",
+        ),
+    ),
 )

@@ -101,6 +101,8 @@ class Hold:
         message for long. `waiting`: messages that were not taken."""
         if self.yields(now):
             return self._yields_until - now
+        if self._starves and self._count < HOLD_MAX:
+            return WORK_S
         return None if self.is_fixed or waiting <= self.least else WORK_S
 
     def begin_to_yield(self, now: float, ready: int) -> None:
@@ -133,7 +135,9 @@ class Hold:
         if since is None:
             return
         if self._waits:
-            if self._starves:
+            if self._starves:  # as for work: what was before counts less
+                faded = 0.5 ** ((now - since) / HALF_LIFE_S)
+                self._done, self._busy_s = self._done * faded, self._busy_s * faded
                 self._starved_s = min(self._starved_s + now - since, HALF_LIFE_S)
             return
         begun = max(min(count, self.at_once - self._begun), 0)
@@ -151,7 +155,7 @@ class Hold:
         group only the first one may be taken."""
         if self._fixed is None:
             self._advance(now, taken)
-            self._starves = self._waits and waiting > 0
+            self._starves = ordered and self._waits and waiting > 0
             if ordered:
                 self._adapt_orderly(now)
             else:
@@ -183,6 +187,7 @@ class Hold:
             wanted = max(wanted, 2 * present)
         elif wanted < present:
             if now < self._shrunk_at + WORK_S:
+                self._count = present
                 return
             self._shrunk_at = now
             wanted = max(wanted, int(present * SHRUNK))

@@ -16,6 +16,7 @@ import asyncio
 from bisect import insort
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
@@ -157,12 +158,15 @@ class Inbox:
         """Returns `free` when it is large enough for a call: half of the total, or ASKED_TOGETHER."""
         self.adapt()
         while self.free < self.ask_min:
-            await self._putters.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.hold.looked_at_again(_time(), self.count)):
+                    await self._putters.wait()
             self.adapt()
         return self.free
 
     async def taken(self) -> None:
-        """Returns when so many messages were taken that a call for more is worth it."""
+        """Returns when so many messages were taken that a call for more is worth it, or when the hold may be
+        too small."""
         await self._putters.wait()
 
     def begin_poll(self, poll: int) -> None:
@@ -195,6 +199,8 @@ class Inbox:
             lane = self._lanes.get(_lane_key(message))
             if lane is not None:
                 insort(lane.later, message, key=lambda other: other.queue_offset)
+                if self._takers.count:
+                    self._putters.wake_all()  # the hold may be too small
                 return True
             self._lanes[_lane_key(message)] = _Lane(message)
         self._make_ready(message)
@@ -307,6 +313,8 @@ class Inbox:
         hold.workers = max(hold.workers, takers.count + 1)
         if not takers.count:
             hold.note_waiting(_time(), self._put_count - self.count)
+        if self.ordered and self.count:
+            self._putters.wake_all()  # the hold may be too small
         try:
             await takers.wait()
         finally:

@@ -1,0 +1,99 @@
+"""Tasks of an orderly group that wait although messages are here: all of one lane, whose head is worked on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.fake_loop import run, turns
+from tests.unit.sdk.test_group_stream import Scene
+from tests.unit.sdk.test_inbox import message
+from tests.unit.sdk.test_released_early import credit
+from trovemq._consume.hold import HOLD_MAX, WORK_S, Hold
+from trovemq._consume.inbox import Inbox
+
+
+def test_a_task_waited_until_a_long_piece_of_work_was_done() -> None:
+    """The hold was full of the other task's lane, and nothing asked whether that is enough."""
+
+    async def scene() -> None:
+        here = Scene(prefetch=None)
+        here.inbox.ordered = True
+        here.inbox.hold.workers = 2
+        await turns(10)
+        tasks = [asyncio.ensure_future(here.inbox.get()) for _ in range(2)]
+        await turns(10)
+        assert credit(here.now) == 4
+        await here.now.batch(0, 4)
+        assert [task.done() for task in tasks] == [True, False]
+        await asyncio.sleep(WORK_S * 4)
+        await turns(10)
+        assert credit(here.now) - 4 + here.inbox.count >= 8, "the broker may send another lane's messages"
+        for task in tasks:
+            task.cancel()
+        await here.over()
+
+    run(scene())
+
+
+def test_a_task_that_began_to_wait_later_waited_as_long() -> None:
+    async def scene() -> None:
+        here = Scene(prefetch=None)
+        here.inbox.ordered = True
+        here.inbox.hold.workers = 2
+        await turns(10)
+        await here.now.batch(0, 4)
+        assert here.take().queue_offset == 0
+        await asyncio.sleep(60)
+        before = credit(here.now)
+        waiting = asyncio.ensure_future(here.inbox.get())
+        await asyncio.sleep(WORK_S * 8)
+        await turns(10)
+        assert credit(here.now) > before + 4
+        waiting.cancel()
+        await here.over()
+
+    run(scene())
+
+
+def test_a_broker_without_streams_was_asked_for_no_other_lane() -> None:
+    async def scene() -> None:
+        inbox = Inbox(None, 1 << 20)
+        inbox.ordered = True
+        inbox.hold.workers = 2
+        tasks = [asyncio.ensure_future(inbox.get()) for _ in range(2)]
+        await turns()
+        assert await inbox.wait_for_capacity() == 4
+        inbox.put_all([message(offset, "a") for offset in range(5)])
+        asking = asyncio.ensure_future(inbox.wait_for_capacity())
+        await asyncio.sleep(WORK_S * 4)
+        assert asking.done()
+        assert asking.result() >= 4
+        for task in (*tasks, asking):
+            task.cancel()
+
+    run(scene())
+
+
+def test_the_hold_of_lanes_is_looked_at_again_up_to_the_most() -> None:
+    hold, now = Hold(), 100.0
+    hold.count(now, 0, 0, ordered=True)
+    hold.count(now + 60, 5, 2, ordered=True)  # a minute of work
+    now += 60
+    hold.note_waiting(now, 5)
+    looks = 0
+    while hold.count(now, 5, 2, ordered=True) < HOLD_MAX:
+        looks += 1
+        assert hold.looked_at_again(now, 2) == WORK_S
+        now += WORK_S
+        assert looks < 20
+    assert hold.looked_at_again(now, 2) is None
+    hold.note_working(now, 5)
+    assert hold.count(now, 5, 0, ordered=True) >= 2
+    assert hold.looked_at_again(now, 0) is None
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_hold_is_two_at_least_when_the_clock_begins(ordered: bool) -> None:
+    assert Hold().count(0.0, 0, 0, ordered=ordered) == 2
