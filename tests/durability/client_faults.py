@@ -93,8 +93,16 @@ CLIENT_FAULTS: Final = (
         "clients/python/trovemq/_consume/inbox.py",
         "                if self._takers.count:",
         "                if False:",
+        ("tests/unit/sdk/test_starved_lanes.py::test_a_task_waited_until_a_long_piece_of_work_was_done",),
+    ),
+    Planted(
+        "With a prefetch of more than 262,144 messages, or more than 1 GiB, a subscription stood still"
+        " after the first messages",
+        "clients/python/trovemq/_consume/credit.py",
+        "        if abs(messages) < max(1, min(inbox.count_max, CREDIT_MESSAGES_MAX) // CREDIT_SHARE):",
+        "        if abs(messages) < max(1, inbox.count_max // CREDIT_SHARE):",
         (
-            "tests/unit/sdk/test_starved_lanes.py::test_a_task_waited_until_a_long_piece_of_work_was_done",
+            "tests/unit/sdk/test_credit.py::test_a_large_prefetch_got_no_messages_after_the_first_ones[1000000-1099511627776]",
         ),
     ),
 )

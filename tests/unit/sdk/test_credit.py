@@ -6,10 +6,12 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trovemq._consume.credit import CREDIT_SHARE, Credit
+from trovemq_broker.server.native import consume_stream
 
 STEPS = st.lists(
     st.tuples(
@@ -141,3 +143,23 @@ def test_a_new_stream_takes_nothing_back_before_its_broker_has_said_so() -> None
     pair.asks()
     pair.holds(4)
     assert not pair.asks()
+
+
+@pytest.mark.parametrize(
+    ("count_max", "bytes_max"), [(1_000_000, 1 << 40), (10, 4 << 30), (1_000_000, 4 << 30)]
+)
+def test_a_large_prefetch_got_no_messages_after_the_first_ones(count_max: int, bytes_max: int) -> None:
+    """A broker counts no more credit than its limits, and the client waited for the rest of its own."""
+    inbox: Any = SimpleNamespace(count_max=count_max, count=0, bytes_max=bytes_max, size=0)
+    credit, messages, byte_count = Credit(inbox), 0, 0
+    for _ in range(200):
+        more = credit.next()
+        messages = min(messages + more[0], consume_stream.CREDIT_MESSAGES_MAX)
+        byte_count = min(byte_count + more[1], consume_stream.CREDIT_BYTES_MAX)
+        assert messages > 0, "the broker may send"
+        assert byte_count > 0
+        count = min(messages, 10_000)
+        size = min(byte_count, 10_000_000)
+        credit.used(count, size)  # and the program takes them at once
+        messages, byte_count = messages - count, byte_count - size
+        assert (credit._messages, credit._bytes) == (messages, byte_count)

@@ -5,6 +5,10 @@ client take some of it back, by negative credit; at any other broker the rest is
 may have used some of it already: the broker then counts below 0, and so does this class when they arrive.
 Later credit fills that up first. So both numbers are the same whenever nothing is on its way.
 
+A broker counts no more than `CREDIT_MESSAGES_MAX` and `CREDIT_BYTES_MAX`. The client gives no more, however
+large its inbox is: both numbers would differ otherwise, and the client would wait for messages for which the
+broker has no credit.
+
 Invariants
 - Unused credit and the messages in the inbox are together never more than the inbox may hold, or might
   hold when the credit was sent.
@@ -19,6 +23,8 @@ from typing import Final
 from trovemq._consume.inbox import Inbox
 
 CREDIT_SHARE: Final = 4  # credit is sent when it is this part of the whole
+CREDIT_MESSAGES_MAX: Final = 65_536
+CREDIT_BYTES_MAX: Final = 268_435_456
 
 
 class Credit:
@@ -47,13 +53,13 @@ class Credit:
         """The free space that is not sent as credit yet, if there is enough for a frame. It counts as sent.
         Negative messages: credit for space that there is no more."""
         inbox = self._inbox
-        messages = inbox.count_max - inbox.count - self._messages
-        byte_count = inbox.bytes_max - inbox.size - self._bytes
+        messages = min(inbox.count_max - inbox.count, CREDIT_MESSAGES_MAX) - self._messages
+        byte_count = min(inbox.bytes_max - inbox.size, CREDIT_BYTES_MAX) - self._bytes
         if messages < 0:
             messages = max(messages, -max(self._messages, 0)) if self.may_shrink else 0
-        if abs(messages) < max(1, inbox.count_max // CREDIT_SHARE):
+        if abs(messages) < max(1, min(inbox.count_max, CREDIT_MESSAGES_MAX) // CREDIT_SHARE):
             messages = 0
-        if byte_count < max(1, inbox.bytes_max // CREDIT_SHARE):
+        if byte_count < max(1, min(inbox.bytes_max, CREDIT_BYTES_MAX) // CREDIT_SHARE):
             byte_count = 0
         self._messages += messages
         self._bytes += byte_count
