@@ -346,6 +346,7 @@ async def test_who_waits_for_space_has_that_of_void_messages() -> None:
             st.tuples(st.just("take"), st.integers(1, 4)),
             st.tuples(st.just("settle"), st.booleans()),
             st.tuples(st.just("void"), st.integers(0, 25)),
+            st.tuples(st.just("keep"), st.integers(1, 3)),
         ),
         max_size=25,
     ),
@@ -381,6 +382,10 @@ def test_the_inbox_without_void_messages_is_as_if_they_never_came(
             left = {one.queue_offset: one.poll for one in inbox.drain_before("b", value)}
             assert left == {offset: poll for offset, poll in waiting.items() if poll < value}
             waiting = {offset: poll for offset, poll in waiting.items() if poll >= value}
+        elif kind == "keep":
+            for other in inbox.drain("b", value):
+                del waiting[other.queue_offset]
+            assert len(waiting) <= value
         assert (inbox.count, inbox.size) == (len(waiting), 5 * len(waiting))
     while held or waiting:  # nothing is stuck
         taken = inbox.take(0.0)

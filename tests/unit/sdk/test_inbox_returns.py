@@ -93,3 +93,24 @@ def test_messages_that_the_program_took_are_counted(steps: list[tuple[str, int]]
             assert inbox.count >= inbox.ready_count
 
     asyncio.run(scene())
+
+
+def test_a_message_ran_beside_its_second_delivery_when_a_member_joined() -> None:
+    """The group was reset while the program had the message; the second delivery waits for the first one."""
+    inbox = Inbox(100, 1_000)
+    inbox.ordered = True
+    inbox.put_all([message(0, "a", poll=1), message(1, "a", poll=1)])
+    first = inbox.take(0.0)
+    assert first is not None
+    inbox.drain_before("b", None)
+    inbox.put_all([message(0, "a", poll=2), message(1, "a", poll=2), message(10, "b", poll=2)])
+    assert sorted(one.queue_offset for one in inbox.drain("b", 1)) == [0, 1]
+    other = inbox.take(0.0)
+    assert other is not None
+    assert other.queue_offset == 10
+    inbox.put_all([message(0, "a", poll=3), message(1, "a", poll=3)])
+    assert inbox.take(0.0) is None, "the program still has the first delivery"
+    assert inbox.settled(first, done=True) == []
+    second = inbox.take(0.0)
+    assert second is not None
+    assert (second.queue_offset, second.poll) == (0, 3)

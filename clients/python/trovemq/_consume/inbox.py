@@ -412,11 +412,11 @@ class Inbox:
             for place, message in self._waiting.items()
             if broker in (None, message.broker) and place not in kept
         ]
-        waited = set(self._waiting)
+        heads = {id(message) for message in self._ready}  # the others are with the program
         self._return(left)
         self._ready = deque(message for message in self._ready if message.place in self._waiting)
         for key, lane in [each for each in self._lanes.items() if broker in (None, each[0][0])]:
-            if lane.head.place in kept or (keep and lane.head.place not in waited):
+            if keep and (id(lane.head) not in heads or lane.head.place in kept):
                 lane.later = []
             else:
                 del self._lanes[key]
