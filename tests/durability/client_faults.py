@@ -115,4 +115,14 @@ CLIENT_FAULTS: Final = (
             "tests/unit/sdk/test_inbox_returns.py::test_a_message_ran_beside_its_second_delivery_when_a_member_joined",
         ),
     ),
+    Planted(
+        "An orderly group: a cancelled `next_batch` blocked the message groups of its messages in that"
+        " subscription for ever",
+        "clients/python/trovemq/_consume/grouped.py",
+        "        for other in self._inbox.settled(message, done=False):",
+        "        for other in ():",
+        (
+            "tests/unit/sdk/test_starved_lanes.py::test_a_cancelled_next_batch_blocked_its_message_group_for_ever",
+        ),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Tasks of an orderly group that wait although messages are here: all of one lane, whose head is worked on."""
+"""Tasks of an orderly group that wait although messages are here: behind the head of their lane."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.support.fake_loop import run, turns
 from tests.unit.sdk.test_group_stream import Scene
 from tests.unit.sdk.test_inbox import message
 from tests.unit.sdk.test_released_early import credit
+from tests.unit.sdk.test_void_batches import Member, returned
 from trovemq._consume.hold import HOLD_MAX, WORK_S, Hold
 from trovemq._consume.inbox import Inbox
 
@@ -97,3 +98,22 @@ def test_the_hold_of_lanes_is_looked_at_again_up_to_the_most() -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 def test_the_hold_is_two_at_least_when_the_clock_begins(ordered: bool) -> None:
     assert Hold().count(0.0, 0, 0, ordered=ordered) == 2
+
+
+def test_a_cancelled_next_batch_blocked_its_message_group_for_ever() -> None:
+    """It returned the head of the lane, and the lane waited for the head's settlement."""
+
+    async def scene() -> None:
+        member = Member()
+        stream = await member.receive("broker-a", orderly=True)
+        await stream.batch(0, 3)
+        (head,) = member.inbox.take_all(3)
+        member.consumer.release(head)  # as a cancelled `next_batch` does
+        await turns(10)
+        assert returned(stream) == [0, 1, 2]
+        await stream.settled_each()
+        await stream.batch(0, 3, number=2)
+        assert member.taken() == [("broker-a", 0)]
+        await member.over()
+
+    run(scene())

@@ -511,14 +511,16 @@ class GroupConsumer:
             self.release(other)
 
     def release(self, message: ReceivedMessage) -> None:
-        """Returns messages that were not tried."""
+        """Returns a message that was not tried, and those of its message group that wait for it here."""
         message.settled = True
         stream = self._stream_of(message)
         if stream is not None:
             stream.release(cast("StreamedMessage", message))
-            return
-        answer = self._settler(message).come_again(message, 0, suspend=True)
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        else:
+            answer = self._settler(message).come_again(message, 0, suspend=True)
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        for other in self._inbox.settled(message, done=False):
+            self.release(other)
 
     def _new_settler(self, session: Session) -> Settler:
         return Settler(session.service, self._subscription.group, self._pool.options)
