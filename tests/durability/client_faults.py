@@ -125,4 +125,12 @@ CLIENT_FAULTS: Final = (
             "tests/unit/sdk/test_starved_lanes.py::test_a_cancelled_next_batch_blocked_its_message_group_for_ever",
         ),
     ),
+    Planted(
+        "A program that asked for messages of a quiet topic with a time limit, again and again, took"
+        " more memory each time",
+        "clients/python/trovemq/_consume/inbox.py",
+        "                    self.waiting.remove(future)",
+        "                    pass",
+        ("tests/unit/sdk/test_inbox.py::test_waits_that_were_given_up_took_memory_until_a_message_came",),
+    ),
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.fake_loop import run, turns
 from trovemq import ReceivedMessage
 from trovemq._consume.inbox import Inbox
 
@@ -136,6 +137,30 @@ async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
     await asyncio.wait([last], timeout=0)
     inbox.close()
     assert await last is None
+
+
+def test_waits_that_were_given_up_took_memory_until_a_message_came() -> None:
+    """As of a program that asks for a message once a second, by `asyncio.wait_for`."""
+
+    async def scene() -> None:
+        inbox = Inbox(4, 1_000)
+        inbox.put_all([message(offset) for offset in range(4)])
+        for _ in range(4):
+            inbox.take(0.0)
+        for _ in range(50):
+            assert await inbox.get_until(asyncio.get_running_loop().time() + 1) is None
+        assert inbox._takers.count == len(inbox._takers.waiting) == 0
+        inbox.put(message(4))
+        waiting = [asyncio.ensure_future(inbox.taken()) for _ in range(50)]
+        await turns()
+        for task in waiting[:49]:
+            task.cancel()
+        await turns()
+        assert len(inbox.askers) == 1
+        inbox.take(0.0)
+        await waiting[49]
+
+    run(scene())
 
 
 @pytest.mark.asyncio

@@ -485,7 +485,7 @@ class _Waiters:
     def __init__(self) -> None:
         self.waiting: Final[deque[asyncio.Future[None]]] = deque()
         self.count = 0
-        """Those that wait now; `waiting` may have cancelled ones, too."""
+        """Those that wait now; `waiting` may have some for a moment that were cancelled just now."""
 
     async def wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -498,6 +498,8 @@ class _Waiters:
                 self.wake(1)  # the turn that arrived with the cancellation belongs to the next one
             else:
                 self.count -= 1
+                with suppress(ValueError):  # another one's wake has passed it
+                    self.waiting.remove(future)
             raise
 
     def wake(self, count: int) -> None:
