@@ -166,6 +166,19 @@ def test_half_of_the_waiting_messages_are_kept_at_most(own: int | None, waiting:
     assert hold.count(100.0, 0, waiting, ordered=False) == kept
 
 
+def test_a_member_that_joined_at_eight_brokers_got_all_but_a_few_messages() -> None:
+    """Each broker sent its notice, and each notice halved what the one before it had left."""
+    hold, waiting = Hold(800), 800
+    for number in range(8):
+        now = 100 + number / 100
+        hold.begin_to_yield(now, waiting)
+        waiting = min(waiting, hold.count(now, 0, waiting, ordered=False))
+    assert waiting == 400
+    assert hold.yields(now + YIELD_S * 0.9)
+    hold.begin_to_yield(now + 1, 100)
+    assert hold.count(now + 1, 0, 100, ordered=False) == 50
+
+
 def test_a_list_for_one_worker_is_kept_when_another_member_joins() -> None:
     hold = Hold()
     hold.workers, hold.unit = 16, 10

@@ -106,10 +106,12 @@ class Hold:
         return None if self.is_fixed or waiting <= self.least else WORK_S
 
     def begin_to_yield(self, now: float, ready: int) -> None:
-        """Another member has joined. `ready`: messages that could be taken now."""
+        """Another member has joined. `ready`: messages that could be taken now. Each broker of the topic
+        notifies of it: what is kept is that of the first notice, for a broker sends the next one later."""
+        if not self.yields(now):
+            half = (ready + 1) // 2
+            self._yielding = half if half and (self.is_fixed or half < self.kept) else self.kept
         self._yields_until = now + YIELD_S
-        half = (ready + 1) // 2
-        self._yielding = half if half and (self.is_fixed or half < self.kept) else self.kept
 
     # --- the work -------------------------------------------------------------------------------------
     def note_waiting(self, now: float, taken: int) -> None:
