@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+import pytest
+
 from tests.support.consuming import GROUP, ConsumeClient
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts
 from tests.unit.server.test_consume_stream import filled, numbers, parts_with
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
 from trovemq_broker.server.native.join_notices import NOTICE_INTERVAL_S, JoinNotices
+from trovemq_daemon import turns as turns_module
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
@@ -233,7 +236,13 @@ def test_a_batch_that_is_being_written_is_not_lost_when_credit_goes() -> None:
     run(scene())
 
 
-def test_a_message_returned_with_the_credit_goes_to_another_member() -> None:
+@pytest.mark.parametrize("turn_s", [1.0, 0.0])
+def test_a_message_returned_with_the_credit_goes_to_another_member(
+    turn_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the settlements take several turns of the loop."""
+    monkeypatch.setattr(turns_module, "TURN_S", turn_s)
+
     async def scene() -> None:
         parts = await filled(6)
         first = await with_first_member(parts, 10)

@@ -6,7 +6,8 @@ messages.
 | `start`         | the stream belongs to one group, topic and filter                                        |
 | credit          | a task sends batches until the credit is used up, and waits while there are no messages. |
 |                 | Negative credit of messages takes some back; batches on their way to the client may have |
-|                 | used it already. The rest is then negative, and later credit fills it up first           |
+|                 | used it already. The rest is then negative, and later credit fills it up first. It       |
+|                 | counts before the frame's settlements                                                    |
 | received batch  | confirms all batches up to it: the client keeps them when the stream ends                |
 | settlements     | applied in their order, many of them in steps, and before the frame's credit counts; one |
 |                 | reply has the results of a frame. They count until the message is delivered again, also  |
@@ -225,11 +226,12 @@ class ConsumeStream(ReplyStream):
             raise TroveError(errors.REQUEST_ILLEGAL, "a stream has one start, for one group and topic")
         self._confirm(subscription, request.received_batch)
         _check_credit(request)
+        if request.credit_messages < 0:  # first: what the settlements return is for other members
+            self._take_credit(request.credit_messages, 0)
+            self._ask_again(subscription)
         if request.settlements:  # late ones count: the credit must not deliver their messages again before
             await self._settle_all(subscription, request.settlements)
-        self._take_credit(request.credit_messages, request.credit_bytes)
-        if request.credit_messages < 0:
-            self._ask_again(subscription)
+        self._take_credit(max(request.credit_messages, 0), request.credit_bytes)
         if request.stop:
             await self._stop()
 
