@@ -236,6 +236,47 @@ def test_a_batch_that_is_being_written_is_not_lost_when_credit_goes() -> None:
     run(scene())
 
 
+def test_a_stream_that_was_stopped_takes_no_message_when_credit_goes() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        client = await with_first_member(parts, 10)
+        for fields in ({"stop": True}, {"credit_messages": -5}):
+            frame = consumer_pb2.ConsumeFrame(group=GROUP, topic="orders", **fields)
+            client.context.requests.put_nowait(frame)
+        client.context.write = client.context.write_now  # type: ignore[method-assign]
+        await turns(10)
+        await filled(5, parts)
+        assert client.messages() == []
+        await client.end()
+
+    run(scene())
+
+
+def test_frames_that_take_credit_back_made_a_task_each() -> None:
+    """Frames that are here already are handled in one turn of the loop: a client could fill the memory."""
+
+    async def scene() -> None:
+        parts = parts_with()
+        client = await with_first_member(parts, 10)
+        for number in range(200):
+            frame = consumer_pb2.ConsumeFrame(group=GROUP, topic="orders", credit_messages=(-9, 9)[number % 2])
+            client.context.requests.put_nowait(frame)
+        most = 0
+        for _ in range(20):
+            tasks = [task for task in asyncio.all_tasks() if task.get_name() == "consume-deliverer"]
+            most = max(most, len(tasks))
+            await asyncio.sleep(0)
+        assert most <= 2
+        await filled(5, parts)
+        assert len(client.messages()) == 5
+        await client.say(credit_messages=-4)
+        await filled(5, parts)
+        assert len(client.messages()) == 1
+        await client.end()
+
+    run(scene())
+
+
 @pytest.mark.parametrize("turn_s", [1.0, 0.0])
 def test_a_message_returned_with_the_credit_goes_to_another_member(
     turn_s: float, monkeypatch: pytest.MonkeyPatch

@@ -163,6 +163,9 @@ class ConsumeStream(ReplyStream):
         self._client = parts.rocketmq.registry.get(client_id)
         self._subscription: _Subscription | None = None
         self._credit_messages = self._credit_bytes = 0
+        self._asked = 0
+        """The messages for which the deliverer waits; 0 while it does anything else, and looks at the credit
+        afterwards."""
         self._credited = asyncio.Event()
         self._batch = self._void_batch = 0
         self._void_waits = False
@@ -192,8 +195,7 @@ class ConsumeStream(ReplyStream):
 
     def replace(self) -> None:
         """Ends the stream, which takes no more messages, because the client has opened another one."""
-        if self._deliverer is not None:
-            self._deliverer.cancel()
+        self._end_deliverer()
         self.end_with(
             TroveError(errors.CLIENT_UNKNOWN, "the client has opened another stream for this group")
         )
@@ -262,6 +264,11 @@ class ConsumeStream(ReplyStream):
             self._deliver(subscription), name="consume-deliverer"
         )
 
+    def _end_deliverer(self) -> None:
+        if self._deliverer is not None:
+            self._deliverer.cancel()
+        self._asked = 0  # nor is it begun anew
+
     def _confirm(self, subscription: _Subscription, batch: int) -> None:
         while self._unconfirmed and self._unconfirmed[0].batch <= batch:
             sent = self._unconfirmed.popleft()
@@ -282,11 +289,11 @@ class ConsumeStream(ReplyStream):
             self._credited.set()
 
     def _ask_again(self, subscription: _Subscription) -> None:
-        """The next batch was asked for with credit that was taken back."""
+        """The next batch may have been asked for with credit that was taken back."""
         deliverer = self._deliverer
-        if self._is_sending or self._is_stopped or deliverer is None or deliverer.done():
-            return  # one that sends a batch looks at the credit afterwards
-        deliverer.cancel()
+        if not self._asked or self._asked <= self._credit_messages or deliverer is None or deliverer.done():
+            return
+        self._end_deliverer()
         self._start_deliverer(subscription)
 
     # --- members that join --------------------------------------------------------------------------
@@ -316,8 +323,7 @@ class ConsumeStream(ReplyStream):
         while self._is_sending:
             self._idle.clear()
             await self._idle.wait()
-        if self._deliverer is not None:
-            self._deliverer.cancel()
+        self._end_deliverer()
         await self.reply(consumer_pb2.ConsumeReply(stopped=True).SerializeToString())
 
     # --- delivery -----------------------------------------------------------------------------------
@@ -328,7 +334,9 @@ class ConsumeStream(ReplyStream):
                 await self.wait_for_capacity()
                 until = asyncio.get_running_loop().time() + POLLING_MAX_S
                 request = self._prepare(subscription)
+                self._asked = request.count_max
                 runs = await self._parts.receiver.next_runs(request, until, self._context, self)
+                self._asked = 0
                 if runs:
                     await self._send(subscription, runs)
                 await asyncio.sleep(0)  # a client that reads fast must not block the loop for others
