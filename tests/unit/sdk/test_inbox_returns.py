@@ -114,3 +114,23 @@ def test_a_message_ran_beside_its_second_delivery_when_a_member_joined() -> None
     second = inbox.take(0.0)
     assert second is not None
     assert (second.queue_offset, second.poll) == (0, 3)
+
+
+def test_a_message_ran_beside_its_second_delivery_after_a_break() -> None:
+    """The program has it, and the broker delivers it again after a reset, or because its lease was lost."""
+    inbox = Inbox(100, 1_000)
+    inbox.ordered = True
+    inbox.put_all([message(0, "a", poll=1), message(1, "a", poll=1), message(10, "b", poll=1)])
+    first = inbox.take(0.0)
+    assert first is not None
+    assert sorted(one.queue_offset for one in inbox.drain("b")) == [1, 10]
+    inbox.put_all([message(offset, "a", poll=2) for offset in (0, 1)])
+    inbox.put(message(10, "b", poll=2))
+    other = inbox.take(0.0)
+    assert other is not None
+    assert (other.queue_offset, inbox.take(0.0)) == (10, None)
+    assert [one.queue_offset for one in inbox.settled(first, done=False)] == [0, 1]
+    inbox.put(message(0, "a", poll=3))
+    second = inbox.take(0.0)
+    assert second is not None
+    assert (second.queue_offset, second.poll) == (0, 3)

@@ -402,7 +402,8 @@ class Inbox:
 
     def drain(self, broker: str | None = None, keep: int = 0) -> list[ReceivedMessage]:
         """Removes and returns all waiting messages, or those of one broker. The first `keep` of all that are
-        ready stay, but no message whose lane has an earlier one here."""
+        ready stay, but no message whose lane has an earlier one here. A lane stays while the program has its
+        head: later messages wait for it."""
         if keep and self.count <= keep:
             return []
         self._break_up()
@@ -416,7 +417,7 @@ class Inbox:
         self._return(left)
         self._ready = deque(message for message in self._ready if message.place in self._waiting)
         for key, lane in [each for each in self._lanes.items() if broker in (None, each[0][0])]:
-            if keep and (id(lane.head) not in heads or lane.head.place in kept):
+            if id(lane.head) not in heads or lane.head.place in kept:
                 lane.later = []
             else:
                 del self._lanes[key]
