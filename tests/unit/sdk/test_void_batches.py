@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -266,6 +267,29 @@ def test_of_brokers_that_left_the_routes_messages_stay_unless_deleted() -> None:
         member.live.remove("broker-b")
         await member.sessions_end()
         assert member.taken() == [("broker-b", 0), ("broker-b", 1)]
+        await member.over()
+
+    run(scene())
+
+
+def test_a_refused_return_was_logged_as_an_exception_that_nobody_saw(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The handler failed after a reset: asyncio logged a traceback beside the warning."""
+
+    async def scene() -> None:
+        member = Member()
+        stream = await member.receive("broker-a")
+        await stream.batch(0, 1)
+        started = member.inbox.take()
+        assert started is not None
+        await stream.reply(void(1))
+        started.return_after(ValueError("the handler failed"))
+        await turns(10)
+        await refuse_all(stream)
+        gc.collect()
+        assert [record.name for record in caplog.records if record.levelno >= logging.ERROR] == []
+        assert member.consumer.refused == 1
         await member.over()
 
     run(scene())

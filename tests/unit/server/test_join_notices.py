@@ -259,7 +259,9 @@ def test_frames_that_take_credit_back_made_a_task_each() -> None:
         parts = parts_with()
         client = await with_first_member(parts, 10)
         for number in range(200):
-            frame = consumer_pb2.ConsumeFrame(group=GROUP, topic="orders", credit_messages=(-9, 9)[number % 2])
+            frame = consumer_pb2.ConsumeFrame(
+                group=GROUP, topic="orders", credit_messages=(-9, 9)[number % 2]
+            )
             client.context.requests.put_nowait(frame)
         most = 0
         for _ in range(20):

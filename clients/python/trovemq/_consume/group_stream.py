@@ -267,6 +267,7 @@ class GroupStream:
     def settle_with_result(self, message: StreamedMessage, change: Change | None) -> asyncio.Future[None]:
         """As `settle`, and waits for the result."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # the owner logs it
         if self._closed:
             future.set_exception(subscription_closed())
             return future
