@@ -156,8 +156,8 @@ CLIENT_FAULTS: Final = (
     Planted(
         "After a reset each message that a failing handler returned left a traceback of asyncio in the log",
         "clients/python/trovemq/_consume/group_stream.py",
-        "        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # the owner logs it\n",
-        "",
+        "        future.add_done_callback(lambda done: done.cancelled() or done.exception())",
+        "        ",
         (
             "tests/unit/sdk/test_void_batches.py::test_a_refused_return_was_logged_as_an_exception_that_nobody_saw",
         ),

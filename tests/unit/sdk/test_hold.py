@@ -167,7 +167,7 @@ def test_half_of_the_waiting_messages_are_kept_at_most(own: int | None, waiting:
 
 
 def test_a_member_that_joined_at_eight_brokers_got_all_but_a_few_messages() -> None:
-    """Each broker sent its notice, and each notice halved what the one before it had left."""
+    """Each broker sent its notice, and each notice halved the rest of the one before it."""
     hold, waiting = Hold(800), 800
     for number in range(8):
         now = 100 + number / 100

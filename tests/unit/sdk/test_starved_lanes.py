@@ -1,4 +1,4 @@
-"""Tasks of an orderly group that wait although messages are here: behind the head of their lane."""
+"""Tasks of an orderly group that wait although messages are here: later ones of a lane."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class ConsumeStream(ReplyStream):
             raise TroveError(errors.REQUEST_ILLEGAL, "a stream has one start, for one group and topic")
         self._confirm(subscription, request.received_batch)
         _check_credit(request)
-        if request.credit_messages < 0:  # first: what the settlements return is for other members
+        if request.credit_messages < 0:  # first: messages that the settlements return are for others
             self._take_credit(request.credit_messages, 0)
             self._ask_again(subscription)
         if request.settlements:  # late ones count: the credit must not deliver their messages again before
@@ -267,7 +267,7 @@ class ConsumeStream(ReplyStream):
     def _end_deliverer(self) -> None:
         if self._deliverer is not None:
             self._deliverer.cancel()
-        self._asked = 0  # nor is it begun anew
+        self._asked = 0
 
     def _confirm(self, subscription: _Subscription, batch: int) -> None:
         while self._unconfirmed and self._unconfirmed[0].batch <= batch:

@@ -107,7 +107,7 @@ class Hold:
 
     def begin_to_yield(self, now: float, ready: int) -> None:
         """Another member has joined. `ready`: messages that could be taken now. Each broker of the topic
-        notifies of it: what is kept is that of the first notice, for a broker sends the next one later."""
+        notifies of it, so the first notice decides how many are kept: a broker sends its next one later."""
         if not self.yields(now):
             half = (ready + 1) // 2
             self._yielding = half if half and (self.is_fixed or half < self.kept) else self.kept
@@ -137,7 +137,7 @@ class Hold:
         if since is None:
             return
         if self._waits:
-            if self._starves:  # as for work: what was before counts less
+            if self._starves:  # earlier work counts less, as while the program works
                 faded = 0.5 ** ((now - since) / HALF_LIFE_S)
                 self._done, self._busy_s = self._done * faded, self._busy_s * faded
                 self._starved_s = min(self._starved_s + now - since, HALF_LIFE_S)
