@@ -63,6 +63,8 @@ RARE_WHEN_MAX = {"fsync": 6, "fallocate": 3, "mmap": 3, "rename": 6, "unlink": 3
 """About so many of these calls are made in the time of SENDS messages; of the others there are many more."""
 WHEN_MAX = 11
 TREES = "trovemq/trees/data.mdb"
+LOG_DIRECTORY = "commitlog"
+"""It is opened for its sync only, which then fails."""
 MADE = tuple(f"trovemq/{name}" for name in ("spare-segment", "new-segment", "index-file.new"))
 TEMPORARY = tuple(f"{name}.tmp" for name in ("trovemq/state.json", "checkpoint"))
 """Files that are being made: they get their own names, or are given up."""
@@ -222,7 +224,7 @@ class Life:
         files = failed.files()
         assert files, f"the daemon made fewer than {when} calls: nothing has failed"
         given_up = error == "ENOSPC" and all(file in MADE or file.endswith(".tmp") for file in files)
-        if (call in FATAL and not given_up) or (error == "EIO" and TREES in files):
+        if (call in FATAL and not given_up) or (error == "EIO" and {TREES, LOG_DIRECTORY} & set(files)):
             assert not went_on or _ends(broker), f"the failed sync of {files} has ended nothing"
             assert broker.wait() == ExitCode.STORE_FAILED
             return
