@@ -26,9 +26,11 @@ VARIABLE: Final = "PLANTED_BUG"
 _SOURCE_ROOTS: Final = (
     "proto/",
     "store/",
+    "rpc/",
     "daemon/",
     "nameserver/",
     "broker/",
+    "console/",
     "pipeline/",
     "clients/python/",
 )

@@ -40,9 +40,12 @@ OWN: Final = frozenset(
         *(
             "trovemq",
             "trovemq_broker",
+            "trovemq_console",
             "trovemq_daemon",
             "trovemq_nameserver",
             "trovemq_proto",
+            "trovemq_rpc",
+            "trovemq_spark",
             "trovemq_store",
         ),
         *("tests", "bench"),
