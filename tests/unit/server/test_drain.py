@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.services_here import BrokerServices, in_process, small_broker
 from trovemq_broker.admin.drain import Drain, DrainState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import admin_pb2, broker_pb2, query_pb2, route_pb2
@@ -21,6 +23,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 
 NATIVE = "trovemq.v1."
 MESSAGING = "trovemq.rocketmq.v2.MessagingService."
+ADMIN = "trovemq.rocketmq.v2.Admin."
 METADATA = (("x-mq-client-id", "client-1"), ("x-mq-language", "PYTHON"))
 
 
@@ -56,7 +59,12 @@ class Bench:
         ours = await self.ask(f"{NATIVE}RouteService.GetRoute", route_pb2.GetRouteRequest(topic="orders"))
         request = service_pb2.QueryRouteRequest(topic=v2.Resource(name="orders"))
         theirs = await self.ask(f"{MESSAGING}QueryRoute", request)
-        return not ours.brokers[0].broker.draining, {queue.permission for queue in theirs.message_queues}
+        permissions = {queue.permission for queue in theirs.message_queues}
+        of_operators = v2_admin_pb2.GetTopicRouteRequest(topic=v2.Resource(name="orders"))
+        shown = await self.ask(f"{ADMIN}GetTopicRoute", of_operators)
+        (queues,) = json.loads(shown.topic_route_data)["queueDatas"]
+        assert (queues["perm"] == 6) == (v2.READ_WRITE in permissions)
+        return not ours.brokers[0].broker.draining, permissions
 
 
 def scene(steps: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
@@ -192,6 +200,16 @@ def test_it_stops_when_no_transaction_is_open_and_at_the_limit(
         alone.task.cancel()
 
     fake_loop.run(whole())
+
+
+def test_a_second_drain_put_off_the_end_of_the_first() -> None:
+    async def steps(bench: Bench) -> None:
+        await bench.drain(grace_ms=1_000)
+        await bench.drain(grace_ms=60_000)
+        await asyncio.sleep(1.1)
+        assert await bench.state() == "DRAINED"
+
+    scene(steps)
 
 
 def test_a_stop_that_is_asked_for_later_waits_for_no_further_grace() -> None:

@@ -401,6 +401,15 @@ async def test_resending_none_or_too_many_is_refused(count: int) -> None:
     assert await refused(bench.service.resend_dead_letters(request, CONTEXT)) is errors.REQUEST_ILLEGAL
 
 
+@pytest.mark.asyncio
+async def test_as_many_dead_letters_as_a_call_may_name_are_sent() -> None:
+    bench = Bench()
+    bench.bury(DLQ_ORIGIN_TOPIC="orders")
+    request = pb.ResendDeadLettersRequest(group="billing", offsets=range(1_000))
+    entries = (await bench.service.resend_dead_letters(request, CONTEXT)).entries
+    assert [one.error for one in entries] == ["", *["OFFSET_OUT_OF_RANGE"] * 999]
+
+
 # --- commands to consumers ----------------------------------------------------------------------------
 @pytest.mark.asyncio
 async def test_a_message_is_consumed_directly_by_either_id_and_nothing_moves() -> None:

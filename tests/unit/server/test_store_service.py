@@ -147,3 +147,15 @@ async def test_backups_are_made_below_the_allowed_directory_only(tmp_path: Path)
                 await anext(service.backup(request, CONTEXT))
             assert caught.value.spec is errors.REQUEST_ILLEGAL
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_backup_was_written_beside_the_allowed_directory(tmp_path: Path) -> None:
+    """Into one whose name begins with that of the allowed one."""
+    allowed, beside = tmp_path / "backups", tmp_path / "backups-of-others"
+    allowed.mkdir()
+    async with serving(tmp_path / "s", messages=1) as plain:
+        store = tmp_path / "s" / "store"
+        service = StoreService(plain._store, store, asyncio.Lock(), lambda: NOW_MS, allowed)
+        with pytest.raises(TroveError, match="not below"):
+            await anext(service.backup(store_pb2.BackupRequest(directory=str(beside)), CONTEXT))
+    assert not beside.exists()

@@ -93,6 +93,16 @@ def test_status_then_messages_then_the_next_offset() -> None:
     run(scene())
 
 
+def test_a_pull_that_asks_for_more_than_a_part_gets_all_of_it() -> None:
+    """A part has 32 messages."""
+
+    async def scene() -> None:
+        bench = await Bench().fill(70)
+        assert await bench.bodies(0, batch_size=65) == ([str(number).encode() for number in range(65)], 65)
+
+    run(scene())
+
+
 def test_filters_continue_after_what_they_drop() -> None:
     async def scene() -> None:
         bench = await Bench().fill()

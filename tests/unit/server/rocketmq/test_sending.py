@@ -150,6 +150,7 @@ def test_what_lies_exactly_at_its_limit_is_taken() -> None:
             message(properties={f"p{i}": "1" for i in range(128)}),
             message(properties={"a": "x" * 16_383}),
             message(message_id="x" * 255),
+            message(message_id="x" * 255, tag="t"),
             message(tag="", keys=["a b", ""]),
             message(topic="steps", message_group="g" * 63),
             message(topic="later", deliver_ms=NOW_MS + DAY_MS),
@@ -160,6 +161,26 @@ def test_what_lies_exactly_at_its_limit_is_taken() -> None:
             assert response.entries[0].status.code == v2.OK
 
     run(scene())
+
+
+def test_as_many_messages_as_a_send_may_have_are_stored() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        response = await parts.send(*[message(message_id=f"M{number}") for number in range(1_024)])
+        assert (response.status.code, len(response.entries)) == (v2.OK, 1_024)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("offset", [0, 127, (1 << 63) - 1])
+def test_the_reply_to_a_send_with_a_long_id_could_not_be_read(offset: int) -> None:
+    """It is written by hand, with sizes of one byte for short ids."""
+    for size in range(1, 256):
+        text = "x" * size
+        reply = send_replies.reply_of_one(text, QueueOffset(offset))
+        entry = service.SendResultEntry(status=OK_STATUS, message_id=text, transaction_id=text, offset=offset)
+        expected = service.SendMessageResponse(status=OK_STATUS, entries=[entry])
+        assert service.SendMessageResponse.FromString(reply) == expected
 
 
 def test_a_topic_that_may_not_be_written_is_forbidden() -> None:

@@ -230,6 +230,23 @@ def test_sends_that_cannot_be_stored_together_begin_by_themselves(reason: str) -
     run(scene())
 
 
+def test_usual_messages_went_on_to_a_topic_that_was_made_read_only() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        sent = [message(message_id=f"M{number}") for number in range(3)]
+        assert begin(parts, sent[0]) is not None
+        await turns()
+        parts.store.topics.alter("orders", perm=4)
+        (refused,) = begin(parts, sent[1]) or [None]
+        assert isinstance(refused, TroveError)
+        assert refused.spec is errors.PERMISSION_MISSING
+        assert parts.sender.usual.answer([Call(sent[2])]) == [None]
+        await turns()
+        assert [one.unique_key for one in stored(parts, "orders")] == ["M0"]
+
+    run(scene())
+
+
 def test_a_usual_message_overtook_another_of_its_queue() -> None:
     """One that came before it in the same turn, and was not usual."""
 
