@@ -121,6 +121,21 @@ def test_a_query_waits_for_what_queries_took_and_nothing_else_does() -> None:
     assert book.take_request(uses, 0, EpochMs(3_000), is_query=True) == 0.0
 
 
+def test_queries_that_began_together_all_passed_the_quota() -> None:
+    """Each counts, while it runs, for as long as those before it took."""
+    book = made(User_alice=Quota(query_ms_per_s=100))
+    (use,) = uses = uses_of(book)
+    for _ in range(10):
+        assert book.take_request(uses, 0, EpochMs(0), is_query=True) == 0.0
+        use.begin_query()
+    assert book.take_request(uses, 0, EpochMs(0), is_query=True) == 0.0, "no debt yet"
+    use.begin_query()
+    assert book.take_request(uses, 0, EpochMs(0), is_query=True) == pytest.approx(100)
+    for _ in range(11):
+        use.end_query(0)
+    assert book.take_request(uses, 0, EpochMs(0), is_query=True) == 0.0
+
+
 def test_topics_and_groups_are_counted_for_the_user_who_made_them() -> None:
     book = made(User_alice=Quota(topics_max=2), User_any=Quota(groups_max=1))
     for user, noun, count, refused in (

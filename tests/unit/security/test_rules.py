@@ -189,3 +189,29 @@ def test_an_unknown_action_is_refused(text: str) -> None:
 def test_a_source_that_is_not_a_network_is_refused(source: str) -> None:
     with pytest.raises(TroveError, match="RULE_ILLEGAL"):
         make_rule(1, "alice", allow=True, actions="Pub", resource="*", sources=[source])
+
+
+def test_a_prefix_did_not_match_the_name_that_is_just_the_prefix() -> None:
+    subject = SubjectRules([make_rule(1, "alice", allow=True, actions="Pub", resource="Topic:orders*")])
+    for name, expected in (("order", False), ("orders", True), ("orders-eu", True)):
+        assert subject.allowed(Resource(Kind.TOPIC, name), Action.PUB, "10.0.0.1") == expected
+
+
+def test_a_rule_for_one_network_was_remembered_for_every_address() -> None:
+    rule = make_rule(1, "alice", allow=True, actions="Pub", resource="*", sources=["10.0.0.0/8"])
+    subject = SubjectRules([rule])
+    answers = [
+        subject.allowed(Resource(Kind.TOPIC, "a"), Action.PUB, source)
+        for source in ("10.1.2.3", "192.0.2.1", "10.1.2.3", "")
+    ]
+    assert answers == [True, False, True, False]
+
+
+def test_a_look_up_of_all_topics_ignored_the_deny_of_a_namespace() -> None:
+    rules = [
+        make_rule(1, "alice", allow=True, actions="Read", resource="*"),
+        make_rule(2, "alice", allow=False, actions="Read", resource="Namespace:eu"),
+    ]
+    subject = SubjectRules(rules)
+    assert not subject.allowed_everywhere(Kind.TOPIC, Action.READ, "10.0.0.1")
+    assert subject.allowed_everywhere(Kind.CLUSTER, Action.READ, "10.0.0.1")
