@@ -93,6 +93,20 @@ def test_a_group_that_no_program_uses_is_forgotten_when_its_time_is_over() -> No
     scene(script)
 
 
+def test_the_time_of_a_group_begins_when_its_last_member_has_left() -> None:
+    async def script(world: World) -> None:
+        world.use("app-1")
+        world.members.add("app-1")
+        await world.days(12)
+        world.members.clear()
+        await world.days(9.9)
+        assert "app-1" in world.groups
+        await world.days(0.2)
+        assert "app-1" not in world.groups
+
+    scene(script)
+
+
 @pytest.mark.parametrize("expiry_ms", [0, 1, EXPIRY_MIN_MS])
 def test_never_before_seven_days(expiry_ms: int) -> None:
     async def script(world: World) -> None:

@@ -248,6 +248,20 @@ async def test_space_comes_with_the_sync_and_is_refused_where_it_does_not() -> N
         assert not commit.full
 
 
+@pytest.mark.asyncio
+async def test_who_waited_for_space_went_on_waiting_after_the_store_had_failed() -> None:
+    store = Store(end_offset=END)
+    settings = FlushSettings(unsynced_bytes_max=100, append_wait_max_ms=600_000)
+    commit = GroupCommit(store, settings, lambda _grown: None)
+    waiting = asyncio.create_task(commit.wait_for_capacity())
+    await turns()
+    commit.fail(OSError(errno.EIO, "planted"))
+    await turns()
+    assert waiting.done()
+    await waiting
+    commit.close()
+
+
 async def commit_capacity(commit: GroupCommit) -> None:
     """Space, however often the short wait has to be repeated."""
     async with asyncio.timeout(240):
