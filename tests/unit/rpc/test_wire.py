@@ -64,6 +64,12 @@ def test_bytes_are_one_message_if_nothing_else_is_read_from_them(
         assert bytes(messages[0][1]) == body
 
 
+def test_a_message_of_just_the_limit_is_taken() -> None:
+    reader = MessageReader(10)
+    messages, _ = reader.feed(memoryview(pack_prefix(0, 10) + bytes(10)))
+    assert [bytes(message) for _, message in messages] == [bytes(10)]
+
+
 def test_a_message_above_the_limit_is_refused_by_its_prefix() -> None:
     reader = MessageReader(10)
     with pytest.raises(FramingError) as refused:
