@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -98,6 +99,14 @@ def test_times_relative_to_now(text: str, expected: str) -> None:
     assert parse_moment(text).at(now_ms) == parse_time(expected)
     ahead = {"1h": "2025-01-15T13:00:00Z", "1.5h": "2025-01-15T13:30:00Z", "1w": "2025-01-22T12:00:00Z"}
     assert parse_moment_ahead(text).at(now_ms) == parse_time(ahead.get(text, expected))
+
+
+def test_a_time_without_a_zone_was_one_of_this_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        assert parse_time("2025-01-01T00:00:00") == 1_735_689_600_000
+    time.tzset()
 
 
 @pytest.mark.parametrize("text", ["2025-01-15", "0", str(TIME_MAX), "2025-01-15T12:00:00+01:00"])

@@ -163,3 +163,12 @@ def test_a_large_prefetch_got_no_messages_after_the_first_ones(count_max: int, b
         credit.used(count, size)  # and the program takes them at once
         messages, byte_count = messages - count, byte_count - size
         assert (credit._messages, credit._bytes) == (messages, byte_count)
+
+
+def test_a_new_stream_of_a_broker_got_no_credit() -> None:
+    """That of the stream which broke counted for it."""
+    pair = Pair(8)
+    assert pair.credit.next()[0] == 8
+    assert pair.credit.next()[0] == 0
+    pair.credit.restart()
+    assert pair.credit.next()[0] == 8

@@ -67,6 +67,7 @@ def test_keys_of_a_url_count_where_nothing_else_names_any() -> None:
     assert "hunter" not in repr(named) + repr(options) + without_secret(url)
     assert without_secret(url) == "trovemq://ann:***@a?tls=true"
     assert without_secret("127.0.0.1:1") == "127.0.0.1:1"
+    assert "ter" not in without_secret("trovemq://ann:hun@ter@a:1"), "an @ that was not written as %40"
 
 
 @pytest.mark.parametrize(
