@@ -10,6 +10,7 @@ from tests.support.console_cluster import Browser, FakeCluster, confirmed, conso
 from trovemq import TroveError, UserDescription, errors
 from trovemq.models.group import GroupSettings
 from trovemq_console.pages.acts import ACTS
+from trovemq_console.sessions import Sessions
 
 READS = {"describe_topic", "search", "statistics"}
 
@@ -218,6 +219,17 @@ def test_a_read_only_console_offers_no_change_and_makes_none() -> None:
         for name in ACTS:
             fields = CASES.get(name, ({}, "", None))[0]
             assert browser.post(f"/acts/{name}", {**fields, "confirmed": "yes"})[0] == 403
+        assert changes(browser) == []
+
+
+def test_a_form_with_its_token_changed_something_in_a_read_only_console(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Sessions, "is_form_token", lambda *_: True)
+    with console(cluster()) as browser:
+        for name in ACTS:
+            fields = CASES.get(name, ({}, "", None))[0]
+            assert browser.post(f"/acts/{name}", {**fields, "confirmed": "yes"})[0] == 403, name
         assert changes(browser) == []
 
 

@@ -70,6 +70,17 @@ def test_the_hex_view_has_every_byte(body: bytes, begin: int) -> None:
     assert view.end == len(body) or view.end - view.begin == HEX_BYTES
 
 
+def test_the_last_bytes_of_a_part_of_the_hex_view_were_in_none() -> None:
+    body = bytes(number % 251 for number in range(2 * HEX_BYTES + 5))
+    shown = b""
+    for begin in (0, HEX_BYTES, 2 * HEX_BYTES):
+        view = body_view(body, "hex", begin)
+        shown += bytes.fromhex("".join(row[10:60] for row in view.text.splitlines()))
+        assert (view.begin, view.end) == (begin, min(begin + HEX_BYTES, len(body)))
+        assert view.after == (begin + HEX_BYTES if begin < 2 * HEX_BYTES else None)
+    assert shown == body
+
+
 @given(st.text())
 def test_shown_text_has_no_control_characters(text: str) -> None:
     assert all(c in "\n\t" or c.isprintable() for c in visible(text))
