@@ -56,6 +56,7 @@ def test_positions_say_of_which_topics_they_are(
         if known:
             assert back.same_topic(queue, own[queue.topic, queue.broker])
             assert not back.same_topic(queue, -1)
+            assert not back.same_topic(queue, own[queue.topic, queue.broker] + 1), "the topic's namesake"
     if offsets:
         assert parse_starting_offsets(json.dumps(document)).identities == back.identities
 
