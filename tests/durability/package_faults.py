@@ -1,0 +1,33 @@
+"""Planted faults of every package but the engine's own, which test_planted_bugs.py has.
+
+Each is a slip that a tired engineer could make there: a limit that is off by one, a right that one call does
+not ask for, a slot that is not released, a boundary that is open instead of closed, an error that is
+swallowed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.console_faults import CONSOLE_FAULTS
+from tests.durability.daemon_faults import DAEMON_FAULTS
+from tests.durability.engine_faults import ENGINE_FAULTS
+from tests.durability.pipeline_faults import PIPELINE_FAULTS
+from tests.durability.planted import Planted
+from tests.durability.record_faults import RECORD_FAULTS
+from tests.durability.rpc_faults import RPC_FAULTS
+from tests.durability.sdk_faults import SDK_FAULTS
+from tests.durability.security_faults import SECURITY_FAULTS
+from tests.durability.server_faults import SERVER_FAULTS
+
+PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
+    *SERVER_FAULTS,
+    *SECURITY_FAULTS,
+    *ENGINE_FAULTS,
+    *DAEMON_FAULTS,
+    *RPC_FAULTS,
+    *SDK_FAULTS,
+    *CONSOLE_FAULTS,
+    *RECORD_FAULTS,
+    *PIPELINE_FAULTS,
+)
