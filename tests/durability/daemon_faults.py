@@ -17,8 +17,8 @@ DAEMON_FAULTS: Final = (
     Planted(
         "a broken broker is in the routes for as long as a silent one",
         "nameserver/trovemq_nameserver/routes.py",
-        "self.broken_at + limits.broken_ms",
-        "self.broken_at + limits.silent_ms",
+        "self.broken_at + limits.broker_broken_ms",
+        "self.broken_at + limits.broker_silent_ms",
         ("tests/unit/nameserver/test_routes.py::TestRouteTable::runTest",),
     ),
     Planted(

@@ -246,8 +246,8 @@ ENGINE_FAULTS: Final = (
     Planted(
         "one transaction more than the limit is open",
         "broker/trovemq_broker/atomic/open_transactions.py",
-        "        if len(self._open) >= limits.open_max:",
-        "        if len(self._open) > limits.open_max:",
+        "        if len(self._open) >= limits.atomic_open_max:",
+        "        if len(self._open) > limits.atomic_open_max:",
         ("tests/unit/atomic/test_open_transactions.py::test_as_many_are_open_as_the_limit_says",),
     ),
     Planted(

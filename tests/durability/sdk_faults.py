@@ -192,8 +192,8 @@ SDK_FAULTS: Final = (
     Planted(
         "dead letters that failed count as sent",
         "clients/python/trovemq/cli/dead_letters.py",
-        "resent=len(results) - len(failed) - before, before",
-        "resent=len(results) - before, before",
+        "sent = len(results) - len(failed) - before",
+        "sent = len(results) - before",
         ("tests/unit/cli/test_dead_letters.py::test_resend_sends_those_chosen_and_shows_each_result",),
     ),
     Planted(
