@@ -139,7 +139,7 @@ class IndexedAnswers(StoreMachine):
 
     def is_before_damage(self, message: Sent) -> bool:
         """Whether the message or a later one is damaged: the time of a damaged record may look like a clock
-        that was set back, and windows then end early for what came before it."""
+        that was set back, and windows then end early for the records before it."""
         return any(at >= message.physical_offset for at in self.hits)
 
     # --- transactions ---------------------------------------------------------------------------------
