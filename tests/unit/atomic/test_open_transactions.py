@@ -65,7 +65,7 @@ def test_a_client_that_started_over_left_its_first_transaction_open(atomic: Atom
 
 
 def test_as_many_are_open_as_the_limit_says(atomic: AtomicStore) -> None:
-    transactions = opened(atomic, open_max=2)
+    transactions = opened(atomic, atomic_open_max=2)
     first, _ = transactions.begin("t1", 0), transactions.begin("t2", 0)
     with pytest.raises(TroveError) as refused:
         transactions.begin("t3", 0)
