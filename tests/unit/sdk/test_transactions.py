@@ -16,6 +16,7 @@ from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import Producer, ReceivedMessage, Transaction, TransactionResolution, TroveError, errors
 from trovemq._rocketmq.messages import milliseconds
+from trovemq._rocketmq.messaging import MessagingService
 from trovemq_proto.records import PROPERTY_SHARDING_KEY
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -191,6 +192,23 @@ async def test_a_delay_counted_by_the_clients_clock(
     client = await connect(broker)
     await client.send("orders", b"a", deliver_after=after)
     assert broker.now_ms + 89_000 <= delivery_ms(broker) <= broker.now_ms + 90_000
+
+
+async def test_a_message_came_early_by_the_way_of_the_brokers_answer(
+    broker: FakeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the answer's way counted as time that had passed before the broker's clock was read."""
+    reach = MessagingService.reach
+
+    async def slowly(service: MessagingService) -> int:
+        now_ms = await reach(service)
+        await asyncio.sleep(0.2)
+        return now_ms
+
+    monkeypatch.setattr(MessagingService, "reach", slowly)
+    client = await connect(broker)
+    await client.send("orders", b"a", deliver_after=90)
+    assert delivery_ms(broker) > broker.now_ms + 90_000 - 200
 
 
 async def test_a_delay_before_now_is_due_at_once(broker: FakeServer, connect: Connect) -> None:
