@@ -94,7 +94,7 @@ class MessagingSender:
                 broker = self._chooser.broker(slot)
                 service = MessagingService(self._pool.connection(broker), self._client_id)
                 # It waits for an answer first: a message on a connection that never worked would be in doubt.
-                passed_ms = int((loop.time() - began) * 1000)  # up to the question: the broker's time is later
+                passed_ms = int((loop.time() - began) * 1000)  # before the broker's clock is read
                 now_ms = await service.reach()
                 if delay_ms is not None:
                     mark_delayed(message, _checked(now_ms + delay_ms - passed_ms))
