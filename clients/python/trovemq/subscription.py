@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Self
@@ -191,6 +191,7 @@ class Subscription:
         self._turns = turns = loop_turns()
         turns.watch()
         self._inbox.before_take, self._inbox.on_put = self._give_turn, turns.note
+        self._inbox.turn_is_due = turns.is_due
         try:
             await self._open()
         except TroveError as error:
@@ -362,7 +363,9 @@ class Subscription:
         """Runs a handler for each message until the subscription is closed; see `Client.consume`."""
         self.works_on(concurrency)
         with closing(Calling(handler, concurrency, f"trovemq {self.topic}")) as call:
-            workers = [asyncio.get_running_loop().create_task(self._work(call)) for _ in range(concurrency)]
+            workers = [
+                asyncio.get_running_loop().create_task(self._work(call.call)) for _ in range(concurrency)
+            ]
             try:
                 await asyncio.gather(*workers)
             finally:
@@ -370,7 +373,7 @@ class Subscription:
                     worker.cancel()
                 await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work(self, handler: Calling) -> None:
+    async def _work(self, handler: Callable[[ReceivedMessage], Awaitable[object]]) -> None:
         while (message := await self.next()) is not None:
             try:
                 async with message.process():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -18,21 +18,26 @@ class Calling:
         function: The function; its result may be awaitable, too.
         threads_max: The most calls at a time.
         name: That of its threads.
+
+    Attributes:
+        call: Its result is awaited; the function itself if that is async.
     """
 
     def __init__(self, function: Callable[..., Any], threads_max: int, name: str) -> None:
         self._function = function
         self._threads: ThreadPoolExecutor | None = None
-        if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function))):
+        is_async = any(map(inspect.iscoroutinefunction, (function, _call_of(function))))
+        self.call: Callable[..., Awaitable[Any]] = function if is_async else self._in_thread
+        if not is_async:
             self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix=name)
 
     async def __call__(self, *arguments: Any) -> Any:
         """The function's result."""
-        if self._threads is None:
-            result = self._function(*arguments)
-        else:
-            run = partial(contextvars.copy_context().run, self._function, *arguments)
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        return await self.call(*arguments)
+
+    async def _in_thread(self, *arguments: Any) -> Any:
+        run = partial(contextvars.copy_context().run, self._function, *arguments)
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, run)
         return await result if inspect.isawaitable(result) else result
 
     def close(self) -> None:

@@ -106,6 +106,8 @@ class Inbox:
         """By broker, the physical offsets of the batches that wait, and of messages of theirs that were
         taken."""
         self._came_again = False
+        self.turn_is_due: Callable[[], bool] = _always
+        """Whether `before_take` is to be awaited."""
         self.before_take: Callable[[], Awaitable[None]] | None = None
         """Awaited before each message that `get` returns; the loop then has had a turn."""
         self.on_put: Callable[[], None] = _nothing
@@ -297,7 +299,7 @@ class Inbox:
     async def get(self) -> ReceivedMessage | None:
         """The next message; None when the inbox is closed. Raises the TroveError passed to `fail`."""
         while True:
-            if not self.closed and self.before_take is not None:
+            if self.before_take is not None and self.turn_is_due() and not self.closed:
                 await self._take_turn(self.before_take)
             if self.closed:
                 return None
@@ -513,6 +515,10 @@ class _Waiters:
 
     def wake_all(self) -> None:
         self.wake(len(self.waiting))
+
+
+def _always() -> bool:
+    return True
 
 
 def _nothing() -> None:

@@ -56,6 +56,11 @@ class LoopTurns:
         self._unreported_s = 0.0
 
     # --- turns ----------------------------------------------------------------------------------------
+    def is_due(self) -> bool:
+        """Whether the loop needs a turn, or stood still lately."""
+        now = self.clock()
+        return now >= self.due_at or now < self._lately_until
+
     async def give(self) -> None:
         """Returns at once unless a turn is due; else when the loop has had one, and earlier callers have
         continued."""
