@@ -166,7 +166,7 @@ def test_a_large_prefetch_got_no_messages_after_the_first_ones(count_max: int, b
 
 
 def test_a_new_stream_of_a_broker_got_no_credit() -> None:
-    """That of the stream which broke counted for it."""
+    """The credit of the broken stream counted for the new one."""
     pair = Pair(8)
     assert pair.credit.next()[0] == 8
     assert pair.credit.next()[0] == 0
