@@ -362,10 +362,9 @@ class Subscription:
     async def consume(self, handler: Handler, concurrency: int) -> None:
         """Runs a handler for each message until the subscription is closed; see `Client.consume`."""
         self.works_on(concurrency)
-        with closing(Calling(handler, concurrency, f"trovemq {self.topic}")) as call:
-            workers = [
-                asyncio.get_running_loop().create_task(self._work(call.call)) for _ in range(concurrency)
-            ]
+        loop = asyncio.get_running_loop()
+        with closing(Calling(handler, concurrency, f"trovemq {self.topic}")) as calling:
+            workers = [loop.create_task(self._work(calling.call)) for _ in range(concurrency)]
             try:
                 await asyncio.gather(*workers)
             finally:

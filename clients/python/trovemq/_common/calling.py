@@ -26,14 +26,10 @@ class Calling:
     def __init__(self, function: Callable[..., Any], threads_max: int, name: str) -> None:
         self._function = function
         self._threads: ThreadPoolExecutor | None = None
-        is_async = any(map(inspect.iscoroutinefunction, (function, _call_of(function))))
-        self.call: Callable[..., Awaitable[Any]] = function if is_async else self._in_thread
-        if not is_async:
+        self.call: Callable[..., Awaitable[Any]] = function
+        if not any(map(inspect.iscoroutinefunction, (function, _call_of(function)))):
             self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix=name)
-
-    async def __call__(self, *arguments: Any) -> Any:
-        """The function's result."""
-        return await self.call(*arguments)
+            self.call = self._in_thread
 
     async def _in_thread(self, *arguments: Any) -> Any:
         run = partial(contextvars.copy_context().run, self._function, *arguments)

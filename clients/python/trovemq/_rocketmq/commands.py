@@ -43,8 +43,8 @@ async def _consume_directly(message: v2.Message, broker: str, handler: Handler |
     except TroveError as error:
         return statuses.status(v2.Code.MESSAGE_CORRUPTED, error.message)
     try:
-        with closing(Calling(handler, 1, "trovemq direct")) as call:
-            await call(received)
+        with closing(Calling(handler, 1, "trovemq direct")) as calling:
+            await calling.call(received)
     except Exception as failure:  # the operator gets whatever the program raises
         return statuses.status(v2.Code.FAILED_TO_CONSUME_MESSAGE, f"{type(failure).__name__}: {failure}")
     return statuses.status(v2.Code.OK, "OK")

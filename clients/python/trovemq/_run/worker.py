@@ -130,7 +130,7 @@ class Worker:
             arguments = [items[0] for items in arguments]
         call = Call(handler.name, handler.topic, handler.group, tuple(messages))
         tracing = self.subscription.tracing
-        proceed: Callable[[], Awaitable[None]] = partial(self._function, *arguments)
+        proceed: Callable[[], Awaitable[None]] = partial(self._function.call, *arguments)
         for middleware in reversed(self._handlers.middleware):
             proceed = partial(_through, middleware, call, proceed)
         if tracing is not None:
