@@ -410,31 +410,29 @@ class Inbox:
             return []
         self._break_up()
         kept = {message.place for message in islice(self._ready, keep)}
-        left = [
-            message
-            for place, message in self._waiting.items()
-            if broker in (None, message.broker) and place not in kept
-        ]
-        heads = {id(message) for message in self._ready}  # the others are with the program
-        self._return(left)
-        self._ready = deque(message for message in self._ready if message.place in self._waiting)
-        for key, lane in [each for each in self._lanes.items() if broker in (None, each[0][0])]:
-            if id(lane.head) not in heads or lane.head.place in kept:
-                lane.later = []
-            else:
-                del self._lanes[key]
-        return left
+        return self._remove(
+            [
+                message
+                for place, message in self._waiting.items()
+                if broker in (None, message.broker) and place not in kept
+            ]
+        )
 
     def drain_before(self, broker: str, poll: int | None) -> list[ReceivedMessage]:
         """Removes and returns the waiting messages that came from this broker before `poll`; None: all from
         it. A lane stays while the program has its head: later messages wait for it."""
         self._break_up()
-        left = [
-            message
-            for message in self._waiting.values()
-            if message.broker == broker and (poll is None or message.poll < poll)
-        ]
-        heads = {id(message) for message in self._ready}
+        return self._remove(
+            [
+                message
+                for message in self._waiting.values()
+                if message.broker == broker and (poll is None or message.poll < poll)
+            ]
+        )
+
+    def _remove(self, left: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Removes these waiting messages, and returns them."""
+        heads = {id(message) for message in self._ready}  # the others are with the program
         self._return(left)
         waiting = self._waiting
         self._ready = deque(message for message in self._ready if message.place in waiting)
