@@ -286,12 +286,9 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        turns = self._turns
-        if turns is not None and turns.clock() < turns.due_at:
-            for ready in (inbox := self._inbox).messages:
-                if inbox.askers:
-                    inbox.note_space()
-                return ready
+        ready = self._ready()
+        if ready is not None:
+            return ready
         began_ns = time.time_ns()
         message = await self.next()
         if message is None:
@@ -299,6 +296,16 @@ class Subscription:
         if self.tracing is not None:
             self.tracing.received(self.topic, self.group, [message], began_ns)
         return message
+
+    def _ready(self) -> ReceivedMessage | None:
+        """The next message of a batch that waits in the inbox, unless the loop needs a turn first."""
+        turns = self._turns
+        if turns is not None and turns.lately_until <= turns.clock() < turns.due_at:
+            for message in (inbox := self._inbox).messages:
+                if inbox.askers:
+                    inbox.note_space()
+                return message
+        return None
 
     async def next(self) -> ReceivedMessage | None:
         """The next message; None when the subscription is closed."""
@@ -373,7 +380,7 @@ class Subscription:
                 await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self, handler: Callable[[ReceivedMessage], Awaitable[object]]) -> None:
-        while (message := await self.next()) is not None:
+        while (message := self._ready() or await self.next()) is not None:
             try:
                 async with message.process():
                     await handler(message)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.fake_loop import run, turns
 from trovemq._consume.inbox import Inbox
 from trovemq._consume.loop_turns import STANDSTILL_MIN_S, TURN_AFTER_S, LoopTurns
+from trovemq.subscription import Subscription
 
 
 class Blocking:
@@ -147,5 +149,25 @@ def test_a_taker_cancelled_in_its_turn_passes_its_message_on() -> None:
         inbox.close()
         assert await second is None
         await asyncio.gather(first, return_exceptions=True)
+
+    scene(program)
+
+
+def test_a_waiting_message_is_not_taken_before_a_due_turn_or_an_answer() -> None:
+    async def program(here: Blocking) -> None:
+        subscription = object.__new__(Subscription)
+        subscription._turns, subscription._inbox = here.turns, Inbox(8, 1_000)
+        messages: Iterator[Any] = iter(("first", "second", "third"))
+        subscription._inbox.messages = messages
+        ready: Callable[[], Any] = subscription._ready
+        assert ready() == "first"
+        here.turns.lately_until = here.turns.clock() + 60
+        assert ready() is None, "the loop stood still: the broker answers first"
+        here.turns.lately_until = 0.0
+        assert ready() == "second"
+        here.block(TURN_AFTER_S)
+        assert ready() is None, "a turn is due"
+        here.turns.note()
+        assert [ready(), ready()] == ["third", None]
 
     scene(program)

@@ -38,6 +38,7 @@ class LoopTurns:
         clock: The clock, which does not stand still with the loop, as uvloop's `time` does.
         standstills: How often it stood still while it was watched.
         longest_s: The longest standstill.
+        lately_until: The end of the minute after the last standstill, by `clock`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,7 +50,7 @@ class LoopTurns:
         self._had_one_at = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._stepping = False
-        self._lately_until = 0.0
+        self.lately_until = 0.0
         self._watchers = 0
         self._look: asyncio.TimerHandle | None = None
         self._warn_at = 0.0
@@ -59,7 +60,7 @@ class LoopTurns:
     def is_due(self) -> bool:
         """Whether the loop needs a turn, or stood still lately."""
         now = self.clock()
-        return now >= self.due_at or now < self._lately_until
+        return now >= self.due_at or now < self.lately_until
 
     async def give(self) -> None:
         """Returns at once unless a turn is due; else when the loop has had one, and earlier callers have
@@ -112,7 +113,7 @@ class LoopTurns:
     @property
     def stood_still_lately(self) -> bool:
         """Whether it stood still in the last minute."""
-        return self.clock() < self._lately_until
+        return self.clock() < self.lately_until
 
     def unwatch(self) -> None:
         """Ends a `watch`."""
@@ -132,7 +133,7 @@ class LoopTurns:
         if stood_still_s < STANDSTILL_MIN_S or self._look is None:
             return
         self.standstills += 1
-        self._lately_until = now + LATELY_S
+        self.lately_until = now + LATELY_S
         self.longest_s = max(self.longest_s, stood_still_s)
         self._unreported_s = max(self._unreported_s, stood_still_s)
         if now >= self._warn_at:
