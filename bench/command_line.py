@@ -77,7 +77,7 @@ async def measure_command_line(report: Report, directory: Path, *, quick: bool) 
 
 
 def measure_fixture(report: Report, *, quick: bool) -> None:
-    """As pytest uses it: one broker a session, emptied after each test."""
+    """One broker for a session of pytest, emptied after each test."""
     sessions, tests, clock = [], [], []
     for _ in range(1 if quick else SESSIONS):
         with BrokerProcess() as broker:

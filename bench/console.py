@@ -27,7 +27,7 @@ ABOUT: Final = "Broker, console and the one who asks share the processors.\n\n"
 AT_ONCE: Final = 200
 SETTLED_S: Final = 1.0
 OPEN_S: Final = 60.0
-"""As long as the console keeps an answer at most."""
+"""The longest time that the console keeps an answer."""
 LOOK_S: Final = 5.0
 PAGES: Final = ("/", "/topics", "/topics?from=5000", "/topics?filter=999", "/topic?name=t-00007", "/storage")
 OPENED: Final = ("/topics", "/storage")

@@ -66,7 +66,7 @@ def resident_bytes(pid: int) -> int:
 
 
 async def each(count: int, do: Callable[[int], Awaitable[object]], at_once: int) -> None:
-    """`do` with every number below `count`, so many at once."""
+    """Calls `do` with every number below `count`, a bounded number at once."""
     numbers = iter(range(count))
 
     async def work() -> None:

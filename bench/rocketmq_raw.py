@@ -63,7 +63,7 @@ class Turns:
     times: list[float] = field(default_factory=list)
 
     async def run(self, call: Call, seconds: float, in_flight: int) -> None:
-        """Makes calls for so long; a call returns how much it counts."""
+        """Makes calls for `seconds`; a call returns how much it counts."""
         count = 0
         begin = time.perf_counter()
         end = begin + seconds

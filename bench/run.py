@@ -13,7 +13,7 @@
     make bench ARGS="tracing"       OpenTelemetry off, and with 1 % sampled
     make bench ARGS="peers"         Redis, NATS, Kafka beside ours, where `bench/peers/setup.sh`
                                     installed them, and goals of ours alone (not among `every part`)
-    make bench ARGS="peers --only W4 idle"      a workload and a row by themselves
+    make bench ARGS="peers --only W4 idle"      one workload and one row
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.

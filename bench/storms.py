@@ -1,6 +1,6 @@
 """One user's storm of calls, as a process of its own: `python -m bench.storms KIND ADDRESS SECONDS CALLS`.
 
-Credentials come from TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY. It ends after so many calls or seconds,
+Credentials come from TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY. It ends after a number of calls or seconds,
 whichever is first, and prints the numbers of calls that were answered and that were refused as JSON.
 
 | kind | a call |
@@ -72,7 +72,7 @@ def by_client(client: trovemq.Client, kind: str) -> Call:
 
 
 def rocketmq_metadata(user: str, secret: str) -> tuple[tuple[str, str], ...]:
-    """As RocketMQ's clients sign."""
+    """The metadata of a call, signed with the scheme of RocketMQ's clients."""
     signature = hmac.new(secret.encode(), DATE.encode(), "sha1").hexdigest()
     signed = f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={signature}"
     return (*CLIENT_ID, ("x-mq-date-time", DATE), ("authorization", signed))

@@ -13,7 +13,7 @@ COPIES: Final = 3
 
 
 async def measure(report: Report, directory: Path, *, quick: bool) -> None:
-    """The goal allows so many copies of a record where they take longer."""
+    """The cost of an append, beside COPIES copies of a record: the goal is the longer of both."""
     del quick  # it takes a second
     cost = engine.append_cost(directory / "engine")
     copied = limits.memcpy_bytes_per_second()

@@ -60,7 +60,7 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
 
 
 async def percent(pid: int, seconds: float) -> float:
-    """Of one processor, over so long."""
+    """The share of one processor that a process took over that time."""
     before, started = measuring.scheduled_seconds(pid), time.perf_counter()
     await asyncio.sleep(seconds)
     spent = measuring.scheduled_seconds(pid) - before

@@ -73,7 +73,7 @@ def _report(report: Report, kind: str, topic_counts: Sequence[int], costs: Seque
 
 
 async def filled(stack: AsyncExitStack, store: Path, count: int) -> Topics:
-    """A broker that runs until the stack is closed, with so many topics and a message in each."""
+    """A broker that runs until the stack is closed, with `count` topics and a message in each."""
     broker = stack.enter_context(BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH"))
     client = await stack.enter_async_context(trovemq.connect(broker.address))
     channel = await stack.enter_async_context(rpc.insecure_channel(broker.address))

@@ -26,7 +26,7 @@ async def _work(module: Any, name: str, work: str, task: Task) -> Any:
         answer = await found if isawaitable(found) else found
         if answer is not None:
             print(json.dumps(answer), flush=True)
-            os._exit(0)  # nobody waits for a client's end
+            os._exit(0)  # the client's end is not waited for
         return None
 
 

@@ -49,7 +49,7 @@ JAVA += [
 
 @asynccontextmanager
 async def connected(task: Task) -> AsyncIterator[dict[str, Any]]:
-    """The settings of a client, which connects by itself."""
+    """The settings of a client, which connects on its own."""
     yield {"bootstrap.servers": task.address, "log_level": 0}
 
 

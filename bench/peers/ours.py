@@ -164,7 +164,7 @@ class GroupBatch(Single):
 
 
 def _sent(_receipt: object) -> None:
-    """Nobody waits for it."""
+    """Its result is not awaited."""
 
 
 CLIENTS = {"single": Single, "sleeping": Sleeping, "batch": Batch, "group": Group, "group-batch": GroupBatch}

@@ -59,7 +59,7 @@ class Client:
         return latencies(ages)
 
     def group(self, redis: Any, task: Task) -> Answer:
-        """A round trip acknowledges all ids of the last batch, each by itself, and takes the next batch."""
+        """A round trip acknowledges all ids of the last batch one by one, and takes the next batch."""
         redis.xgroup_create(task.topic, GROUP, id="0")
         got, ids, watch = 0, list[bytes](), Stopwatch(task)
         while True:

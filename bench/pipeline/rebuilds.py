@@ -6,7 +6,7 @@ All start from the log alone, on files of the same sizes:
 - one process: the same functions without Spark, one after the other;
 - repair: the broker's own sequential rebuild (store.check.repair), on a copy that shares the log. It takes
   records by columns as the job does, so beside it two cores cannot be twice as fast with anything to spare;
-- one put at a time: a record after another, each unit and each index item put by itself, in plain Python and
+- one put at a time: a record after another, each unit and each index item put separately, in plain Python and
   in memory (the timed part has no file and no check of a CRC: less work than the others do).
 """
 

@@ -84,7 +84,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
     "empty data": lambda: _repeated(_frame(0, 0, 1), _frame(1, 4, 1, HEAD)),
     "windows of zero": lambda: frames.settings([(4, 0)]) + _each_stream(lambda i: _call(i, b"x")),
     "windows that overflow": lambda: _repeated(frames.window_update(0, 0x7FFFFFFF)),
-    "streams whose answers nobody reads": lambda: _each_stream(lambda i: _call(i, bytes(1_000))),
+    "streams with unread answers": lambda: _each_stream(lambda i: _call(i, bytes(1_000))),
     "giants that are announced": lambda: _each_stream(
         lambda i: _frame(1, 4, i, HEAD) + _frame(0, 0, i, GIANT)
     ),

@@ -3,7 +3,7 @@
 | figure | meaning |
 | --- | --- |
 | processor for a KiB | of the server, and of the network in memory that carries it |
-| the longest turn | of the loop, while 256 KiB come at once: nobody waits longer for his own turn |
+| the longest turn | of the loop, while 256 KiB come at once: the longest wait of another connection |
 | p99 / busy | others' p99, over that beside a busy loop of the same processor time |
 | p99 / ordinary | the same over that beside peers whose ordinary calls are as many bytes |
 

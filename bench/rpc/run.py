@@ -32,7 +32,7 @@ ABOUT = (
     "headers of RocketMQ's clients, with a new request id in every call, and a deadline. A hostile "
     "peer's flood takes processor time from all others: their p99 is compared with that beside a busy "
     "loop which takes as much, and with that beside peers whose ordinary calls are as many bytes. The "
-    "longest turn of the loop is of 256 KiB that come at once; nobody waits longer for his own turn.\n\n"
+    "longest turn of the loop is of 256 KiB that come at once: the longest wait of another connection.\n\n"
 )
 
 ROUNDS, ROUNDS_QUICK = 9, 3

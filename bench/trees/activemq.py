@@ -72,7 +72,7 @@ def missing() -> str:
 
 
 def version() -> str:
-    """As its own archive says."""
+    """The version that its archive names."""
     with zipfile.ZipFile(BROKER_JAR) as archive:
         manifest = archive.read("META-INF/MANIFEST.MF").decode()
     found = re.search(r"^Implementation-Version: *(\S+)", manifest, re.MULTILINE)

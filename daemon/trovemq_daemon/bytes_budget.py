@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 SMALL_SIZE_MAX: Final = 4 << 20
-"""A reply up to this size is small: one message of the usual limit."""
+"""A reply up to this size is small: one message of the default limit."""
 
 
 class Claim:

@@ -44,7 +44,7 @@ def text_parts(registry: CollectorRegistry) -> Iterator[bytes]:
 
 
 def _text(family: Metric, *, with_head: bool) -> bytes:
-    """As generate_latest, which takes many times as long: it examines each label of each sample."""
+    """The text of prometheus_client's generate_latest, many times faster: it examines no label."""
     if isinstance(family, SampleTable):
         lines = family.lines()
     elif family.type not in _PLAIN_TYPES or any(map(_is_special, family.samples)):

@@ -72,7 +72,7 @@ class Readiness:
 
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: the daemon handles signals (trovemq_daemon.lifecycle). It wakes
-    once a second, for the date of its replies; uvicorn by itself wakes ten times a second."""
+    once a second, for the date of its replies; uvicorn's own server wakes ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -151,7 +151,7 @@ class OpsHttp:
     async def _metrics(self, request: Request) -> Response:
         async with self._one_scrape:
             if await request.is_disconnected():
-                return Response(status_code=503)  # nobody reads it
+                return Response(status_code=503)  # it is not read
             parts = await text_in_turns(self._registry)
         headers = {"content-type": CONTENT_TYPE_LATEST, "content-length": str(sum(map(len, parts)))}
         return StreamingResponse(_pieces(parts), headers=headers)

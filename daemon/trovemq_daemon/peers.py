@@ -16,7 +16,7 @@ IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 @dataclass(frozen=True, slots=True)
 class Peer:
     """`source`: its IP address, "" if it has none. `is_private`: the connection is by TLS or on this machine,
-    so nobody can read it. `certificate_name`: the common name of its trusted certificate; "" if there is
+    so it cannot be read. `certificate_name`: the common name of its trusted certificate; "" if there is
     none, or several."""
 
     source: str

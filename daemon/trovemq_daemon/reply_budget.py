@@ -102,7 +102,7 @@ class ReplyBudget:
         own = self.budget.of_peer(peer)
         return TroveError(
             errors.LIMIT_EXCEEDED,
-            f"replies that nobody reads take {self.budget.used} bytes, {own} of them of this connection: "
+            f"unread replies take {self.budget.used} bytes, {own} of them of this connection: "
             "read them, or ask for less at once (reply_bytes_max, reply_connection_bytes_max)",
         )
 

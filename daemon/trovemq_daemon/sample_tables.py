@@ -44,7 +44,7 @@ class LabelTexts:
         return found
 
     def by_name(self, values: Values) -> dict[str, str]:
-        """As a mapping."""
+        """The labels as a mapping."""
         return {**self.constant, **dict(zip(self.names, values, strict=True))}
 
     def _made(self, values: Values) -> tuple[str, str]:
@@ -70,7 +70,7 @@ class SampleTable(Metric, ABC):
 
     @property
     def samples(self) -> list[Sample]:
-        """As prometheus_client has them, for those who read them one by one."""
+        """The samples as objects of prometheus_client, for readers of single samples."""
         return self._as_samples()
 
     @samples.setter
@@ -143,7 +143,7 @@ class HistogramTable(SampleTable):
 
 
 def number_text(number: float) -> str:
-    """As Prometheus' text format has it."""
+    """The value in Prometheus' text format."""
     if 0 <= number < PLAIN_BELOW:
         return repr(float(number))
     return str(floatToGoString(number))  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ EARLY_S: Final = 0.0015
 
 
 async def sleep_to_tick(interval_s: float) -> None:
-    """As asyncio.sleep(), for work that is repeated: sleeps at most EARLY_S longer than the interval, and at
+    """Sleeps, for work that is repeated: at most EARLY_S longer than the interval, and at
     first shorter."""
     if interval_s <= 0:
         await asyncio.sleep(0)

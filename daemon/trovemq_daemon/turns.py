@@ -20,7 +20,7 @@ TURN_S: Final = 0.001
 Page = TypeVar("Page")
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[None, None, Result]
-"""As the engine's (trovemq_store.engine.steps)."""
+"""A generator that yields where others may run (trovemq_store.engine.steps)."""
 
 _worked: Final[ContextVar[Callable[[float], None] | None]] = ContextVar("worked", default=None)
 
@@ -50,7 +50,7 @@ class Turns:
                 await asyncio.sleep(0)
 
     async def run_from_now(self, steps: Steps[Result]) -> Result:
-        """As run(), for work that is nearly always short: its first turn begins at once."""
+        """Runs work that is nearly always short; its first turn begins at once."""
         try:
             _take(steps)
         except StopIteration as stop:

@@ -123,7 +123,7 @@ class BytesBudget:
         return ticket
 
     def withdraw(self, ticket: int) -> None:
-        """Nobody waits for this admission any more; those after it may fit."""
+        """The wait for this admission was given up; those after it may fit."""
         for queue in (self._small, self._large):
             if queue.pop(ticket, None) is not None:
                 self._admit_waiting()
@@ -155,7 +155,7 @@ class BytesBudget:
             self.give_message(holder, size)
 
     def _admit_waiting(self) -> None:
-        """Grants in turns. A message that nobody wants any more gives its bytes back at once: the same loop
+        """Grants in turns. A message that is not wanted any more gives its bytes back at once: the same loop
         grants them, and not one inside of it, or thousands of such messages would end in a RecursionError.
         """
         if self._is_admitting:

@@ -48,7 +48,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
     _lingers: asyncio.TimerHandle | None = None
     quiet_until = 0.0  # the loop's time; no tick has anything to do before, unless bytes come or wait
     may_write = False  # our SETTINGS wait for TLS; a server's wait for the client's first bytes, too
-    answers_soon = False  # a callback handler gets calls of this read in this turn; whoever runs it writes
+    answers_soon = False  # a callback handler gets calls of this read in this turn; its caller writes
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         self._rest = Rest(parts)
         self._view: memoryview | None = None
         self._flush_scheduled = self._drain_scheduled = False
-        self.gathering = False  # whoever set it ends it by `end_turn`, which writes
+        self.gathering = False  # ended by `end_turn`, which writes
         self._started = 0.0
         self.consumed = 0  # bytes of whole frames
         self._consumed_before = 0
@@ -360,7 +360,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
 
     # --- names ------------------------------------------------------------------------------------------
     def peer(self) -> str:
-        """As grpc writes it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, unix:path."""
+        """The peer's address in gRPC's form: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, unix:path."""
         if not self._peer and self.transport is not None:
             self._peer = name_of(self.transport.get_extra_info("peername"))
         return self._peer

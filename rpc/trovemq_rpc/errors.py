@@ -1,7 +1,7 @@
 """Exceptions with grpc.aio's names.
 
 `except grpc.RpcError`, `except grpc.aio.AioRpcError` and `except grpc.aio.AbortError` catch ours
-too: where grpcio was imported, our errors derive from both. Nothing here imports grpcio by itself.
+too: where grpcio was imported, our errors derive from both. Nothing here imports grpcio on its own.
 """
 
 from __future__ import annotations

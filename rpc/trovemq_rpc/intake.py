@@ -35,7 +35,7 @@ WINDOW_GROWN_MAX: Final = 4 << 20
 """The largest window of a stream that is read as fast as it comes: 4 MiB a round trip fill a fast network."""
 
 PROGRESS_SIZE_MIN: Final = 512
-"""An honest peer sends at least so many bytes of a message within `stall_timeout_s`: no network carries less
+"""The least bytes of a message that an honest peer sends within `stall_timeout_s`: no network carries less
 at once.
 """
 STALL_BEHIND_UPDATE_S: Final = 30.0

@@ -1,7 +1,7 @@
 """All connections of an event loop share these: the receive buffer, the deadlines, the tick of each second.
 
 Reads fill the receive buffer from its beginning to its end. Then it is used again, if no view of it exists: a
-bytearray with a view refuses to change its size, so this can be asked. If there is a view, somebody has kept
+bytearray with a view refuses to change its size, so this can be asked. If there is a view, a reader has kept
 a message. The buffer is left to that view and never changes any more, and a new one takes its place.
 """
 

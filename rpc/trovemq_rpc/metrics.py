@@ -17,7 +17,7 @@ class Metrics:
         self.calls_ended: dict[str, int] = {}  # by status
         self.calls_refused = 0  # above a limit
         self.calls_stalled = 0  # reset because a message did not grow
-        self.calls_unread = 0  # reset because nobody read the answer
+        self.calls_unread = 0  # reset because the answer was not read
         self.goaways_sent: dict[str, int] = {}  # by code
         self.goaways_received: dict[str, int] = {}
         self.resets_received: dict[str, int] = {}

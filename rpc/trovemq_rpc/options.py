@@ -9,7 +9,7 @@
 | grpc.absolute_max_metadata_size | 64 KiB | the same |
 | grpc.http2.max_frame_size | 64 KiB | of frames that we accept; at most 64 KiB, for the receive buffer |
 | grpc.max_concurrent_streams | 1,000 | calls of a connection at one time (server) |
-| grpc.keepalive_time_ms | 2 h (server), never (channel) | after so long a silence a PING is sent |
+| grpc.keepalive_time_ms | 2 h (server), never (channel) | after a silence of this time a PING is sent |
 | grpc.keepalive_timeout_ms | 20 s | without an answer to it, the peer is gone (channel: also by the kernel) |
 | grpc.keepalive_permit_without_calls | 0 | 1: PING also while no call is open (channel) |
 | grpc.http2.min_ping_interval_without_data_ms | 5 min | a client that pings sooner gets a strike (server) |
@@ -17,7 +17,7 @@
 | grpc.http2.max_ping_strikes | 2 | with more strikes it is sent away; 0: never |
 | grpc.max_connection_age_ms | unlimited | older connections are drained, 10 % sooner or later (server) |
 | grpc.max_connection_age_grace_ms | unlimited | how long calls may take then |
-| grpc.max_connection_idle_ms | unlimited | a connection without calls is drained after so long (server) |
+| grpc.max_connection_idle_ms | unlimited | a connection without calls is drained after this time (server) |
 | grpc.initial_reconnect_backoff_ms | 1 s | the first pause before the next attempt to connect |
 | grpc.max_reconnect_backoff_ms | 2 min | the longest pause |
 | grpc.min_reconnect_backoff_ms | 20 s | how long an attempt may take |
@@ -29,11 +29,11 @@
 | grpc.compression_enabled_algorithms_bitset | 7 | of requests; the same numbers as bits (server) |
 | trovemq.budget | 256 MiB | a BytesBudget: bytes that all connections hold together |
 | trovemq.stall_timeout_ms | 5 s (server), 30 s (channel) | 512 bytes of a message or frame take no longer |
-| trovemq.unread_timeout_ms | unlimited | a stream is reset if its peer takes none of its bytes for so long |
+| trovemq.unread_timeout_ms | unlimited | a stream is reset if its peer takes no byte for this time |
 | trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | each step of TLS, and the first SETTINGS |
 | grpc.server_handshake_timeout_ms | 5 s | the same (server) |
 | trovemq.connections | none | a ConnectionCount: which peers may connect (server) |
-| trovemq.busy_poll_us | 0 | so long the loop does not sleep after a lone request; at most 10 ms (channel) |
+| trovemq.busy_poll_us | 0 | time without sleep of the loop after a lone request; at most 10 ms (channel) |
 | trovemq.limits | Limits() | the limits of HTTP/2: see http2/limits.py |
 
 Defaults of grpc's options are grpc's own, except for metadata, frames and streams: http2/limits.py has the

@@ -11,7 +11,7 @@ from typing import Final
 from trovemq_rpc.loop_parts import LoopParts
 
 WORK_A_TURN_MAX: Final = 1_024
-"""As `Receiving.parse` counts it: 256 small calls, or about a millisecond of a flood."""
+"""In the units of `Receiving.parse`: 256 small calls, or about a millisecond of a flood."""
 RECORD_WORK: Final = 2
 """Of a turn, for each TLS record: records of one byte are work, too, and may be no whole frame."""
 MESSAGES_A_TURN_MAX: Final = 256
@@ -21,7 +21,7 @@ RENEWED_BELOW: Final = MESSAGES_A_TURN_MAX - 16
 a renewal for each would cost a callback of the loop.
 """
 RESTS_SIZE_MAX: Final = 16 << 20
-"""When all connections of a loop leave so many bytes for later, each reads READ_SIZE_SHORT at a time."""
+"""Bytes that all connections of a loop leave for later, from which each reads READ_SIZE_SHORT at a time."""
 READ_SIZE_SHORT: Final = 4 << 10  # about a turn's work, if it is frames of a flood
 
 

@@ -12,7 +12,7 @@ from trovemq_rpc.intake import Intake, Received, as_bytes, lasting
 from trovemq_rpc.wire.framing import PREFIX_SIZE, unpack_prefix
 
 MESSAGE_OVERHEAD: Final = 100
-"""An unread message takes so many bytes of memory beside its own. Uncounted, empty messages would take twenty
+"""Bytes of memory that an unread message takes beside its own. Uncounted, empty messages would take twenty
 times as much as the budget counts.
 """
 
@@ -35,7 +35,7 @@ class StreamIntake(Intake):
 
     @property
     def reader_waits(self) -> bool:
-        """Whether somebody waits in `read` for a message that has not arrived."""
+        """Whether a `read` waits for a message that has not arrived."""
         return self.waiter is not None and not self.messages and not self.waiter.done()
 
     def fail_reader(self, error: Exception) -> None:

@@ -86,7 +86,7 @@ class Upkeep:
                 self._unread[stream] = first, ticks
                 continue
             self.metrics.calls_unread += 1
-            self.options.log_refusal(self.peer(), "a call was ended: nobody reads its answer")
+            self.options.log_refusal(self.peer(), "a call was ended: its answer is not read")
             owner = stream.owner
             self.connection.reset(stream, ErrorCode.CANCEL)
             if owner is not None:
@@ -112,7 +112,7 @@ class Upkeep:
         if connection.unread_size > UNREAD_SIZE_MAX and self.counts_output and not connection.failed:
             connection.failed = True
             self.metrics.calls_unread += 1
-            self.options.log_refusal(self.peer(), "the connection was ended: nobody reads its answers")
+            self.options.log_refusal(self.peer(), "the connection was ended: its answers are not read")
             self.abort()
 
     def _keepalive(self: Any, now: float) -> None:

@@ -2,7 +2,7 @@
 
     official.py send|receive TOPIC GROUP SECONDS TURNS ENDPOINTS...
 
-The servers take turns of so many seconds, after a warm-up each; each round begins with another. Prints a
+The servers take turns of SECONDS each, after a warm-up each; each round begins with another. Prints a
 JSON list with an object for each server. A turn ends with its last answer; the rate of one without messages
 is 0. Runs in an environment of its own: the client's protocol and ours do not mix.
 """

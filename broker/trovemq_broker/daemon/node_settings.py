@@ -144,7 +144,7 @@ class NodeSettings(TlsSettings):
         ):
             for what, directory in (("store", self.store_path), ("backup_root", self.backup_path)):
                 if directory is not None and path.resolve().is_relative_to(directory.resolve()):
-                    yield f"{name} {path} lies in {what}: whoever has a copy of that would have it, too"
+                    yield f"{name} {path} lies in {what}: a copy of that would contain it, too"
 
     def _address_checks(self) -> tuple[Callable[[], None], ...]:
         return self._check_listen, self._check_http, self._check_tls, self._check_nameservers

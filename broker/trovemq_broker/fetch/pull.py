@@ -40,7 +40,7 @@ from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
 FEW_MAX: Final = 96  # up to this many messages are read without columns; with more, columns cost less
 TAGS_MAX: Final = 64
-RUN_MEAN_MIN: Final = 128  # adjacent records; runs of at least so many on average are read one by one
+RUN_MEAN_MIN: Final = 128  # adjacent records on average, from which runs are read one by one
 GAP_MAX: Final = 64 << 10  # bytes between two records that are cheaper to read than to ask for each record
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
 

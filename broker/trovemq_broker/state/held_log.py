@@ -131,7 +131,7 @@ def held_log(
 def held_log_steps(
     store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: EpochMs
 ) -> Generator[None, None, HeldLog]:
-    """As held_log(), topic by topic; between two steps the log may change. Raises StorageError."""
+    """The steps of held_log(), one for each topic; between them the log may change. Raises StorageError."""
     names = store.topics.names()
     options = {name: found for name in names if (found := store.topics.options(name)).until_acknowledged}
     if not options:

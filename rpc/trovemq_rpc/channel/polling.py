@@ -56,7 +56,7 @@ class Polling:
         self._failures = 0  # in a row
         self._skipped = 0  # requests since the last failure
         self.waits = False
-        """Whether an answer is expected; whoever receives one sets it to False."""
+        """Whether an answer is expected; receiving one sets it to False."""
 
     def begin(self) -> None:
         """A request was sent."""

@@ -42,7 +42,7 @@ from trovemq_rpc.http2.streams import CLOSED, Stream
 SETTINGS_IN_A_FRAME_MAX: Final = 64  # there are six; a peer may know some more than we do
 STREAMS_OF_WORK: Final = 32  # whose windows a SETTINGS frame changes: that costs about as much as a frame
 UPDATES_A_STREAM: Final = 2
-"""gRPC's C core, which most languages use, sends so many for a small answer: the stream's and the
+"""Frames that gRPC's C core, which most languages use, sends for a small answer: the stream's and the
 connection's. Ten thousand calls a second are no flood."""
 GOAWAY_TEXT_MAX: Final = 1_024  # kept of a peer's text: it is for people
 

@@ -11,7 +11,7 @@ ends one stream, by RST_STREAM.
 | COMPRESSION_ERROR | a header block that cannot be decoded | |
 | ENHANCE_YOUR_CALM | a limit of limits.py; too many PINGs; a frame that does not grow | such a message |
 | REFUSED_STREAM | | a stream above the limit; the client sends the call again |
-| CANCEL | | a call that was cancelled, or whose answer nobody reads |
+| CANCEL | | a call that was cancelled, or whose answer is not read ||
 | others | are never sent | |
 """
 

@@ -96,7 +96,7 @@ class HeaderBlocks(ControlFrames):
             self._header_block(stream_id, block, self._block_flags, self._block_self)
 
     def _header_block(self, stream_id: int, block: Buffer, flags: int, depends_on_itself: bool) -> None:
-        """A whole block. It is decoded even if nobody wants it: all blocks share a table (section 4.3)."""
+        """A whole block. It is decoded even if it is not wanted: all blocks share a table (section 4.3)."""
         if len(block) > self.limits.header_block_size_max:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {len(block)} bytes")
         fields: Fields | None

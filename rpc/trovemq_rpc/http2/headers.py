@@ -31,7 +31,7 @@ SOUND_FIELD_SIZE_MAX: Final = 256
 """Larger ones are rarely repeated: at most 256 KiB are remembered, and as much of names alone."""
 
 LIST_SIZE_OF_A_BYTE_MAX: Final = 60
-"""A byte of a header block that we send stands for at most so many bytes of its header list."""
+"""The most bytes of a header list for which a byte of a header block that we send stands."""
 _FIELD_OVERHEAD: Final = 32  # section 6.5.2
 
 PSEUDO_FIELDS_USUAL: Final = 4  # of a request; one without an authority has fewer

@@ -41,7 +41,7 @@ INTEGER_MAX: Final = 2**28
 SIZE_UPDATES_MAX: Final = 16  # in a block: an encoder needs two (section 4.2); each costs as much as a field
 LIST_SIZE_BOMB: Final = 256 * 1024
 """A larger header list is not read to its end: a byte of a block may be a field, so a block of 64 KiB could
-take 13 ms. An honest list does not get there: four times our usual limit.
+take 13 ms. An honest list does not get there: four times our default limit.
 """
 BYTES_OF_WORK: Final = 32  # of a block: to read them costs about as much as two fields, if they are Huffman's
 
@@ -64,7 +64,7 @@ class HpackError(Exception):
 
 
 class HeaderBomb(Exception):  # noqa: N818 - the name states the reason
-    """The fields are so many that the block was not read to its end: the connection ends."""
+    """The block has too many fields to be read to its end: the connection ends."""
 
 
 class HeaderListTooLarge(Exception):  # noqa: N818 - the name states the reason, as HTTP's status 431 does

@@ -23,7 +23,7 @@ list of header fields is so large that the connection ends, hpack.py says (`LIST
 | priorities_allowed | 2,000 (200 a second) | PRIORITY means nothing any more (section 5.3.2) |
 | empty_data_allowed | 1,000 (100 a second) | DATA without bytes or END_STREAM is work that no window limits |
 | window_updates_allowed | 20,000 (20,000 a second) | each may be work for all streams that wait |
-| unknown_frames_allowed | 2,000 (200 a second) | types that nobody defined are ignored (section 5.5) |
+| unknown_frames_allowed | 2,000 (200 a second) | undefined types are ignored (section 5.5) |
 | reset_memory | 1,000 | remembered streams of which late frames are ignored, or known to be wrong |
 """
 

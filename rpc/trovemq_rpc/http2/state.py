@@ -96,7 +96,7 @@ class ConnectionState:
         self.window_stalls = 0
         self.pings_received = 0
         self._progress_at_ping = (0, 0, 0)
-        self._streams_at_updates = 0  # of those opened: for so many the peer has its WINDOW_UPDATE frames
+        self._streams_at_updates = 0  # of those opened: the peer has their WINDOW_UPDATE frames
         self.resets_sent: dict[int, int] = {}
         self.resets_received: dict[int, int] = {}
         self._open_output()

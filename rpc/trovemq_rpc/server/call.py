@@ -230,7 +230,7 @@ class ServerCall(Incoming, Outgoing):
         self._done_callbacks.append(callback)
 
     def on_deadline(self) -> None:
-        """The time is up. The client ends the call by itself; here the work must stop."""
+        """The time is up. The client ends the call; here the work must stop."""
         self.wheel_key = 0
         if not self.over:
             self.finish(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

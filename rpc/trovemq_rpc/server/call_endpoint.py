@@ -11,7 +11,7 @@ from typing import Any, Final
 from trovemq_rpc.endpoint import Endpoint
 from trovemq_rpc.rest import Share
 
-FEW_STREAMS_MAX: Final = 8  # up to so many streams of a connection, hardly two are served in one turn
+FEW_STREAMS_MAX: Final = 8  # open streams of a connection of which hardly two are served in one turn
 
 
 class CallEndpoint(Endpoint):

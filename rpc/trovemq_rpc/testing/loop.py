@@ -73,7 +73,7 @@ class MemoryServer(asyncio.AbstractServer):
 
 
 class _SocketName:
-    """As much of a socket as a server shows."""
+    """The part of a socket that a server shows."""
 
     family = socket.AF_INET
 
@@ -142,7 +142,7 @@ class MemoryLoop(asyncio.BaseEventLoop):
             listener = self._listener(address, port)
             if listener is not None:
                 return self._connect(protocol_factory, listener)
-        raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        raise ConnectionRefusedError(f"no server listens on {host}:{port}")
 
     def _listener(self, host: str, port: int) -> MemoryServer | None:
         host = "127.0.0.1" if host == "localhost" else host

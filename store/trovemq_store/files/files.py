@@ -132,7 +132,7 @@ class File(Protocol):
         ...
 
     def begin_sync(self, kernel: KernelSync) -> bool:
-        """As sync(), but returns at once; end_sync() follows when `kernel` reports the end. False: nothing
+        """Begins a sync and returns at once; end_sync() follows when `kernel` reports the end. False: nothing
         has begun, and the caller calls sync()."""
         ...
 

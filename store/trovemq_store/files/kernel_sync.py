@@ -1,4 +1,4 @@
-"""A sync that the kernel does by itself: no thread waits for it.
+"""A sync that the kernel does asynchronously: no thread waits for it.
 
 A thread that syncs costs two hand-overs between threads, and Python's lock with each. Here `io_submit` gives
 the kernel a request, and the kernel counts up an eventfd when the file is on disk, which an event loop

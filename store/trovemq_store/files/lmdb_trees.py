@@ -137,7 +137,7 @@ class LmdbReader:
 
 class LmdbTrees:
     """See Trees. The constructor raises StorageError: EINVAL if the file is not a whole file of LMDB; with
-    `read_only` (for trees that nobody writes) also if a tree is missing."""
+    `read_only` (for trees that are not written) also if a tree is missing."""
 
     def __init__(self, directory: str, path: str, names: Sequence[str], *, read_only: bool = False) -> None:
         self._path: Final = path

@@ -71,7 +71,7 @@ class FlushWork:
         fault_point("flush.after_sync")
 
     def begin_in_kernel(self, kernel: KernelSync) -> bool:
-        """As run(), but returns at once; end_in_kernel() follows when `kernel` reports the end. False: run()
+        """Begins the sync and returns; end_in_kernel() follows when `kernel` reports the end. False: run()
         is to be called, because there are several files to sync, or new names, or a file that a thread has to
         sync."""
         if self.new_names or len(self._segments) > 1:

@@ -47,7 +47,7 @@ FORMAT: Final = 1
 NOTHING_INDEXED: Final = PhysicalOffset(-1)
 NO_INDEX: Final = PhysicalOffset(-2)
 QUEUE_ENDS_MAX: Final = 4096
-"""While the store is open, queueEnds is saved if it has at most so many entries; at a clean stop always."""
+"""The most entries of queueEnds that is saved while the store is open; at a clean stop it always is."""
 
 
 class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -26,7 +26,7 @@ class Since(NamedTuple):
 
 
 SinceOf = Callable[[int], Since]
-"""The records of a window of so many milliseconds."""
+"""The records of a window of this number of milliseconds."""
 
 
 def stored_since(runs: Sequence[TimeRun], since_ms: int) -> Since:

@@ -156,7 +156,7 @@ class GroupsFile:
         return self._document
 
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
-        """As ConfigFile.begin_save()."""
+        """Begins to save the file; see ConfigFile for the steps."""
         values = {**object_member(self._document, _TABLE), **changes}
         left = {name: value for name, value in values.items() if value is not None}
         document = {"forbiddenTable": {}, **self._document, "dataVersion": version, _TABLE: left}

@@ -51,7 +51,7 @@ class TopicsFile:
         return document
 
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
-        """As ConfigFile.begin_save()."""
+        """Begins to save the file; see ConfigFile for the steps."""
         texts = {name: None if value is None else _text(name, value) for name, value in changes.items()}
         entries: list[bytes] = []
         if len(self._texts) >= JOURNAL_FROM and not self._whole_next:

@@ -94,7 +94,7 @@ BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
         of(lost=(LostBroker("b", "c", "10.0.0.2:8081", 90_000, 3, 2),)),
         "lost",
         False,
-        "left the routes 90 s ago and did not stop by itself; 2 of its 3 topics are on no other broker",
+        "left the routes 90 s ago without a regular stop; 2 of its 3 topics are on no other broker",
     ),
     "no right": (of(replace(broker(), condition=None, failure=DENIED)), "reachable", False, "may not Get"),
     "older": (of(replace(broker(), condition=None, failure=OLD)), "reachable", True, "the broker is older"),

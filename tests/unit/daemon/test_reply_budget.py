@@ -38,7 +38,7 @@ def test_who_never_reads_is_refused_more() -> None:
     async def scene() -> None:
         replies = ReplyBudget(LIMITS)
         replies.claim("a", 4 * MIB)
-        with pytest.raises(TroveError, match="nobody reads"):
+        with pytest.raises(TroveError, match="unread replies"):
             await replies.wait_for_capacity("a")
         assert asyncio.get_running_loop().time() == pytest.approx(5)
         assert (replies.refused_count, replies.budget.waiting_count) == (1, 0)

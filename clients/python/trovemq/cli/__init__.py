@@ -34,7 +34,7 @@ def open_closed_streams() -> None:
 
 def end(code: int) -> None:
     """Ends the process at once: the verb has closed everything, and unloading its modules would take Python
-    40 ms. A daemon ends in Python's usual way."""
+    40 ms. A daemon ends as any Python process does."""
     if {"trovemq_broker", "trovemq_nameserver"} & sys.modules.keys():
         raise SystemExit(code)
     try:

@@ -1,7 +1,7 @@
 """The command tree and the rules of every verb.
 
 - Standard output has only the answer, and only when it is complete: a verb that fails prints nothing there
-  (except for `tail`, which does not end by itself).
+  (except for `tail`, which runs until it is stopped).
 - Standard error carries notes and errors; with `--json` or `-o yaml` as one JSON object.
 - Exit code 0 is an answer (also an empty one), 1 an error, 2 wrong usage, 130 Ctrl-C. `verify check` or
   `store scrub` that found something wrong prints its answer and ends with 1.
@@ -246,7 +246,7 @@ def wants_objects(arguments: Sequence[str]) -> bool:
 
 
 def _show_wrong_usage(error: Any, *, objects: bool) -> None:
-    """As every error: one line, and what to do; the help of a call without arguments as it is."""
+    """Shows an error in one line with what to do; shows the help of a call without arguments unchanged."""
     message = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError" and not objects:
         sys.stderr.write(f"{message}\n")

@@ -98,7 +98,7 @@ async def fetch(
     session: Session,
     topic: BenchTopicArgument = "bench",
     messages: Annotated[
-        int, typer.Option("--messages", metavar="N", min=1, help="Stop after so many.")
+        int, typer.Option("--messages", metavar="N", min=1, help="Stop after N messages.")
     ] = 10_000_000,
     queue: QueueOption = None,
     broker: EveryBrokerOption = None,

@@ -1,4 +1,4 @@
-"""The parts of a support bundle. Each is collected by itself; if one fails, the bundle has its error instead.
+"""The parts of a support bundle. Each is collected separately; one that fails is replaced by its error.
 
 | member of the archive | content |
 | --- | --- |

@@ -177,7 +177,7 @@ def _show(session: Session, fields: dict[str, object], **shown: object) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Writes the file in one step, so that nobody reads a part of it, and nobody beyond `mode` at any
+    """Writes the file in one step: no reader sees a part of it, and none without the rights of `mode` at any
     time."""
     new = path.with_name(f"{path.name}.new")
     try:

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar, cast
 Shown = TypeVar("Shown")
 
 MERGED: Final = "**"
-"""As a key: the value is a mapping, whose members become members of the object."""
+"""A key whose value is a mapping; the members of the mapping become members of the object."""
 
 
 @dataclass(frozen=True, slots=True)

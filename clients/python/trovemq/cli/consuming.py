@@ -70,7 +70,7 @@ async def consume(
     ] = True,
     count: Annotated[
         int | None,
-        typer.Option("--max", "-n", metavar="N", min=1, help="Stop after so many.", show_default=False),
+        typer.Option("--max", "-n", metavar="N", min=1, help="Stop after N messages.", show_default=False),
     ] = None,
     wait_ms: Annotated[
         int | None,
@@ -78,7 +78,7 @@ async def consume(
             "--wait",
             parser=parse_duration_ms,
             metavar="T",
-            help="Stop when nothing came for so long: 500ms, 10s, 5m.",
+            help="Stop when nothing came for this time: 500ms, 10s, 5m.",
             show_default=False,
         ),
     ] = None,

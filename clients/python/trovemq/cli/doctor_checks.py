@@ -85,7 +85,7 @@ def reachable(evidence: Evidence) -> Iterator[Finding]:
 def lost(evidence: Evidence) -> Iterator[Finding]:
     """No broker left the routes without a stop."""
     for one in evidence.lost:
-        what = f"it left the routes {duration_text(one.lost_ms)} ago and did not stop by itself"
+        what = f"it left the routes {duration_text(one.lost_ms)} ago without a regular stop"
         if one.topics_alone:
             what += f"; {one.topics_alone} of its {one.topics} topics are on no other broker"
         to_do = "start it again; if it runs, look in its log for nameserver.unreachable"

@@ -40,14 +40,14 @@ class LazyGroup(TyperGroup):
     """A command tree that loads the verb that is called. A reader of its help who has enough is no error."""
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
-        """As Typer does it; shows the help of all verbs."""
+        """Overrides Typer's: shows the help of all verbs."""
         try:
             return super().make_context(*arguments, **named)
         except BrokenPipeError:
             raise typer.Exit from None
 
     def invoke(self, ctx: Any) -> Any:
-        """As Typer does it; shows the help of one verb."""
+        """Overrides Typer's: shows the help of one verb."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -120,7 +120,7 @@ class Output:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Lets Ctrl-C end a write that nobody reads; the loop's own handler would wait for the write."""
+        """Lets Ctrl-C end a write that is not read; the loop's own handler would wait for the write."""
         if _cancelled():
             raise KeyboardInterrupt
         if threading.current_thread() is not threading.main_thread():

@@ -54,7 +54,7 @@ class ReadAhead:
         try:
             self._loop.call_soon_threadsafe(self._news.set)
         except RuntimeError:
-            self._ended = True  # the loop is closed: nobody needs the messages
+            self._ended = True  # the loop is closed: the messages are not needed
 
     async def chunks(self) -> AsyncIterator[list[Outgoing]]:
         """All messages in their order, until the input ends or one is wrong: see `check`."""

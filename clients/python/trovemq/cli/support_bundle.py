@@ -1,4 +1,4 @@
-"""support-bundle: collects the state of a cluster in one file, for somebody who is to help."""
+"""support-bundle: collects the state of a cluster in one file, for a maintainer."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ async def tail(
     queue: QueueOption = None,
     tags: TagsOption = None,
     count: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=1, help="Stop after so many.", show_default=False)
+        int | None,
+        typer.Option("--max", metavar="N", min=1, help="Stop after N messages.", show_default=False),
     ] = None,
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Everything stored first, then new messages.")

@@ -81,7 +81,7 @@ def parse_moment(text: str | Moment, *, ahead: bool = False) -> Moment:
 
 
 def parse_moment_ahead(text: str | Moment) -> Moment:
-    """As parse_moment, but `1h` is in an hour."""
+    """A moment as parse_moment reads it, except that `1h` means in one hour."""
     return parse_moment(text, ahead=True)
 
 

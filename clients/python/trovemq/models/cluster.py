@@ -67,7 +67,7 @@ class BrokerRoute:
 
 @dataclass(frozen=True, slots=True)
 class LostBroker:
-    """A broker that a nameserver no longer hears, and that did not stop by itself.
+    """A broker that a nameserver no longer hears, and that did not end with a regular stop.
 
     Attributes:
         name: Its name.

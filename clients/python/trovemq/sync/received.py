@@ -75,7 +75,7 @@ class ReceivedMessage(ReceivedFields):
 
 
 class ReceivedBatch(list[ReceivedMessage]):
-    """A list of `Subscription.batches`. Each of its messages can also be settled by itself."""
+    """A list of `Subscription.batches`. Each of its messages can also be settled separately."""
 
     def __init__(self, batch: aio_batch.ReceivedBatch, thread: LoopThread) -> None:
         super().__init__(ReceivedMessage.of(message, thread) for message in batch)
