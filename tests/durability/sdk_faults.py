@@ -60,9 +60,16 @@ SDK_FAULTS: Final = (
     Planted(
         "a message that was delivered again waits twice",
         "clients/python/trovemq/_consume/inbox.py",
-        "        if known is not None:\n            known.take_over(message)\n            return True\n",
-        "",
+        "        known = self._waiting.get(place)\n        if known is not None:",
+        "        known = None\n        if known is not None:",
         ("tests/unit/sdk/test_inbox.py::test_several_at_once_are_as_one_at_a_time",),
+    ),
+    Planted(
+        "a redelivery waits for the delivery whose lease has ended",
+        "clients/python/trovemq/_consume/inbox.py",
+        "        if delivered:\n            self._return(",
+        "        if False:\n            self._return(",
+        ("tests/unit/sdk/test_inbox.py::test_a_lane_stood_still_after_a_message_never_settled",),
     ),
     Planted(
         "the hold of a slow program does not shrink",

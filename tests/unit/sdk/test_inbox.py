@@ -63,6 +63,44 @@ def test_a_lease_that_is_over_is_dropped_with_what_waits_after_it() -> None:
     assert (inbox.take(15.0), inbox.count, inbox.size) == (None, 0, 0)
 
 
+def test_a_lane_stood_still_after_a_message_never_settled() -> None:
+    async def scene() -> None:
+        inbox = Inbox(8, 1_000)
+        inbox.ordered = True
+        for offset in (0, 1):
+            inbox.put(message(offset, "a", lease_end=10.0))
+        assert inbox.take() is not None, "the program has it, and never settles it"
+        inbox.put(message(0, "a", lease_end=20.0, attempt=2))
+        taken = inbox.take()
+        assert taken is not None
+        assert (taken.queue_offset, taken.attempt) == (0, 2), "the broker's clock was a moment ahead"
+        await asyncio.sleep(21)
+        inbox.put(message(1, "a", lease_end=40.0, attempt=2))
+        taken = inbox.take()
+        assert taken is not None
+        assert (taken.queue_offset, inbox.count, inbox.size) == (1, 0, 0), "the first is a dead letter"
+        inbox.put(message(2, "a", lease_end=40.0))
+        assert inbox.take() is None, "it waits for the one that the program has now"
+        assert inbox.settled(taken, done=True) == []
+        assert (inbox.take() or taken).queue_offset == 2
+
+    run(scene())
+
+
+@pytest.mark.parametrize("lease_end", [None, 60.0])
+def test_a_message_of_a_lane_is_with_the_program_once(lease_end: float | None) -> None:
+    async def scene() -> None:
+        inbox = Inbox(8, 1_000)
+        inbox.ordered = True
+        inbox.put(message(0, "a", lease_end=lease_end))
+        assert inbox.take() is not None
+        inbox.put(message(0, "a", lease_end=lease_end))
+        inbox.put(message(1, "a", lease_end=lease_end))
+        assert inbox.take() is None
+
+    run(scene())
+
+
 def test_what_a_poll_brought_late_overtook_what_was_returned() -> None:
     """The rest of the poll is returned as well; messages of another poll come after it and stay."""
     inbox = Inbox(8, 1_000)

@@ -7,7 +7,7 @@ A lane is one message group of one queue (messages without a group share their q
 - a batch waits as a whole and hands out its messages one by one, unless they have an order, or one of them
   waits here already. Batches and single messages never wait at the same time;
 - orderly: exactly one message of each lane, its head, is ready or with the program. The others wait in queue
-  order until the head is settled.
+  order until the head is settled, or its lease has ended and the broker delivers the lane again.
 """
 
 from __future__ import annotations
@@ -193,6 +193,8 @@ class Inbox:
         known = self._waiting.get(place)
         if known is not None:
             known.take_over(message)
+            if self.ordered:
+                self._follow_void_head(self._lanes[_lane_key(message)], message)
             return True
         self._waiting[place] = message
         self._put_count += 1
@@ -201,12 +203,28 @@ class Inbox:
             lane = self._lanes.get(_lane_key(message))
             if lane is not None:
                 insort(lane.later, message, key=lambda other: other.queue_offset)
+                self._follow_void_head(lane, message)
                 if self._takers.count:
                     self._putters.wake_all()  # the hold may be too small
                 return True
             self._lanes[_lane_key(message)] = _Lane(message)
         self._make_ready(message)
         return True
+
+    def _follow_void_head(self, lane: _Lane, newest: ReceivedMessage) -> None:
+        """If the program has the head, and its lease has ended, the broker delivers the lane again, from
+        there. A redelivery of the head says so, too: its lease ends here a moment later than there."""
+        head = lane.head
+        if head.lease_end is None or self._waiting.get(head.place) is head:
+            return
+        comes_again = newest.place == head.place and newest.attempt > head.attempt
+        if not comes_again and not _is_over(head):
+            return
+        delivered = [message for message in lane.later if not _is_over(message)]
+        if delivered:
+            self._return([message for message in lane.later if _is_over(message)])
+            lane.head, lane.later = delivered[0], delivered[1:]
+            self._make_ready(lane.head)
 
     def put_all(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
         """Puts each message. Returns those that must be returned."""
@@ -525,6 +543,11 @@ def _nothing() -> None:
 
 def _time() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _is_over(message: ReceivedMessage) -> bool:
+    """Whether its lease has ended."""
+    return message.lease_end is not None and message.lease_end <= _time()
 
 
 def _lane_key(message: ReceivedMessage) -> _LaneKey:
