@@ -7,8 +7,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.task_steps import Counting, digits, fails, total
 from trovemq_proto.errors import TroveError
-from trovemq_spark.spark_tasks import SparkTasks
-from trovemq_spark.tasks import OneProcess
+from trovemq_spark.tasks import OneProcess, SparkTasks
 
 pytestmark = pytest.mark.slow
 

@@ -29,8 +29,7 @@ from trovemq_spark.job import Finding, Progress, Report
 from trovemq_spark.log.parts import first_stored_at
 from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.log.segments import LogDirectory
-from trovemq_spark.spark_tasks import SparkTasks
-from trovemq_spark.tasks import Failure, OneProcess, Runner, raise_failure
+from trovemq_spark.tasks import Failure, OneProcess, Runner, SparkTasks, raise_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_spark.audit.whole import CHECKS, Audit
 from trovemq_spark.job import Progress, Report
 from trovemq_spark.log.sizes import FileSizes, check_sizes
-from trovemq_spark.spark_tasks import SparkTasks
-from trovemq_spark.tasks import Runner
+from trovemq_spark.tasks import Runner, SparkTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

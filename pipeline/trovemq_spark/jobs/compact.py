@@ -19,8 +19,7 @@ from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.merge import Merged, MergeTask, merge_files
 from trovemq_spark.archive.parquet_files import COMPRESSIONS, ROW_GROUP_ROWS_DEFAULT, FileLayout
 from trovemq_spark.job import Progress, Report
-from trovemq_spark.spark_tasks import SparkTasks
-from trovemq_spark.tasks import OneProcess, Runner, raise_failure
+from trovemq_spark.tasks import OneProcess, Runner, SparkTasks, raise_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from trovemq_spark.job import Progress, Report
 from trovemq_spark.log.sizes import FileSizes, check_sizes, complete
 from trovemq_spark.rebuild.run import Rebuild, rebuild
-from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.storage import Place
+from trovemq_spark.tasks import SparkTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,8 @@ from trovemq_spark.job import Progress, Report
 from trovemq_spark.jobs.trace_latency import put_together, reduce_times
 from trovemq_spark.jobs.trace_times import TracedLog, times_of_segment
 from trovemq_spark.log.segments import LogDirectory, open_deletions
-from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.storage import Place
-from trovemq_spark.tasks import Runner
+from trovemq_spark.tasks import Runner, SparkTasks
 from trovemq_store.events.codec import EVENTS_TOPIC
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY
 

@@ -23,7 +23,7 @@ from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import MAGIC_BLANK_BYTES, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_spark.job import Report
 from trovemq_spark.rebuild.index import file_names, plan_files
-from trovemq_spark.spark_tasks import deal
+from trovemq_spark.tasks import deal
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.consume_queues import GAP_UNITS_MAX, ConsumeQueues
 from trovemq_store.index.key_index import ROLLED_FILES_MAX, KeyIndex
