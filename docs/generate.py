@@ -14,8 +14,8 @@ from trovemq_daemon.setting_report import format_reference
 from trovemq_nameserver.settings import IGNORED_KEYS as IGNORED_NAMESERVER_KEYS
 from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto import errors
-from trovemq_spark import arguments, report
-from trovemq_spark.arguments import COMMON, FieldHelp, read_fields
+from trovemq_spark import report
+from trovemq_spark.arguments import COMMON, FieldHelp, arguments_class, fields_of
 from trovemq_spark.cli import JOBS
 from trovemq_spark.sinks import options as sink_options
 from trovemq_spark.sources import option_table
@@ -208,8 +208,8 @@ def sink_column_rows() -> Iterator[str]:
 
 def job_rows(module: str) -> Iterator[str]:
     yield from heading("setting", "type", "default", "meaning")
-    for field in read_fields(module):
-        yield row(code(field.name), kind_of(field.type), default_of(field, module), field.text)
+    for field in fields_of(arguments_class(module)):
+        yield row(code(field.name), kind_of(field.type), default_of(field), field.text)
 
 
 def kind_of(annotation: str) -> str:
@@ -221,10 +221,10 @@ def kind_of(annotation: str) -> str:
     return kinds[annotation] if annotation in kinds else {"tuple[str, ...]": "list"}[annotation]
 
 
-def default_of(field: FieldHelp, module: str) -> str:
-    if not field.default:
+def default_of(field: FieldHelp) -> str:
+    value = field.default
+    if field.is_required:
         return "required"
-    value = arguments.default_of(field, module)
     return (
         "" if value in ("", (), None) else code(str(value).lower() if isinstance(value, bool) else str(value))
     )

@@ -1,8 +1,8 @@
 """Makes a job's arguments from the command line: `--store`, `--archive` … and `--set NAME=VALUE`.
 
-Every job has one frozen dataclass of plain values; its fields are the names that `--set` knows, and the text
-that follows a field is its documentation. Names, types and texts are read from the job's source, so that help
-and most errors of usage need neither Spark nor the job's module.
+Every job has one frozen dataclass; its fields are the names that `--set` knows. The type of a field is
+Annotated[type, text], where the text is its documentation. The module of a job imports no Spark, so that help
+and errors of usage need none.
 
 | type of the field    | written as                                                                          |
 |----------------------|-------------------------------------------------------------------------------------|
@@ -17,19 +17,15 @@ and most errors of usage need neither Spark nor the job's module.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
 import importlib
-import importlib.util
-import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
 COMMON: Final = ("store", "server", "archive", "out")
@@ -37,11 +33,6 @@ COMMON: Final = ("store", "server", "archive", "out")
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([KMGT]i?B|B)", re.ASCII)
 _SIZE_POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
-_OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
-    ast.LShift: operator.lshift,
-    ast.Mult: operator.mul,
-    ast.Sub: operator.sub,
-}
 _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -52,70 +43,43 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FieldHelp:
-    """A field as declared in the source: `default` is "" if a value is required."""
+    """A field of a job's arguments. `default` is MISSING (of dataclasses) if a value is required."""
 
     name: str
     type: str
-    default: str
+    default: object
     text: str
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
 
 
 # --- the arguments of a job ---------------------------------------------------------------------------
 
 
-def read_fields(module: str) -> list[FieldHelp]:
-    """The fields of the job's dataclass (the last class whose name ends with Arguments), without importing
-    it. Raises UsageError if the job is not installed."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise UsageError(f"this installation has no {module}")
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    found = [node for node in classes if node.name.endswith("Arguments")]
-    return _fields_of(found[-1]) if found else []
+def arguments_class(module: str) -> type[Any]:
+    """Imports the job's module. Returns its last dataclass whose name ends with Arguments."""
+    found = [
+        value
+        for name, value in vars(importlib.import_module(module)).items()
+        if name.endswith("Arguments") and dataclasses.is_dataclass(value) and isinstance(value, type)
+    ]
+    own = [value for value in found if value.__module__ == module]
+    assert own, f"{module} has no dataclass of arguments"
+    return own[-1]
 
 
-def _fields_of(node: ast.ClassDef) -> list[FieldHelp]:
-    fields = []
-    for place, statement in enumerate(node.body):
-        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-            continue
-        if "ClassVar" in ast.unparse(statement.annotation):
-            continue
-        default = "" if statement.value is None else ast.unparse(statement.value)
-        text = _text_of(node.body[place + 1]) if place + 1 < len(node.body) else ""
-        fields.append(FieldHelp(statement.target.id, ast.unparse(statement.annotation), default, text))
-    return fields
+def fields_of(kind: type[Any]) -> list[FieldHelp]:
+    """The fields of a dataclass; each has the type Annotated[type, text]."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [_field_help(field, hints[field.name]) for field in dataclasses.fields(kind)]
 
 
-def _text_of(statement: ast.stmt) -> str:
-    """The text of a bare string, on one line; else ""."""
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        return " ".join(str(statement.value.value).split())
-    return ""
-
-
-def default_of(field: FieldHelp, module: str) -> Any:
-    """The field's default value. It may name a constant of the module, or of a module that it imports; none
-    of them is imported."""
-    return _value_of(ast.parse(field.default, mode="eval").body, module)
-
-
-def _value_of(node: ast.expr, module: str) -> Any:
-    if isinstance(node, ast.BinOp):
-        return _OPERATIONS[type(node.op)](_value_of(node.left, module), _value_of(node.right, module))
-    if not isinstance(node, ast.Name):
-        return ast.literal_eval(node)
-    spec = importlib.util.find_spec(module)
-    assert spec is not None, module
-    assert spec.origin is not None, module
-    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom) and node.id in [alias.name for alias in statement.names]:
-            return _value_of(node, str(statement.module))
-        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == node.id:
-            assert statement.value is not None, node.id
-            return _value_of(statement.value, module)
-    raise ValueError(f"{module} has no constant {node.id}")
+def _field_help(field: dataclasses.Field[Any], hint: Any) -> FieldHelp:
+    kind, text = typing.get_args(hint)
+    name = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+    return FieldHelp(field.name, name.removeprefix("typing."), field.default, text)
 
 
 def split_settings(settings: Iterable[str]) -> dict[str, list[str]]:
@@ -142,7 +106,7 @@ def check_names(
             raise UsageError(f"{job} has no setting {name!r}.{suggestion(name, names)}")
         if name in common:
             raise UsageError(f"{name} is given twice: by --{name} and by --set")
-    missing = [f for f in fields if not f.default and f.name not in common and f.name not in settings]
+    missing = [f for f in fields if f.is_required and f.name not in common and f.name not in settings]
     if missing:
         wanted = [f"--{f.name}" if f.name in COMMON else f"--set {f.name}=…" for f in missing]
         raise UsageError(f"{job} needs {', '.join(wanted)}")
@@ -157,18 +121,6 @@ def suggestion(name: str, known: Sequence[str]) -> str:
 
 
 # --- the dataclass ------------------------------------------------------------------------------------
-
-
-def arguments_class(module: types.ModuleType) -> type[Any]:
-    """The job's dataclass."""
-    found = [
-        value
-        for name, value in vars(module).items()
-        if name.endswith("Arguments") and dataclasses.is_dataclass(value) and isinstance(value, type)
-    ]
-    own = [value for value in found if value.__module__ == module.__name__]
-    assert own, f"{module.__name__} has no dataclass of arguments"
-    return own[-1]
 
 
 def build(kind: type[Any], common: Mapping[str, str], settings: Mapping[str, list[str]]) -> Any:

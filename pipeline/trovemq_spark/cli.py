@@ -21,7 +21,7 @@ import typer
 
 from trovemq_spark import arguments as job_arguments
 from trovemq_spark import running
-from trovemq_spark.arguments import COMMON, FieldHelp, UsageError
+from trovemq_spark.arguments import COMMON, FieldHelp
 from trovemq_spark.running import PROGRAM, Job, JobRun, usage_error
 
 MASTER_DEFAULT: Final = "local[2]"
@@ -161,26 +161,22 @@ def _command(name: str, job: Job) -> Callable[..., None]:
     return command
 
 
-def _settings_help(job: Job) -> str | None:
+def _settings_help(job: Job) -> str:
     """The job's fields as a table, which click must not wrap (\\b)."""
-    try:
-        fields = job_arguments.read_fields(job.module)
-    except UsageError as error:
-        return str(error)
+    fields = job_arguments.fields_of(job_arguments.arguments_class(job.module))
     width = min(shutil.get_terminal_size().columns, 110) - 4
     taken = [field.name for field in fields if field.name in COMMON]
     blocks = [
         "\b\nSettings, by --set NAME=VALUE:",
-        *(_field_help(f, job.module, width) for f in fields if f.name not in COMMON),
+        *(_field_help(f, width) for f in fields if f.name not in COMMON),
     ]
     blocks.append("Takes " + ", ".join(f"--{name}" for name in taken) + ".")
     return "\n\n".join(blocks)
 
 
-def _field_help(field: FieldHelp, module: str, width: int) -> str:
-    default = ", needed"
-    if field.default:
-        value = job_arguments.default_of(field, module)
+def _field_help(field: FieldHelp, width: int) -> str:
+    default, value = ", needed", field.default
+    if not field.is_required:
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         default = "" if value in ("", (), None) else f", else {shown}"
     lines = textwrap.wrap(field.text, width - 4)

@@ -85,9 +85,10 @@ class JobRun:
     def _prepare(self, common: dict[str, str], settings: list[str]) -> tuple[Callable[..., Report], Any]:
         """(the job's function, its arguments). Raises UsageError."""
         given = job_arguments.split_settings(settings)
-        job_arguments.check_names(self._name, job_arguments.read_fields(self._job.module), common, given)
+        kind = job_arguments.arguments_class(self._job.module)
+        job_arguments.check_names(self._name, job_arguments.fields_of(kind), common, given)
         module = importlib.import_module(self._job.module)
-        values = job_arguments.build(job_arguments.arguments_class(module), common, given)
+        values = job_arguments.build(kind, common, given)
         if not self._job.lazy_session:
             importlib.import_module("trovemq_spark.before_start").check_arguments(values)
         function: Callable[..., Report] = module.run

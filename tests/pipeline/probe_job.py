@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pyarrow as pa
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProbeArguments:
-    out: str
-    """Not looked at."""
-    deed: Literal["count", "find", "raise", "no-space", "bug", "wait"] = "count"
-    """The action of every task: count its rows, raise a TroveError, find no space on its disk, meet a bug, or
-    wait for an interrupt."""
-    row_count: int = 3
+    out: Annotated[str, "Not looked at."]
+    deed: Annotated[
+        Literal["count", "find", "raise", "no-space", "bug", "wait"],
+        "The action of every task: count its rows, raise a TroveError, find no space on its disk, meet a "
+        "bug, or wait for an interrupt.",
+    ] = "count"
+    row_count: Annotated[int, ""] = 3
 
 
 def run(session: SparkSession, arguments: ProbeArguments, progress: Progress) -> Report:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -42,28 +42,40 @@ _SEGMENTS_A_CORE: Final = 4
 class ArchiveArguments:
     """The source and the target of the job."""
 
-    store: str
-    """A store, a backup, or a directory of segments: a path or URI."""
-    out: str
-    """The archive: a new or an empty directory, or one that this job wrote; a path or URI."""
-    broker_name: str = ""
-    """The name of the broker: the column brokerName, which distinguishes several brokers' logs in one
-    archive."""
-    topics: tuple[str, ...] = ()
-    """Only these topics (none: all, with system topics). They must be the same in every run into one
-    archive."""
-    since_timestamp: int = 0
-    """Segments whose messages were all stored before this time (epoch milliseconds) are left out. A segment
-    is archived whole or not at all."""
-    mode: str = PERMISSIVE
-    """Damaged records: `permissive` keeps their places as rows of the column damage, `failfast` stops at the
-    first, `dropmalformed` counts them."""
-    row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
-    """The most rows of a row group (or 32 MiB of records, whichever comes first)."""
-    compression: str = "zstd"
-    """zstd, snappy or none."""
-    segments_per_commit: int = 0
-    """How many segments become visible together; 0: four for each core."""
+    store: Annotated[str, "A store, a backup, or a directory of segments: a path or URI."]
+    out: Annotated[
+        str,
+        "The archive: a new or an empty directory, or one that this job wrote; a path or URI.",
+    ]
+    broker_name: Annotated[
+        str,
+        "The name of the broker: the column brokerName, which distinguishes several brokers' logs in one "
+        "archive.",
+    ] = ""
+    topics: Annotated[
+        tuple[str, ...],
+        "Only these topics (none: all, with system topics). They must be the same in every run into one "
+        "archive.",
+    ] = ()
+    since_timestamp: Annotated[
+        int,
+        "Segments whose messages were all stored before this time (epoch milliseconds) are left out. A "
+        "segment is archived whole or not at all.",
+    ] = 0
+    mode: Annotated[
+        str,
+        "Damaged records: `permissive` keeps their places as rows of the column damage, `failfast` stops at "
+        "the first, `dropmalformed` counts them.",
+    ] = PERMISSIVE
+    row_group_rows: Annotated[
+        int,
+        "The most rows of a row group (or 32 MiB of records, whichever comes first).",
+    ] = ROW_GROUP_ROWS_DEFAULT
+    compression: Annotated[str, "zstd, snappy or none."] = "zstd"
+    segments_per_commit: Annotated[
+        int,
+        "How many segments become visible together; 0: four for each core.",
+    ] = 0
 
     def check(self) -> None:
         """Raises TroveError OPTION_ILLEGAL."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -26,18 +26,21 @@ if TYPE_CHECKING:
 class AuditArguments:
     """The store, the topics and the checks."""
 
-    store: str
-    """The store: a directory or a URI; not one that a broker has open."""
-    checks: tuple[str, ...] = ()
-    """Some of log, queues, index, uniqueKeys, groups, files; none: all of them."""
-    groups: tuple[str, ...] = ()
-    """The consumer groups whose unacknowledged messages are reported; none: all of them."""
-    consume_queue_file_size: int = 0
-    """mappedFileSizeConsumeQueue in bytes; 0: as the store's files say."""
-    index_slot_count: int = 0
-    """maxHashSlotNum of the index files; 0: as the store's files say."""
-    index_item_count: int = 0
-    """maxIndexNum of the index files; 0: as the store's files say."""
+    store: Annotated[str, "The store: a directory or a URI; not one that a broker has open."]
+    checks: Annotated[
+        tuple[str, ...],
+        "Some of log, queues, index, uniqueKeys, groups, files; none: all of them.",
+    ] = ()
+    groups: Annotated[
+        tuple[str, ...],
+        "The consumer groups whose unacknowledged messages are reported; none: all of them.",
+    ] = ()
+    consume_queue_file_size: Annotated[
+        int,
+        "mappedFileSizeConsumeQueue in bytes; 0: as the store's files say.",
+    ] = 0
+    index_slot_count: Annotated[int, "maxHashSlotNum of the index files; 0: as the store's files say."] = 0
+    index_item_count: Annotated[int, "maxIndexNum of the index files; 0: as the store's files say."] = 0
 
     def check(self) -> None:
         """Raises TroveError OPTION_ILLEGAL."""

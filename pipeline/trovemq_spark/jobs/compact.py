@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -34,14 +34,16 @@ _FILES_MAX: Final = 256
 class CompactArguments:
     """The archive and the sizes."""
 
-    archive: str
-    """An archive: a path or URI."""
-    target_bytes: int = 128 << 20
-    """The size of a merged file; files of less than half of it are merged."""
-    row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
-    """The most rows of a row group (or 32 MiB of records, whichever comes first)."""
-    compression: str = "zstd"
-    """zstd, snappy or none."""
+    archive: Annotated[str, "An archive: a path or URI."]
+    target_bytes: Annotated[
+        int,
+        "The size of a merged file; files of less than half of it are merged.",
+    ] = 128 << 20
+    row_group_rows: Annotated[
+        int,
+        "The most rows of a row group (or 32 MiB of records, whichever comes first).",
+    ] = ROW_GROUP_ROWS_DEFAULT
+    compression: Annotated[str, "zstd, snappy or none."] = "zstd"
 
     def check(self) -> None:
         """Raises TroveError OPTION_ILLEGAL."""

@@ -8,7 +8,7 @@ that a broker writes (index files are named by their first record's store time).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from trovemq_spark.job import Progress, Report
 from trovemq_spark.log.sizes import FileSizes, check_sizes, complete
@@ -22,20 +22,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RebuildArguments:
-    store: str
-    """The store, or a directory of commit-log segments: a path or a URI. It is only read."""
-    out: str
-    """Where `consumequeue/` and `index/` are made; not the store. All tasks must reach it."""
-    parts: Literal["both", "consumequeue", "index"] = "both"
-    """The parts to rebuild: both, consumequeue or index."""
-    consume_queue_file_size: int = 0
-    """Bytes of one consume-queue file (mappedFileSizeConsumeQueue); 0: that of the store's files."""
-    index_slot_count: int = 0
-    """Slots of one index file (maxHashSlotNum); 0: that of the store's files."""
-    index_item_count: int = 0
-    """Items of one index file (maxIndexNum); 0: that of the store's files."""
-    tags: bool = True
-    """Whether tags are indexed, as RocketMQ does from 5.4 on; false makes the index of older ones."""
+    store: Annotated[
+        str,
+        "The store, or a directory of commit-log segments: a path or a URI. It is only read.",
+    ]
+    out: Annotated[
+        str,
+        "Where `consumequeue/` and `index/` are made; not the store. All tasks must reach it.",
+    ]
+    parts: Annotated[
+        Literal["both", "consumequeue", "index"],
+        "The parts to rebuild: both, consumequeue or index.",
+    ] = "both"
+    consume_queue_file_size: Annotated[
+        int,
+        "Bytes of one consume-queue file (mappedFileSizeConsumeQueue); 0: that of the store's files.",
+    ] = 0
+    index_slot_count: Annotated[
+        int,
+        "Slots of one index file (maxHashSlotNum); 0: that of the store's files.",
+    ] = 0
+    index_item_count: Annotated[
+        int,
+        "Items of one index file (maxIndexNum); 0: that of the store's files.",
+    ] = 0
+    tags: Annotated[
+        bool,
+        "Whether tags are indexed, as RocketMQ does from 5.4 on; false makes the index of older ones.",
+    ] = True
 
     def check(self) -> None:
         """Raises TroveError OPTION_ILLEGAL."""

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Annotated, Any
 
 from trovemq import connect
 from trovemq_proto import errors
@@ -24,42 +22,54 @@ from trovemq_spark.replay.sender import ReplayTarget
 from trovemq_spark.replay.source import QueuePlan, Wanted, by_task, messages, plan, preview
 from trovemq_spark.replay.task import CONNECT_WAIT_MS, RESULT_DDL, ReplayTask
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 JOB = "replay"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayArguments:
-    server: str = ""
-    """Where messages are sent: HOST:PORT of a nameserver or a broker. A dry run needs none."""
-    out: str = ""
-    """The ledger, a directory that all tasks reach; one replay has one. A dry run needs none."""
-    store: str = ""
-    """The source: a store, or a directory of commit-log segments."""
-    archive: str = ""
-    """The source: an archive."""
-    source_server: str = ""
-    """The source: HOST:PORT of a nameserver or a broker, as its queues are now."""
-    topics: tuple[str, ...] = ()
-    """Only these topics of the source; none: all but system topics."""
-    begin_timestamp: int = 0
-    """Only messages stored at or after this time, epoch ms; 0: from the first on."""
-    end_timestamp: int = 0
-    """Only messages stored before this time, epoch ms; 0: to the last."""
-    keys: tuple[str, ...] = ()
-    """Only messages with one of these keys."""
-    target_topic: str = ""
-    """The topic that all messages are sent to; if not given, each goes to the topic of its own name."""
-    target_broker: str = ""
-    """The broker that they are sent to; if not given, every broker that has the topic."""
-    create_topics: bool = False
-    """Whether missing topics are created, with as many queues as the source has."""
-    rate: float = 0.0
-    """The most messages per second, of all tasks together; 0: no limit."""
-    skip_unsendable: bool = False
-    """Whether messages that no broker would take (too large, an illegal tag or property) are counted and left
-    out; else the first one stops the replay."""
-    dry_run: bool = False
-    """Only counts the messages, by topic and queue, with the time range."""
+    server: Annotated[
+        str,
+        "Where messages are sent: HOST:PORT of a nameserver or a broker. A dry run needs none.",
+    ] = ""
+    out: Annotated[
+        str,
+        "The ledger, a directory that all tasks reach; one replay has one. A dry run needs none.",
+    ] = ""
+    store: Annotated[str, "The source: a store, or a directory of commit-log segments."] = ""
+    archive: Annotated[str, "The source: an archive."] = ""
+    source_server: Annotated[
+        str,
+        "The source: HOST:PORT of a nameserver or a broker, as its queues are now.",
+    ] = ""
+    topics: Annotated[tuple[str, ...], "Only these topics of the source; none: all but system topics."] = ()
+    begin_timestamp: Annotated[
+        int,
+        "Only messages stored at or after this time, epoch ms; 0: from the first on.",
+    ] = 0
+    end_timestamp: Annotated[int, "Only messages stored before this time, epoch ms; 0: to the last."] = 0
+    keys: Annotated[tuple[str, ...], "Only messages with one of these keys."] = ()
+    target_topic: Annotated[
+        str,
+        "The topic that all messages are sent to; if not given, each goes to the topic of its own name.",
+    ] = ""
+    target_broker: Annotated[
+        str,
+        "The broker that they are sent to; if not given, every broker that has the topic.",
+    ] = ""
+    create_topics: Annotated[
+        bool,
+        "Whether missing topics are created, with as many queues as the source has.",
+    ] = False
+    rate: Annotated[float, "The most messages per second, of all tasks together; 0: no limit."] = 0.0
+    skip_unsendable: Annotated[
+        bool,
+        "Whether messages that no broker would take (too large, an illegal tag or property) are counted and "
+        "left out; else the first one stops the replay.",
+    ] = False
+    dry_run: Annotated[bool, "Only counts the messages, by topic and queue, with the time range."] = False
 
     def check(self) -> None:
         """Raises TroveError OPTION_ILLEGAL, REQUEST_ILLEGAL for an illegal address."""

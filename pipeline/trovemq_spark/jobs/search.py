@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -33,38 +33,25 @@ _MSG_ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 @dataclass(frozen=True, slots=True)
 class SearchArguments:
-    store: str = ""
-    """A store, or a directory of segments."""
-    server: str = ""
-    """Live brokers: HOST:PORT of a nameserver or a broker."""
-    archive: str = ""
-    """An archive. At least one of store, server and archive is required."""
-    topic: str = ""
-    """Only this topic."""
-    key: str = ""
-    """A key of the message, or its unique key."""
-    unique_key: str = ""
-    """The unique key."""
-    msg_id: str = ""
-    """The offsetMsgId: 32 or 56 hexadecimal digits."""
-    tag: str = ""
-    """The tag."""
-    begin_timestamp: int = 0
-    """Stored at or after: epoch milliseconds or 2025-01-31T12:00:00Z."""
-    end_timestamp: int = TIME_MAX
-    """Stored at or before."""
-    property: str = ""
-    """NAME=VALUE of a property."""
-    body_text: str = ""
-    """Text that is somewhere in the body (decompressed), in UTF-8."""
-    json_path: str = ""
-    """A path in a JSON body: $.a.b[0]."""
-    json_value: str | None = None
-    """The value at this path, as text; any value if not given."""
-    limit: int = 100
-    """The most messages."""
-    order: Literal["newest", "oldest"] = "newest"
-    """Which messages come first, by store time; those beyond `limit` are left out."""
+    store: Annotated[str, "A store, or a directory of segments."] = ""
+    server: Annotated[str, "Live brokers: HOST:PORT of a nameserver or a broker."] = ""
+    archive: Annotated[str, "An archive. At least one of store, server and archive is required."] = ""
+    topic: Annotated[str, "Only this topic."] = ""
+    key: Annotated[str, "A key of the message, or its unique key."] = ""
+    unique_key: Annotated[str, "The unique key."] = ""
+    msg_id: Annotated[str, "The offsetMsgId: 32 or 56 hexadecimal digits."] = ""
+    tag: Annotated[str, "The tag."] = ""
+    begin_timestamp: Annotated[int, "Stored at or after: epoch milliseconds or 2025-01-31T12:00:00Z."] = 0
+    end_timestamp: Annotated[int, "Stored at or before."] = TIME_MAX
+    property: Annotated[str, "NAME=VALUE of a property."] = ""
+    body_text: Annotated[str, "Text that is somewhere in the body (decompressed), in UTF-8."] = ""
+    json_path: Annotated[str, "A path in a JSON body: $.a.b[0]."] = ""
+    json_value: Annotated[str | None, "The value at this path, as text; any value if not given."] = None
+    limit: Annotated[int, "The most messages."] = 100
+    order: Annotated[
+        Literal["newest", "oldest"],
+        "Which messages come first, by store time; those beyond `limit` are left out.",
+    ] = "newest"
 
     def __post_init__(self) -> None:
         if not (self.store or self.server or self.archive):

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import COMPRESSIONS, FileLayout
@@ -41,39 +41,47 @@ CONTINUOUS: Final = "continuous"
 class StreamArguments:
     """The arguments of the job."""
 
-    out: str
-    """The table: a directory, a path or a URI."""
-    server: str = ""
-    """A live nameserver or broker; this or store."""
-    store: str = ""
-    """A growing store or directory of segments; this or server."""
-    topics: tuple[str, ...] = ()
-    """Topics to read. With --store, none means all."""
-    pattern: str = ""
-    """Instead of topics: all whose whole name matches this regular expression, also new ones."""
-    format: Literal["parquet", "delta"] = "parquet"
-    """The format of the table. delta needs jars: `make delta-jars`."""
-    jars: str = ""
-    """With format=delta: the directory of Delta's jars; default build/delta-jars."""
-    checkpoint: str = ""
-    """Where the query records its position; default OUT/_checkpoint."""
-    trigger: str = "once"
-    """once: the messages that exist now, then the job ends; continuous: until Ctrl-C; 10s: the same, with a
-    batch every 10 s."""
-    starting_offsets: str = "earliest"
-    """Where a new table begins: earliest, latest, or (--server) JSON of offsets."""
-    max_batch_rows: int = 200_000
-    """The most rows of a batch."""
-    max_batch_bytes: int = 256 << 20
-    """The most bytes of a batch's records; a task has its whole share in memory."""
-    consumer_group: str = ""
-    """A consumer group whose offsets show how far the table is (--server)."""
-    mode: Literal["failfast", "permissive", "dropmalformed"] = "failfast"
-    """Damaged records: they end the job, become rows with the column `damage`, or are left out."""
-    fail_on_data_loss: bool = True
-    """End the job where messages were removed before they were read; else log it and continue."""
-    compression: Literal["zstd", "snappy", "none"] = "zstd"
-    """The compression of Parquet files."""
+    out: Annotated[str, "The table: a directory, a path or a URI."]
+    server: Annotated[str, "A live nameserver or broker; this or store."] = ""
+    store: Annotated[str, "A growing store or directory of segments; this or server."] = ""
+    topics: Annotated[tuple[str, ...], "Topics to read. With --store, none means all."] = ()
+    pattern: Annotated[
+        str,
+        "Instead of topics: all whose whole name matches this regular expression, also new ones.",
+    ] = ""
+    format: Annotated[
+        Literal["parquet", "delta"],
+        "The format of the table. delta needs jars: `make delta-jars`.",
+    ] = "parquet"
+    jars: Annotated[str, "With format=delta: the directory of Delta's jars; default build/delta-jars."] = ""
+    checkpoint: Annotated[str, "Where the query records its position; default OUT/_checkpoint."] = ""
+    trigger: Annotated[
+        str,
+        "once: the messages that exist now, then the job ends; continuous: until Ctrl-C; 10s: the same, "
+        "with a batch every 10 s.",
+    ] = "once"
+    starting_offsets: Annotated[
+        str,
+        "Where a new table begins: earliest, latest, or (--server) JSON of offsets.",
+    ] = "earliest"
+    max_batch_rows: Annotated[int, "The most rows of a batch."] = 200_000
+    max_batch_bytes: Annotated[
+        int,
+        "The most bytes of a batch's records; a task has its whole share in memory.",
+    ] = 256 << 20
+    consumer_group: Annotated[
+        str,
+        "A consumer group whose offsets show how far the table is (--server).",
+    ] = ""
+    mode: Annotated[
+        Literal["failfast", "permissive", "dropmalformed"],
+        "Damaged records: they end the job, become rows with the column `damage`, or are left out.",
+    ] = "failfast"
+    fail_on_data_loss: Annotated[
+        bool,
+        "End the job where messages were removed before they were read; else log it and continue.",
+    ] = True
+    compression: Annotated[Literal["zstd", "snappy", "none"], "The compression of Parquet files."] = "zstd"
 
     def __post_init__(self) -> None:
         if bool(self.server) == bool(self.store):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,14 +47,13 @@ _SCHEMA: Final = pa.schema(
 class TraceArguments:
     """The log, the topics and the groups."""
 
-    store: str
-    """A store, a backup, or a directory of segments: a path or URI."""
-    out: str = ""
-    """Where trace.parquet, the latencies as a table, is written to: a path or URI; empty: nowhere."""
-    topics: tuple[str, ...] = ()
-    """Only these topics; none: all but system topics."""
-    groups: tuple[str, ...] = ()
-    """Only these consumer groups; none: all of them."""
+    store: Annotated[str, "A store, a backup, or a directory of segments: a path or URI."]
+    out: Annotated[
+        str,
+        "Where trace.parquet, the latencies as a table, is written to: a path or URI; empty: nowhere.",
+    ] = ""
+    topics: Annotated[tuple[str, ...], "Only these topics; none: all but system topics."] = ()
+    groups: Annotated[tuple[str, ...], "Only these consumer groups; none: all of them."] = ()
 
 
 def run(session: SparkSession, arguments: TraceArguments, progress: Progress) -> Report:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from typing import TYPE_CHECKING, Any, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.replay.ledger import SourceQueue
 from trovemq_spark.replay.messages import COLUMNS
 from trovemq_store.topics.names import SYSTEM_PREFIX, SYSTEM_TOPICS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 NARROW: Final = ("topic", "brokerName", "queueId", "queueOffset", "keys", "storeTimestamp")
 """The columns of a preview."""
@@ -89,6 +89,8 @@ def _read(session: SparkSession, wanted: Wanted, columns: Sequence[str]) -> Data
 
 
 def _conditions(wanted: Wanted) -> list[Column]:
+    from pyspark.sql import functions as sf
+
     topic = sf.col("topic")
     conditions = [topic.isNotNull(), sf.col("queueOffset").isNotNull()]
     if wanted.topics:
@@ -108,11 +110,15 @@ def _conditions(wanted: Wanted) -> list[Column]:
 
 
 def _time(milliseconds: int) -> Column:
+    from pyspark.sql import functions as sf
+
     return sf.timestamp_millis(sf.lit(milliseconds).cast("bigint"))
 
 
 def plan(session: SparkSession, wanted: Wanted) -> list[QueuePlan]:
     """The messages to send, by queue."""
+    from pyspark.sql import functions as sf
+
     stored = sf.unix_millis("storeTimestamp")
     broker = sf.coalesce("brokerName", sf.lit("")).alias("broker")
     found = (
@@ -158,6 +164,8 @@ def by_task(
     session: SparkSession, frame: DataFrame, plans: Sequence[QueuePlan], partitions: int
 ) -> DataFrame:
     """The messages in this many partitions, each queue in one of them, sorted by queue and offset."""
+    from pyspark.sql import functions as sf
+
     numbers = [
         (entry.queue.topic, entry.queue.broker, entry.queue.queue_id, number)
         for number, entry in enumerate(plans)
