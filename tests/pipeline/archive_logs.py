@@ -18,8 +18,9 @@ from pyarrow import fs
 from trovemq_proto.records import Message, blank_record, encode_record
 from trovemq_spark import storage
 from trovemq_spark.archive.readers import arrow_dataset
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 
 SEGMENT_SIZE: Final = 1 << 14
@@ -89,7 +90,7 @@ def messages_of(store: Path) -> Iterator[Message]:
     for file in log.segments:
         bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
         for part in scan_segment(log.open_segment(file), bounds):
-            if isinstance(part, Run):
+            if isinstance(part, DispatchBatch):
                 yield from part.records.messages()
             else:
                 assert isinstance(part, Damage)

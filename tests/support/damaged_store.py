@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from trovemq_proto.positions import QueueId
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_store.check import layouts
 from trovemq_store.check.layouts import IndexView
+from trovemq_store.log.projection import DispatchBatch
 
 SLOTS: Final = 100
 ITEMS: Final = 400
@@ -77,7 +78,7 @@ class DamagedStore:
             segment = log.open_segment(file)
             bounds = ScanBounds(file.start, file.end, log.known_end, file == log.segments[-1])
             for step in scan_segment(segment, bounds):
-                if isinstance(step, Run):
+                if isinstance(step, DispatchBatch):
                     self.records += _records(step)
         self.end = self.records[-1].physical + self.records[-1].size
 
@@ -124,7 +125,7 @@ class DamagedStore:
         return 40 + 4 * SLOTS + 20 * item
 
 
-def _records(run: Run) -> list[Where]:
+def _records(run: DispatchBatch) -> list[Where]:
     batch = run.records
     columns = (
         batch.topics,

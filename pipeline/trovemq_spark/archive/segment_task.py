@@ -25,11 +25,12 @@ from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.parquet_files import LAYOUT_DEFAULT, TABLE_COLUMNS, FileLayout, ParquetFile
 from trovemq_spark.archive.segment_rows import ChunkRows, FileRows, SegmentRows, chunk_rows
 from trovemq_spark.job import Finding
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile, open_deletions
 from trovemq_spark.storage import Place
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import arrow_schema
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 from trovemq_store.log.segments import Segment
 
@@ -137,7 +138,7 @@ def _gather(task: SegmentTask, segment: Segment, result: SegmentResult, damages:
     return rows
 
 
-def _last_record(run: Run) -> tuple[int, int, int]:
+def _last_record(run: DispatchBatch) -> tuple[int, int, int]:
     index = len(run.records) - 1
     record = run.records.record(index)
     return run.end - len(record), len(record), crc32(record)

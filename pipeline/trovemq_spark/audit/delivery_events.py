@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import RecordBatch
-from trovemq_spark.log.scan import ScanBounds, scan_segment
+from trovemq_spark.log.scan import good_runs
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
 from trovemq_store.events import codec
 from trovemq_store.events.codec import EVENTS_TOPIC, EventKind
-from trovemq_store.log.reader import Damage
+from trovemq_store.log.projection import DispatchBatch
 
 EVENT_DTYPE: Final = np.dtype(
     [
@@ -43,12 +42,8 @@ Subscription = tuple[str, str, int]
 def events_of_segment(log: LogDirectory, file: SegmentFile) -> Iterator[tuple[Subscription, bytes]]:
     """Blocks of this segment's events by subscription. A record that cannot be read is skipped."""
     blocks: dict[Subscription, list[NDArray[np.void]]] = {}
-    segment = log.open_segment(file)
-    bounds = ScanBounds(segment.start, segment.end, log.known_end, file == log.segments[-1])
-    for step in scan_segment(segment, bounds, check_crc=False):
-        if isinstance(step, Damage):
-            continue
-        for body, physical in _bodies(step.records, step.segment_start):
+    for run in good_runs(log, file, log.known_end):
+        for body, physical in _bodies(run):
             for subscription, events in _decode(body, physical):
                 blocks.setdefault(subscription, []).append(events)
     for subscription, parts in blocks.items():
@@ -61,15 +56,15 @@ def joined(blocks: list[bytes]) -> NDArray[np.void]:
     return events[np.argsort(events["order"], kind="stable")]
 
 
-def _bodies(records: RecordBatch, segment_start: int) -> Iterator[tuple[bytes, int]]:
-    for topic, indexes in records.topic_groups():
+def _bodies(run: DispatchBatch) -> Iterator[tuple[bytes, int]]:
+    for topic, indexes in run.records.topic_groups():
         if topic == EVENTS_TOPIC:
             for index in indexes.tolist():
                 try:
-                    body = records.message(index).body
+                    body = run.records.message(index).body
                 except TroveError:
                     continue
-                yield body, segment_start + int(records.positions[index])
+                yield body, run.offset_of(index)
 
 
 def _decode(body: bytes, physical_offset: int) -> Iterator[tuple[Subscription, NDArray[np.void]]]:

@@ -7,7 +7,7 @@ when it has the runs of all segments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -75,9 +75,7 @@ class _SegmentCheck:
             if isinstance(step, Damage):
                 self._damage(step)
             else:
-                self._run(
-                    DispatchBatch(step.records, PhysicalOffset(step.segment_start), PhysicalOffset(step.end))
-                )
+                self._run(step)
         if is_last:
             result.bytes_behind = written_bytes(segment.file, max(result.end - segment.start, 0))
         if self._items is not None:
@@ -98,7 +96,7 @@ class _SegmentCheck:
     def _run(self, run: DispatchBatch) -> None:
         result, records = self._result, run.records
         alive = self._store.deletions.alive_mask(records, run.physical_offset)
-        run = DispatchBatch(records, run.physical_offset, run.end, alive)
+        run = replace(run, alive=alive)
         result.records += len(records)
         result.dead_records += 0 if alive is None else int((~alive).sum())
         result.end = run.end

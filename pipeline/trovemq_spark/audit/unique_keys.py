@@ -17,17 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
-from trovemq_proto.records import Message, RecordBatch
+from trovemq_proto.records import Message
 from trovemq_proto.records.layout import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.message import decode_stored
 from trovemq_proto.records.property_scan import PropertyScan, Slices
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.store import AuditedStore
-from trovemq_spark.log.scan import ScanBounds, scan_segment
+from trovemq_spark.log.scan import good_runs
 from trovemq_spark.log.segments import SegmentFile
 from trovemq_store.check.findings import EACH_MAX
-from trovemq_store.log.reader import Damage
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.topics.names import is_system_topic
 
 Uint64s = NDArray[np.uint64]
@@ -41,13 +40,7 @@ _OF_A_COPY: Final = ("REAL_TOPIC", "DELAY", "TIMER_OUT_MS", "TIMER_DELIVER_MS", 
 def keys_of_segment(store: AuditedStore, file: SegmentFile) -> Iterator[tuple[int, bytes]]:
     """(bucket, KEY_DTYPE records) of the records of users' topics that have a unique key and are not
     deleted."""
-    segment = store.log.open_segment(file)
-    bounds = ScanBounds(segment.start, segment.end, store.known_end, file == store.log.segments[-1])
-    parts: list[NDArray[np.void]] = []
-    for step in scan_segment(segment, bounds, check_crc=False):
-        if not isinstance(step, Damage):
-            alive = store.deletions.alive_mask(step.records, PhysicalOffset(step.segment_start))
-            parts.append(_keys_of(step.records, step.segment_start, alive))
+    parts = [_keys_of(store, run) for run in good_runs(store.log, file, store.known_end)]
     if not parts:
         return
     keys = np.concatenate(parts)
@@ -56,7 +49,9 @@ def keys_of_segment(store: AuditedStore, file: SegmentFile) -> Iterator[tuple[in
         yield bucket, keys[buckets == bucket].tobytes()
 
 
-def _keys_of(records: RecordBatch, segment_start: int, alive: NDArray[np.bool_] | None) -> NDArray[np.void]:
+def _keys_of(store: AuditedStore, run: DispatchBatch) -> NDArray[np.void]:
+    records = run.records
+    alive = store.deletions.alive_mask(records, run.physical_offset)
     topics = np.zeros(len(records), np.uint64)
     for topic, indexes in records.topic_groups():
         if not is_system_topic(topic):
@@ -69,7 +64,7 @@ def _keys_of(records: RecordBatch, segment_start: int, alive: NDArray[np.bool_] 
         found = found.where((topics[found.records] != 0) & (found.ends > found.starts))
         keys = np.empty(len(found.records), KEY_DTYPE)
         keys["hash"] = _hashes(scan, found) * _MULTIPLIER + topics[found.records]
-        keys["physical"] = segment_start + records.positions[found.records]
+        keys["physical"] = run.physical_offset + records.positions[found.records]
         parts.append(keys)
     return np.concatenate(parts) if parts else np.empty(0, KEY_DTYPE)
 

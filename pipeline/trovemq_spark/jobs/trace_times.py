@@ -19,16 +19,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_DEAD_TOPIC
 from trovemq_spark.audit.delivery_events import EVENT_DTYPE, events_of_segment
-from trovemq_spark.log.scan import ScanBounds, scan_segment
+from trovemq_spark.log.scan import good_runs
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
 from trovemq_store.events.codec import EventKind
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import kind_of
-from trovemq_store.log.reader import Damage
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 
@@ -63,12 +62,9 @@ class TracedLog:
 def times_of_segment(traced: TracedLog, file: SegmentFile) -> Iterator[tuple[Key, Block]]:
     """The pairs of one segment; damaged records are skipped."""
     parts: dict[tuple[Key, str], list[NDArray[np.void]]] = {}
-    segment = traced.log.open_segment(file)
-    bounds = ScanBounds(file.start, file.end, traced.log.known_end, file == traced.log.segments[-1])
-    for step in scan_segment(segment, bounds, check_crc=False):
-        if not isinstance(step, Damage):
-            for key, block in _pairs(traced, step.records, step.segment_start):
-                parts.setdefault((key, ""), []).append(block)
+    for run in good_runs(traced.log, file, traced.log.known_end):
+        for key, block in _pairs(traced, run):
+            parts.setdefault((key, ""), []).append(block)
     if traced.has_events:
         for group, key, events in _events(traced, file):
             parts.setdefault((key, group), []).append(events)
@@ -77,11 +73,9 @@ def times_of_segment(traced: TracedLog, file: SegmentFile) -> Iterator[tuple[Key
         yield key, (group, (merged(block) if key[0] == "stored" else block).tobytes())
 
 
-def _pairs(
-    traced: TracedLog, records: RecordBatch, segment_start: int
-) -> Iterator[tuple[Key, NDArray[np.void]]]:
-    deletions = traced.deletions
-    alive = None if deletions is None else deletions.alive_mask(records, PhysicalOffset(segment_start))
+def _pairs(traced: TracedLog, run: DispatchBatch) -> Iterator[tuple[Key, NDArray[np.void]]]:
+    deletions, records = traced.deletions, run.records
+    alive = None if deletions is None else deletions.alive_mask(records, run.physical_offset)
     for topic, all_indexes in records.topic_groups():
         indexes = all_indexes if alive is None else all_indexes[alive[all_indexes]]
         is_retry = topic.startswith(RETRY_PREFIX)

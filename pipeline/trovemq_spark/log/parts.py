@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import scan_run
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 from trovemq_store.log.segments import Segment
 
@@ -95,7 +96,7 @@ def boundaries(segment: Segment, targets: Iterable[int], bounds: ScanBounds) -> 
 
 def _record_places(segment: Segment, bounds: ScanBounds) -> tuple[Int64s, Int64s]:
     """(physical offsets, sizes) of all records by their lengths; CRCs are not checked."""
-    runs = [run for run in scan_segment(segment, bounds, check_crc=False) if isinstance(run, Run)]
+    runs = [run for run in scan_segment(segment, bounds, check_crc=False) if isinstance(run, DispatchBatch)]
     nothing = np.zeros(0, np.int64)
     starts = [segment.start + run.records.positions for run in runs]
     return np.concatenate([nothing, *starts]), np.concatenate([nothing, *(run.records.sizes for run in runs)])
@@ -113,7 +114,7 @@ def _is_good(segment: Segment, physical_offset: int, size: int) -> bool:
     return len(records) > 0
 
 
-def walk(log: LogDirectory, begin: int) -> Iterator[Run | Damage]:
+def walk(log: LogDirectory, begin: int) -> Iterator[DispatchBatch | Damage]:
     """The content of the log from `begin` on, in log order, up to its last whole record."""
     for file in log.segments:
         if file.end > begin:
@@ -137,10 +138,10 @@ def first_stored_at(log: LogDirectory, timestamp_ms: int) -> int | None:
     """The physical offset of the first record that was stored at or after a time (epoch ms); None if all are
     older. A log of which nothing is known (LogDirectory.times) is read from its beginning."""
     for item in walk(log, _lowest_stored_at(log, timestamp_ms)):
-        if isinstance(item, Run):
+        if isinstance(item, DispatchBatch):
             young = np.flatnonzero(item.records.store_timestamps >= timestamp_ms)
             if len(young):
-                return item.segment_start + int(item.records.positions[young[0]])
+                return item.physical_offset + int(item.records.positions[young[0]])
     return None
 
 
@@ -153,7 +154,7 @@ def is_stored_at(log: LogDirectory, timestamp_ms: int) -> bool:
         if begin >= file.end:
             return False
         for item in scan_segment(log.open_segment(file), bounds):
-            if isinstance(item, Run) and int(item.records.store_timestamps.max()) >= timestamp_ms:
+            if isinstance(item, DispatchBatch) and int(item.records.store_timestamps.max()) >= timestamp_ms:
                 return True
     return False
 
@@ -191,8 +192,8 @@ def first_record_at(log: LogDirectory, physical_offset: int) -> int:
     covering = log.covering(physical_offset, physical_offset + 1)
     position = begin = covering[0].start if covering else log.begin
     for item in walk(log, begin):
-        if isinstance(item, Run):
-            starts = item.segment_start + item.records.positions
+        if isinstance(item, DispatchBatch):
+            starts = item.physical_offset + item.records.positions
             if starts[-1] >= physical_offset:
                 return int(starts[np.searchsorted(starts, physical_offset)])
         elif item.physical_offset >= physical_offset:

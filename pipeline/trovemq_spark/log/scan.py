@@ -18,23 +18,14 @@ import numpy as np
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch, RecordState, scan_run
 from trovemq_proto.records.run_mark import RunMark, read_mark
-from trovemq_spark.log.segments import LogDirectory
+from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 from trovemq_store.log.segments import Segment
 from trovemq_store.log.tail import find_record, search_from
 
 RUN_BYTES_MAX: Final = 1 << 22
 _CACHE_LINE: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive good records; record i is at segment_start + records.positions[i]."""
-
-    records: RecordBatch
-    segment_start: int
-    end: int
-    """Physical offset after the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +41,8 @@ class ScanBounds:
 
 def scan_segment(
     segment: Segment, bounds: ScanBounds, *, check_crc: bool = True, run_bytes_max: int = RUN_BYTES_MAX
-) -> Iterator[Run | Damage]:
-    """Runs and damages in log order. bounds.begin is where a record or the segment begins."""
+) -> Iterator[DispatchBatch | Damage]:
+    """Good records and damages in log order. bounds.begin is where a record or the segment begins."""
     position = max(bounds.begin, segment.start)
     transactions = _Transactions(segment, bounds)
     view = segment.file.view()
@@ -71,10 +62,10 @@ def scan_segment(
         if cut is not None:
             records = records.where(records.positions < cut - segment.start)
             if len(records):
-                yield Run(records, segment.start, cut)
+                yield DispatchBatch(records, segment.start, PhysicalOffset(cut))
             return
         if len(records):
-            yield Run(records, segment.start, position)
+            yield DispatchBatch(records, segment.start, PhysicalOffset(position))
         if state is RecordState.RECORD or position >= bounds.end:
             continue  # records after the bounds are not read
         if state is RecordState.BLANK or _is_end(segment, position, state, bounds):
@@ -84,6 +75,14 @@ def scan_segment(
             continue
         yield Damage(PhysicalOffset(position), min(found, segment.end), state)
         position = found
+
+
+def good_runs(log: LogDirectory, file: SegmentFile, known_end: int) -> Iterator[DispatchBatch]:
+    """The runs of good records of a segment; checksums are not compared, and damages are skipped."""
+    bounds = ScanBounds(file.start, file.end, known_end, file == log.segments[-1])
+    for step in scan_segment(log.open_segment(file), bounds, check_crc=False):
+        if isinstance(step, DispatchBatch):
+            yield step
 
 
 def read_ahead(view: memoryview, begin: int, size: int) -> None:

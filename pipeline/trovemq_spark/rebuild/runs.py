@@ -8,16 +8,15 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_spark.log.parts import LogPart
-from trovemq_spark.log.scan import Run, scan_segment
+from trovemq_spark.log.scan import scan_segment
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.rebuild.blocks import (
     ENTRY_DTYPE,
@@ -107,11 +106,11 @@ def extract_runs(task: SegmentTask) -> SegmentRuns:
     return found
 
 
-def _alive(run: Run, deletions: TopicDeletions | None) -> Alive:
-    return None if deletions is None else deletions.alive_mask(run.records, PhysicalOffset(run.segment_start))
+def _alive(run: DispatchBatch, deletions: TopicDeletions | None) -> Alive:
+    return None if deletions is None else deletions.alive_mask(run.records, run.physical_offset)
 
 
-def _entries(run: Run, alive: Alive, tags: bool) -> Entries:
+def _entries(run: DispatchBatch, alive: Alive, tags: bool) -> Entries:
     """The index entries of the records of a run that are not deleted."""
     records = run.records
     found = records.index_entries(tags)
@@ -121,7 +120,7 @@ def _entries(run: Run, alive: Alive, tags: bool) -> Entries:
         indexes, hashes = indexes[chosen], hashes[chosen]
     entries = np.empty(len(indexes), ENTRY_DTYPE)
     entries["hash"] = hashes
-    entries["physical_offset"] = run.segment_start + records.positions[indexes]
+    entries["physical_offset"] = run.physical_offset + records.positions[indexes]
     entries["store_timestamp"] = records.store_timestamps[indexes]
     return entries
 
@@ -136,9 +135,9 @@ class _QueueColumns:
         self._queue_ids: list[NDArray[np.int32]] = []
         self._offsets: list[Int64s] = []
 
-    def add(self, run: Run, alive: Alive) -> None:
+    def add(self, run: DispatchBatch, alive: Alive) -> None:
         records = run.records
-        batch = DispatchBatch(records, PhysicalOffset(run.segment_start), PhysicalOffset(run.end), alive)
+        batch = replace(run, alive=alive)
         columns = (units_of(batch), self._numbered_topics(records), records.queue_ids, records.queue_offsets)
         chosen = unit_indexes(batch)
         kept = columns if len(chosen) == len(records) else tuple(column[chosen] for column in columns)

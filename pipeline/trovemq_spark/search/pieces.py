@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
 from trovemq_spark.search.question import ANSWER_COLUMNS, Question, damage_row
 from trovemq_spark.storage import Place
 from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import DAMAGE_COLUMN, arrow_schema
+from trovemq_store.log.projection import DispatchBatch
 
 _SCHEMA: Final = arrow_schema(ANSWER_COLUMNS)
 _TIME: Final = "storeTimestamp"
@@ -107,7 +108,7 @@ class SegmentPiece:
             yield damage_row(self.file.start, error.message)
             return
         for part in scan_segment(segment, bounds):
-            if isinstance(part, Run):
+            if isinstance(part, DispatchBatch):
                 yield from answers(part.records, question, deleted_below=self.deleted_below)
             else:
                 size = part.end - part.physical_offset

@@ -30,9 +30,7 @@ from pyspark.sql.types import StructType
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
 from trovemq_spark.log.parts import first_record_at, first_stored_at, log_end, plan_parts, walk
-from trovemq_spark.log.scan import Run
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.log_conditions import asked_conditions
@@ -40,6 +38,7 @@ from trovemq_spark.sources.log_reading import LogInputPartition, LogReading, che
 from trovemq_spark.sources.offsets import EARLIEST_MARK
 from trovemq_spark.sources.options import LOG, SourceOptions
 from trovemq_spark.sources.rows import columns_of_schema
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 from trovemq_store.topics.deletions import TopicDeletions
 
@@ -194,7 +193,7 @@ class _Budget:
     def is_limited(self) -> bool:
         return self._rows_max is not None or self._bytes_max is not None
 
-    def spend(self, items: Iterator[Run | Damage], begin: int, reading: LogReading) -> int:
+    def spend(self, items: Iterator[DispatchBatch | Damage], begin: int, reading: LogReading) -> int:
         """The physical offset up to which the limits allow to read from `begin` on."""
         deletions = open_deletions(reading.path)
         end = begin
@@ -216,13 +215,11 @@ class _Budget:
         too_many = self._rows_max is not None and self.rows >= self._rows_max
         return too_many or (self._bytes_max is not None and self._bytes >= self._bytes_max)
 
-    def _cut(self, run: Run, reading: LogReading, deletions: TopicDeletions | None) -> int | None:
+    def _cut(self, run: DispatchBatch, reading: LogReading, deletions: TopicDeletions | None) -> int | None:
         """Counts the run's rows. Returns where the first row begins that is beyond the limits, None if none
         is."""
         records = run.records
-        alive = (
-            None if deletions is None else deletions.alive_mask(records, PhysicalOffset(run.segment_start))
-        )
+        alive = None if deletions is None else deletions.alive_mask(records, run.physical_offset)
         records = reading.request.row_filter.chosen(records if alive is None else records.where(alive))
         rows = self.rows + np.arange(1, len(records) + 1)
         sizes = self._bytes + np.cumsum(records.sizes)
@@ -234,7 +231,7 @@ class _Budget:
         if not fits.all():
             first = int(np.argmin(fits))
             self.rows += first
-            return run.segment_start + int(records.positions[first])
+            return run.physical_offset + int(records.positions[first])
         self.rows += len(records)
         self._bytes = int(sizes[-1]) if len(records) else self._bytes
         return None

@@ -23,9 +23,7 @@ from pyspark.sql.types import StructType
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch, RecordState
-from trovemq_spark.log.scan import Run
 from trovemq_spark.option_kinds import nearest, option_error
 from trovemq_spark.sources.conditions import RowFilter
 from trovemq_spark.sources.option_table import DROPMALFORMED, FAILFAST, PERMISSIVE
@@ -33,6 +31,7 @@ from trovemq_spark.sources.options import BATCH_BYTES_MAX, SourceOptions
 from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import ALL_COLUMNS, DAMAGE_COLUMN, arrow_schema, spark_schema
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 from trovemq_store.topics.deletions import TopicDeletions
 
@@ -113,7 +112,7 @@ class RowMaker:
         self._segment_start = segment_start
 
     def rows(
-        self, items: Iterable[Run | Damage], deletions: TopicDeletions | None = None
+        self, items: Iterable[DispatchBatch | Damage], deletions: TopicDeletions | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Batches of at most request.batch_rows rows, in log order. Raises TroveError RECORD_DAMAGED in
         failfast."""
@@ -124,7 +123,7 @@ class RowMaker:
             records = item.records
             self.counts.scanned += len(records)
             if deletions is not None:
-                alive = deletions.alive_mask(records, PhysicalOffset(item.segment_start))
+                alive = deletions.alive_mask(records, item.physical_offset)
                 records = records if alive is None else records.where(alive)
             records = self._request.row_filter.chosen(records)
             if len(records):

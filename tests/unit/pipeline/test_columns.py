@@ -13,12 +13,13 @@ from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, encode_record
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.property_columns import property_columns
 from trovemq_spark.table.regular_properties import RegularProperties
 from trovemq_spark.table.schema import ALL_COLUMNS, arrow_schema, spark_schema
+from trovemq_store.log.projection import DispatchBatch
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -65,7 +66,7 @@ def test_golden_stores_give_what_the_decoder_gives(name: str, tmp_path: Path) ->
     for file in log.segments:
         bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
         for run in scan_segment(log.open_segment(file), bounds):
-            assert isinstance(run, Run), "nothing is damaged here"
+            assert isinstance(run, DispatchBatch), "nothing is damaged here"
             assert rows_of(run.records, broker_name="b") == [row_of(m, "b") for m in run.records.messages()]
             count += len(run.records)
     assert count == len(load_manifest(name)["messages"])

@@ -9,8 +9,9 @@ import pytest
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import encode_record
 from trovemq_spark.log import scan
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_store.files.read_only import ReadOnlyFile
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.segments import Segment
 from trovemq_store.log.tail import find_record
 
@@ -32,6 +33,6 @@ def test_a_record_that_was_seen_half_written_is_no_damage(monkeypatch: pytest.Mo
     monkeypatch.setattr(scan, "find_record", appended)
     segment = Segment(LOG_ORIGIN, ReadOnlyFile("commitlog/0", data))
     parts = list(scan_segment(segment, ScanBounds(0, len(data), is_last=True)))
-    assert all(isinstance(part, Run) for part in parts)
-    assert sum(len(part.records) for part in parts if isinstance(part, Run)) == 3
+    assert all(isinstance(part, DispatchBatch) for part in parts)
+    assert sum(len(part.records) for part in parts if isinstance(part, DispatchBatch)) == 3
     assert looked

@@ -12,9 +12,10 @@ import pytest
 from tests.support.golden import load_manifest, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.log.scan import RUN_BYTES_MAX, Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import RUN_BYTES_MAX, ScanBounds, scan_segment
 from trovemq_spark.log.segments import Gap, LogDirectory
 from trovemq_spark.storage import Place
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 
 
@@ -25,7 +26,7 @@ def scanned(log: LogDirectory, run_bytes_max: int = RUN_BYTES_MAX) -> tuple[list
     for file in log.segments:
         bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
         for item in scan_segment(log.open_segment(file), bounds, run_bytes_max=run_bytes_max):
-            if isinstance(item, Run):
+            if isinstance(item, DispatchBatch):
                 offsets += item.records.physical_offsets.tolist()
             else:
                 damages.append(item)
@@ -56,7 +57,7 @@ def test_a_part_that_ends_at_a_damaged_record_reported_it_as_its_own(tmp_path: P
     path.write_bytes(data)
     segment = LogDirectory.open(str(root)).open_segment(LogDirectory.open(str(root)).segments[0])
     (run,) = scan_segment(segment, ScanBounds(0, at[3]))
-    assert isinstance(run, Run)
+    assert isinstance(run, DispatchBatch)
     assert run.records.physical_offsets.tolist() == at[:3]
 
 
@@ -84,7 +85,7 @@ def test_a_segment_that_goes_while_the_log_is_read_is_named(tmp_path: Path) -> N
     held = log.open_segment(log.segments[0])
     (root / "commitlog" / log.segments[0].name).unlink()
     first = next(iter(scan_segment(held, ScanBounds(0, held.end))))
-    assert isinstance(first, Run), "an opened file stays readable"
+    assert isinstance(first, DispatchBatch), "an opened file stays readable"
     with pytest.raises(TroveError, match=log.segments[0].name) as caught:
         log.open_segment(log.segments[0])
     assert caught.value.spec is errors.OFFSET_OUT_OF_RANGE

@@ -17,10 +17,11 @@ from trovemq_spark.jobs.archive import ArchiveArguments, run_here
 from trovemq_spark.jobs.audit import AuditArguments, audit
 from trovemq_spark.jobs.search import SearchArguments
 from trovemq_spark.jobs.search import run as search
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.sources.log_stream import TroveLogStreamReader
 from trovemq_spark.tasks import OneProcess
+from trovemq_store.log.projection import DispatchBatch
 
 SEGMENT_SIZE = 1 << 16
 
@@ -86,7 +87,7 @@ def test_a_scan_ends_before_it_wherever_it_begins_and_however_it_is_cut(seed: in
         for stop in (SEGMENT_SIZE, source.randint(begin + 1, log.end)):
             bounds = ScanBounds(begin, stop, is_last=True)
             steps = list(scan_segment(segment, bounds, run_bytes_max=source.choice((1, 300, 1 << 20))))
-            runs = [step for step in steps if isinstance(step, Run)]
+            runs = [step for step in steps if isinstance(step, DispatchBatch)]
             assert runs == steps, "nothing is damaged"
             found = [int(place) for run in runs for place in run.records.positions]
             assert found == [place for place in log.places(end) if begin <= place < stop]
@@ -114,7 +115,8 @@ def test_what_the_broker_knows_to_be_written_is_read(tmp_path: Path) -> None:
     segment = opened.open_segment(opened.segments[0])
     for known_end, count in ((begin, 1), (log.end, 3)):
         bounds = ScanBounds(0, SEGMENT_SIZE, known_end, is_last=True)
-        assert sum(len(run.records) for run in scan_segment(segment, bounds) if isinstance(run, Run)) == count
+        steps = scan_segment(segment, bounds)
+        assert sum(len(step.records) for step in steps if isinstance(step, DispatchBatch)) == count
 
 
 def test_a_stream_reads_it_when_it_is_whole(tmp_path: Path) -> None:
