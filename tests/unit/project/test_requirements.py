@@ -30,7 +30,7 @@ DISTRIBUTIONS = {
 }
 """Of modules that are not named as their distribution is."""
 NOT_IMPORTED = {"pandas"}
-"""Spark has it for `toPandas`."""
+"""PySpark's `DataFrame.mapInArrow` raises PACKAGE_NOT_INSTALLED without it."""
 GENERATED = [*ROOT.glob("proto/trovemq_proto/**/*_pb2*.py")]
 MARK = re.compile(r"^# Protobuf Python Version: (\S+)$", re.MULTILINE)
 
