@@ -27,7 +27,7 @@ from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.rebuild import RebuildArguments, run
 from trovemq_spark.log.sizes import FileSizes
 from trovemq_spark.rebuild.run import Rebuild, rebuild
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.tasks import OneProcess
 from trovemq_store.check.repair import repair
 from trovemq_store.check.store_view import StoreView
@@ -65,7 +65,7 @@ def measure_rebuild(
 def _ways(session: SparkSession, store: Path) -> dict[str, Callable[[], object]]:
     scratch = store.parent
     made, copy = scratch / "made", scratch / "copy"
-    rebuild(Rebuild(str(store), Place(made), SIZES), OneProcess(NoProgress()))
+    rebuild(Rebuild(str(store), StoragePath(made), SIZES), OneProcess(NoProgress()))
     made.rename(copy)  # the store as repair finds it: its files have its sizes
     (copy / "commitlog").symlink_to(store.absolute() / "commitlog")
     arguments = RebuildArguments(
@@ -75,7 +75,7 @@ def _ways(session: SparkSession, store: Path) -> dict[str, Callable[[], object]]
         index_slot_count=SIZES.index_slot_count,
         index_item_count=SIZES.index_item_count,
     )
-    here = Rebuild(str(store), Place(scratch / "one_process"), SIZES)
+    here = Rebuild(str(store), StoragePath(scratch / "one_process"), SIZES)
     return {
         "spark": lambda: run(session, arguments, NoProgress()),
         "one process": lambda: rebuild(here, OneProcess(NoProgress())),

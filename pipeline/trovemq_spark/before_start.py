@@ -9,7 +9,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.log.segments import LogDirectory
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.log.segments import DIRECTORY
 
 
@@ -31,14 +31,14 @@ def check_arguments(values: Any) -> None:
 
 def _check_place(text: str) -> None:
     try:
-        Place(text)
+        StoragePath(text)
     except ValueError as error:
         raise TroveError(errors.OPTION_ILLEGAL, f"{text} is not a place that can be used: {error}") from error
 
 
 def _check_outside(out: str, store: str) -> None:
     """Refuses an output in a store, which must contain only its broker's files."""
-    local = Place(out).local
+    local = StoragePath(out).local
     if local is None:
         root = store if store and f"{out}/".startswith(f"{store.rstrip('/')}/") else None
     else:
@@ -56,5 +56,5 @@ def _store_around(out: Path, store: str) -> str | None:
     for path in (out, *out.parents):
         if (path / DIRECTORY).is_dir():
             return str(path)
-    log = Place(store).local if store else None
+    log = StoragePath(store).local if store else None
     return store if log is not None and out.is_relative_to(log.resolve()) else None

@@ -29,7 +29,7 @@ class Entry:
     is_directory: bool
 
 
-class Place:
+class StoragePath:
     """A directory. Picklable, so that tasks can use it."""
 
     def __init__(self, text: str | os.PathLike[str]) -> None:
@@ -48,7 +48,7 @@ class Place:
         return self.text
 
     def __setstate__(self, text: str) -> None:
-        Place.__init__(self, text)
+        StoragePath.__init__(self, text)
 
     def __str__(self) -> str:
         return self.text
@@ -58,8 +58,8 @@ class Place:
         """The directory, if it is a local one."""
         return self._local
 
-    def child(self, name: str) -> Place:
-        return Place(f"{self.text.rstrip('/')}/{name}")
+    def child(self, name: str) -> StoragePath:
+        return StoragePath(f"{self.text.rstrip('/')}/{name}")
 
     # --- looking ---
 

@@ -45,7 +45,7 @@ from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs import archive as archive_job
 from trovemq_spark.jobs import compact
 from trovemq_spark.jobs.archive import ArchiveArguments, run, run_here
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.table.schema import column_names
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.deletions import TopicDeletions
@@ -133,7 +133,7 @@ def test_bloom_filters_find_every_key_and_little_else(log: GrowingLog, tmp_path:
     log.grow(200)
     out = tmp_path / "archive"
     archive(log.store, out, row_group_rows=10)
-    place, wrong, asked = Place(str(out)), 0, 0
+    place, wrong, asked = StoragePath(str(out)), 0, 0
     for entry in Manifest.open(out).files():
         file = pq.ParquetFile(out / entry.file)
         for column in BLOOM_COLUMNS:
@@ -241,7 +241,7 @@ def test_on_an_object_store(log: GrowingLog, tmp_path: Path, monkeypatch: pytest
         assert archive_rows(uri) == log_rows(log.store)
         compact.run_here(compact.CompactArguments(uri), NoProgress())
         assert archive_rows(uri) == log_rows(log.store)
-    names = {entry.name.partition("/")[0] for entry in Place(uri).entries()}
+    names = {entry.name.partition("/")[0] for entry in StoragePath(uri).entries()}
     assert names == {"_files", "_manifest"}
 
 
@@ -375,7 +375,7 @@ def test_killed_anywhere_and_run_again_the_rows_are_the_logs(log: GrowingLog, tm
         if kill % 2:
             archive(log.store, out, segments_per_commit=2)
             check_equal(log.store, out)
-            assert {entry.name for entry in Place(str(out)).entries(FILES)} == {
+            assert {entry.name for entry in StoragePath(str(out)).entries(FILES)} == {
                 entry.file for entry in Manifest.open(out).files()
             }
         log.grow(60)
@@ -440,7 +440,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(log: GrowingLog, tmp_path: P
         rows = archive_rows(out)
         assert rows[: len(before)] == before
         check_nothing_wrong(rows, set(log_rows(log.store)))
-        there = {entry.name for entry in Place(str(out)).entries(FILES)}
+        there = {entry.name for entry in StoragePath(str(out)).entries(FILES)}
         assert there == {entry.file for entry in Manifest.open(out).files()}, "the space is returned"
     archive(log.store, out)
     check_equal(log.store, out)

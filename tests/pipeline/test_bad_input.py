@@ -33,7 +33,7 @@ from trovemq_proto.records import MAGIC_V1
 from trovemq_spark import cli, session
 from trovemq_spark.archive.lock import locked
 from trovemq_spark.log import segments
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.tasks import OneProcess
 
 pytestmark = pytest.mark.slow
@@ -301,7 +301,7 @@ def test_a_full_disk(command: Command, log: GrowingLog, tmp_path: Path) -> None:
 
 def test_two_runs_at_once(command: Command, log: GrowingLog, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with locked(Place(out), "_manifest/lock", "compact"):
+    with locked(StoragePath(out), "_manifest/lock", "compact"):
         done = command("archive", "--store", log.store, "--out", out)
         assert done.code == 3
         assert "JOB_RUNNING (311): job compact (process " in done.err

@@ -12,13 +12,13 @@ from pyarrow import fs
 from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.log.sizes import FileSizes, complete
 from trovemq_spark.rebuild.run import Parts, Rebuild, rebuild
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.tasks import OneProcess
 
 
 def rebuild_here(
     store: Path,
-    out: Path | Place,
+    out: Path | StoragePath,
     *,
     parts: Parts = "both",
     tags: bool = True,
@@ -26,9 +26,9 @@ def rebuild_here(
     **sizes: int,
 ) -> Report:
     """The job without Spark, planned for so many cores: where segments are fewer they are cut small."""
-    target = out if isinstance(out, Place) else Place(out)
+    target = out if isinstance(out, StoragePath) else StoragePath(out)
     wanted = Rebuild(
-        str(store), target, complete(FileSizes(**sizes), Place(store)), parts, tags, part_size_min=100
+        str(store), target, complete(FileSizes(**sizes), StoragePath(store)), parts, tags, part_size_min=100
     )
     runner = OneProcess(NoProgress())
     runner.core_count = core_count
@@ -47,7 +47,7 @@ def index_contents(root: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((root / "index").iterdir()) if path.name.isdigit()]
 
 
-class _RemotePlace(Place):
+class _RemotePlace(StoragePath):
     """A directory that is taken for an object store's: reached through Arrow's file system alone."""
 
     def __init__(self, text: str) -> None:
@@ -59,11 +59,11 @@ class _RemotePlace(Place):
     def __setstate__(self, text: str) -> None:
         self.__init__(text)  # type: ignore[misc]
 
-    def child(self, name: str) -> Place:
+    def child(self, name: str) -> StoragePath:
         return _RemotePlace(f"{self.text.rstrip('/')}/{name}")
 
 
 @contextmanager
-def remote(directory: Path) -> Iterator[Place]:
+def remote(directory: Path) -> Iterator[StoragePath]:
     directory.mkdir()
     yield _RemotePlace(str(directory))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.parquet_files import BLOOM_COLUMNS
 from trovemq_spark.archive.xxhash64 import xxhash64
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 _BLOCK_SIZE: Final = 32
 _SALTS: Final = (
@@ -27,7 +27,7 @@ _HEADER_SIZE_MAX: Final = 64
 class FileFilters:
     """All filters of one file, which is open within `with`."""
 
-    def __init__(self, place: Place, entry: FileEntry) -> None:
+    def __init__(self, place: StoragePath, entry: FileEntry) -> None:
         """Raises OSError."""
         files, root = place.arrow()
         self._file = files.open_input_file(f"{root.rstrip('/')}/{entry.file}")

@@ -31,7 +31,7 @@ from typing import Any, Final
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.entry import FileEntry
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.files.sealed_json import check_seal, seal
 
 DIRECTORY: Final = "_manifest"
@@ -103,7 +103,7 @@ class State:
         )
 
 
-def load(place: Place, trials: int = _READ_TRIALS) -> State | None:
+def load(place: StoragePath, trials: int = _READ_TRIALS) -> State | None:
     """The present state; None if there is no manifest. Raises TroveError ARCHIVE_ILLEGAL if it is damaged."""
     try:
         return _load(place)
@@ -113,7 +113,7 @@ def load(place: Place, trials: int = _READ_TRIALS) -> State | None:
         return load(place, trials - 1)  # a writer may have changed files meanwhile
 
 
-def _load(place: Place) -> State | None:
+def _load(place: StoragePath) -> State | None:
     names = [entry.name.rpartition("/")[2] for entry in place.entries(DIRECTORY)]
     commits = sorted(name for name in names if _COMMIT.fullmatch(name))
     snapshots = sorted((name for name in names if _SNAPSHOT.fullmatch(name)), reverse=True)
@@ -126,7 +126,7 @@ def _load(place: Place) -> State | None:
     return state
 
 
-def _newest_snapshot(place: Place, names: list[str], first_commit: int | None) -> State:
+def _newest_snapshot(place: StoragePath, names: list[str], first_commit: int | None) -> State:
     problem: TroveError | None = None
     for name in names:
         try:
@@ -140,7 +140,7 @@ def _newest_snapshot(place: Place, names: list[str], first_commit: int | None) -
     return State()
 
 
-def _read_into(state: State, place: Place, name: str) -> None:
+def _read_into(state: State, place: StoragePath, name: str) -> None:
     commit = _read(place, name)
     try:
         state.apply(commit)
@@ -148,7 +148,7 @@ def _read_into(state: State, place: Place, name: str) -> None:
         raise _damaged(place, name, error) from error
 
 
-def _read(place: Place, name: str) -> dict[str, Any]:
+def _read(place: StoragePath, name: str) -> dict[str, Any]:
     data = place.read(f"{DIRECTORY}/{name}")
     try:
         check_seal(data)
@@ -168,13 +168,13 @@ def _read(place: Place, name: str) -> dict[str, Any]:
     return document
 
 
-def _damaged(place: Place, name: str, error: Exception) -> TroveError:
+def _damaged(place: StoragePath, name: str, error: Exception) -> TroveError:
     return TroveError(
         errors.ARCHIVE_ILLEGAL, f"{place}/{DIRECTORY}/{name} is damaged: {error}", file=f"{DIRECTORY}/{name}"
     )
 
 
-def append(place: Place, state: State, commit: dict[str, Any]) -> None:
+def append(place: StoragePath, state: State, commit: dict[str, Any]) -> None:
     """Commits on disk and in `state`. Raises TroveError JOB_RUNNING if another run has made a commit of this
     number, or OSError; then nothing has changed."""
     number = state.number + 1
@@ -186,7 +186,7 @@ def append(place: Place, state: State, commit: dict[str, Any]) -> None:
             _take_snapshot(place, state)
 
 
-def _take_snapshot(place: Place, state: State) -> None:
+def _take_snapshot(place: StoragePath, state: State) -> None:
     document = {"kind": KIND, "formatVersion": FORMAT_VERSION} | state.to_json()
     place.write(f"{DIRECTORY}/{state.number:020d}.snapshot.json", _sealed(document))
     names = [entry.name.rpartition("/")[2] for entry in place.entries(DIRECTORY)]
@@ -198,7 +198,7 @@ def _take_snapshot(place: Place, state: State) -> None:
         place.remove(f"{DIRECTORY}/{name}")
 
 
-def _is_good(place: Place, name: str) -> bool:
+def _is_good(place: StoragePath, name: str) -> bool:
     try:
         _read(place, name)
     except TroveError:
@@ -217,7 +217,7 @@ def _sealed(document: dict[str, Any]) -> bytes:
     return seal(json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
 
 
-def create(place: Place, name: str, data: bytes) -> None:
+def create(place: StoragePath, name: str, data: bytes) -> None:
     """Creates a new file. Raises TroveError JOB_RUNNING if it exists; OSError.
 
     On an object store the name is checked before the put, and the content after it: of two runs that put at
@@ -245,7 +245,7 @@ def create(place: Place, name: str, data: bytes) -> None:
     sync_directory(place, DIRECTORY)
 
 
-def sync_directory(place: Place, name: str) -> None:
+def sync_directory(place: StoragePath, name: str) -> None:
     """Makes the names in a local directory durable. Raises OSError."""
     if place.local is None:
         return
@@ -256,7 +256,7 @@ def sync_directory(place: Place, name: str) -> None:
         os.close(descriptor)
 
 
-def _already_there(place: Place, name: str) -> TroveError:
+def _already_there(place: StoragePath, name: str) -> TroveError:
     return TroveError(
         errors.JOB_RUNNING, f"another run wrote {name} of {place} meanwhile; run this one again", place=place
     )

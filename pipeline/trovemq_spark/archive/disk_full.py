@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.files.files import DISK_FULL_NUMBERS
 
 
 @contextmanager
-def disk_full_told(place: Place) -> Iterator[None]:
+def disk_full_told(place: StoragePath) -> Iterator[None]:
     """Raises an OSError that means "no space" as TroveError DISK_FULL; other errors stay as they are."""
     try:
         yield

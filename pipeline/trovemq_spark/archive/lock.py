@@ -16,13 +16,13 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 _SIZE_MAX: Final = 4096
 
 
 @contextmanager
-def locked(place: Place, name: str, job: str) -> Iterator[None]:
+def locked(place: StoragePath, name: str, job: str) -> Iterator[None]:
     """Holds the lock file `name` of a place. Raises TroveError JOB_RUNNING, which names the holder;
     OSError."""
     if place.local is None:
@@ -44,7 +44,7 @@ def locked(place: Place, name: str, job: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _held(place: Place, data: bytes) -> TroveError:
+def _held(place: StoragePath, data: bytes) -> TroveError:
     try:
         holder = json.loads(data)
         who = f"job {holder['job']} (process {holder['pid']} on {holder['host']})"

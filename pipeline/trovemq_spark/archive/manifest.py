@@ -29,7 +29,7 @@ from trovemq_spark.archive import chain, view
 from trovemq_spark.archive.disk_full import disk_full_told
 from trovemq_spark.archive.entry import FileEntry, Selection
 from trovemq_spark.archive.lock import locked
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 FILES: Final = "_files"
 EVERYTHING: Final = Selection()
@@ -46,15 +46,15 @@ def new_file_name(label: str = "") -> str:
 class Manifest:
     """The state of one archive, as it was when it was opened, and after each commit() through it."""
 
-    def __init__(self, place: Place, state: chain.State) -> None:
+    def __init__(self, place: StoragePath, state: chain.State) -> None:
         self.place: Final = place
         self._state = state
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str] | Place) -> Manifest:
+    def open(cls, path: str | os.PathLike[str] | StoragePath) -> Manifest:
         """Opens it for reading. Raises TroveError ARCHIVE_ILLEGAL if there is no archive, or it is damaged or
         newer."""
-        place = path if isinstance(path, Place) else Place(path)
+        place = path if isinstance(path, StoragePath) else StoragePath(path)
         state = chain.load(place)
         if state is None and place.exists(chain.DIRECTORY):
             state = _new_state(place)  # created, and nothing is committed yet
@@ -70,14 +70,14 @@ class Manifest:
     @classmethod
     @contextmanager
     def writing(
-        cls, path: str | os.PathLike[str] | Place, job: str, *, sweep: bool = True
+        cls, path: str | os.PathLike[str] | StoragePath, job: str, *, sweep: bool = True
     ) -> Iterator[Manifest]:
         """Opens it for commits and holds its lock; creates an archive in an empty place. First removes files
         that a killed run left (sweep=False: leaves them, because another run may be about to commit them).
 
         Raises TroveError JOB_RUNNING, which names the other writer, ARCHIVE_ILLEGAL, DISK_FULL; OSError.
         """
-        place = path if isinstance(path, Place) else Place(path)
+        place = path if isinstance(path, StoragePath) else StoragePath(path)
         if not place.exists(chain.DIRECTORY):
             _new_state(place)  # raises before anything is created, if this cannot be an archive
         with disk_full_told(place), locked(place, f"{chain.DIRECTORY}/lock", job):
@@ -242,7 +242,7 @@ def _base(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _new_state(place: Place) -> chain.State:
+def _new_state(place: StoragePath) -> chain.State:
     others = [entry.name for entry in place.entries() if not entry.name.startswith(("_", "."))]
     if [name for name in others if name != "lost+found"]:
         raise TroveError(

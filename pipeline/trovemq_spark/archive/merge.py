@@ -21,7 +21,7 @@ from trovemq_spark.archive.disk_full import disk_full_told
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.parquet_files import LAYOUT_DEFAULT, TABLE_COLUMNS, FileLayout, ParquetFile
 from trovemq_spark.archive.segment_rows import cut_chunks
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 Int64s = NDArray[np.int64]
 _ORDER: Final = ("queueId", "queueOffset", "physicalOffset")
@@ -50,7 +50,7 @@ class Merged:
 def merge_files(task: MergeTask) -> Merged:
     """Merges the files. Raises TroveError DATA_LOST if a file does not match its entry, DISK_FULL;
     OSError."""
-    place = Place(task.archive)
+    place = StoragePath(task.archive)
     sources = [_SortedFile(place, entry) for entry in task.entries]
     keys = [np.concatenate(column) for column in zip(*(source.keys for source in sources), strict=True)]
     owners = np.repeat(np.arange(len(sources)), [len(source.keys[0]) for source in sources])
@@ -89,7 +89,7 @@ def _chunk(sources: list[_SortedFile], owners: Int64s) -> pa.Table:
 class _SortedFile:
     """A file's rows, sorted by queue, queue offset and place in the log."""
 
-    def __init__(self, place: Place, entry: FileEntry) -> None:
+    def __init__(self, place: StoragePath, entry: FileEntry) -> None:
         files, root = place.arrow()
         self._file = pq.ParquetFile(f"{root.rstrip('/')}/{entry.file}", filesystem=files)
         table = self._file.read(columns=[*_ORDER, "size"])

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.manifest import FILES, new_file_name
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.table.schema import arrow_schema, column_names
 
 KEY_LIST: Final = "keyList"
@@ -68,7 +68,7 @@ class ParquetFile:
 
     def __init__(
         self,
-        place: Place,
+        place: StoragePath,
         topic: str | None,
         date: str | None,
         *,

@@ -27,7 +27,7 @@ from trovemq_spark.archive.segment_rows import ChunkRows, FileRows, SegmentRows,
 from trovemq_spark.job import Finding
 from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile, open_deletions
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import arrow_schema
 from trovemq_store.log.projection import DispatchBatch
@@ -78,7 +78,7 @@ class SegmentResult:
 def archive_segment(task: SegmentTask) -> SegmentResult:
     """Archives the segment. Raises TroveError RECORD_DAMAGED (mode failfast), DISK_FULL, ARCHIVE_ILLEGAL if
     this is not the log that was archived before; OSError."""
-    out = Place(task.out)
+    out = StoragePath(task.out)
     segment = task.log.open_segment(task.file)
     check_same_log(task, segment)
     result = SegmentResult(task.file.start, task.begin, task.last_record)
@@ -170,7 +170,7 @@ def _finding(task: SegmentTask, physical_offset: int, what: str) -> Finding:
 
 
 def _write(
-    task: SegmentTask, segment: Segment, out: Place, rows: FileRows, result: SegmentResult
+    task: SegmentTask, segment: Segment, out: StoragePath, rows: FileRows, result: SegmentResult
 ) -> FileEntry | None:
     """The file of these rows; None if no row is left."""
     segments = (segment.start, segment.start)
@@ -221,7 +221,7 @@ def _with_damage(task: SegmentTask, chunk: ChunkRows, result: SegmentResult) -> 
     return chunk.rows.set_column(TABLE_COLUMNS.index("damage"), "damage", damage_column)
 
 
-def _write_damages(task: SegmentTask, out: Place, damages: list[Damage]) -> FileEntry:
+def _write_damages(task: SegmentTask, out: StoragePath, damages: list[Damage]) -> FileEntry:
     """Writes bytes of the log that are not a message as rows without a topic."""
     rows = [
         {

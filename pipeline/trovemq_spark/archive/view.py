@@ -22,7 +22,7 @@ from typing import Final
 
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.swap import OUR_LINK, change_links, clear_all
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]")
@@ -48,13 +48,13 @@ def _escaped(text: str) -> str:
     return f"{escaped[: _SIZE_MAX - 33]}~{sha256(text.encode()).hexdigest()[:32]}"
 
 
-def link_changes(place: Place, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> None:
+def link_changes(place: StoragePath, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> None:
     """After a commit: makes the names of added files, and removes those of removed ones. Raises OSError."""
     if place.local is not None:
         _change(place.local, _wanted(added), _wanted(removed))
 
 
-def link_all(place: Place, entries: Iterable[FileEntry]) -> None:
+def link_all(place: StoragePath, entries: Iterable[FileEntry]) -> None:
     """Makes all names agree with the manifest, whatever a killed run has left. Raises OSError."""
     if place.local is None:
         return

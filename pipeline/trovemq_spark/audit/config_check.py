@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trovemq_proto.positions import EpochMs
-from trovemq_spark.audit.found import FoundList
+from trovemq_spark.audit.found import FindingList
 from trovemq_spark.audit.place_files import as_file_system
 from trovemq_spark.audit.store import AuditedStore
 from trovemq_store.check.log_rules import check_checkpoint
@@ -20,7 +20,7 @@ _BINARY: Final = frozenset({"timercheck"})
 _SEALED: Final = ("deletions.json", "state.json")
 
 
-def check_small_files(store: AuditedStore, last_store_timestamp: int, found: FoundList) -> None:
+def check_small_files(store: AuditedStore, last_store_timestamp: int, found: FindingList) -> None:
     """last_store_timestamp: the latest of the log, epoch ms; 0: unknown, and not compared."""
     for entry in store.place.entries(CONFIG_DIRECTORY, recursive=True):
         name = entry.name.rpartition("/")[2]
@@ -39,7 +39,7 @@ def _is_json(name: str) -> bool:
     return bare.endswith(".json") or bare in ("timermetrics", "transactionMetrics")
 
 
-def _check_json(store: AuditedStore, path: str, found: FoundList, *, sealed: bool) -> None:
+def _check_json(store: AuditedStore, path: str, found: FindingList, *, sealed: bool) -> None:
     try:
         content = store.files.read_bytes(path)
         if sealed:
@@ -49,7 +49,7 @@ def _check_json(store: AuditedStore, path: str, found: FoundList, *, sealed: boo
         found.add(path, 0, f"cannot be read: {error}")
 
 
-def _check_checkpoint(store: AuditedStore, last_store_timestamp: int, found: FoundList) -> None:
+def _check_checkpoint(store: AuditedStore, last_store_timestamp: int, found: FindingList) -> None:
     try:
         size = store.files.file_size(checkpoint.PATH)
         saved = checkpoint.load(as_file_system(store.files))

@@ -10,7 +10,7 @@ from trovemq_store.check.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AuditFinding:
     """Something at byte `offset` of `file`. `note`: it is no fault, or recovery repairs it."""
 
     kind: str
@@ -26,31 +26,31 @@ class Found:
         return f"{self.kind}: {self.file} at {self.offset}: {self.what}"
 
 
-class FoundList(Findings):
+class FindingList(Findings):
     """Collects the findings of one task: all are counted, the first 1,000 are kept. It can be used as the
     Findings of trovemq_store.check, whose checks know no kinds: `kind` is that of the next finding."""
 
     def __init__(self, kind: str = "") -> None:
         super().__init__(self._keep)
         self.kind = kind
-        self.kept: list[Found] = []
+        self.kept: list[AuditFinding] = []
 
-    def of(self, kind: str) -> FoundList:
+    def of(self, kind: str) -> FindingList:
         self.kind = kind
         return self
 
     def _keep(self, finding: ScrubFinding) -> None:
-        self.kept.append(Found(self.kind, finding.what, finding.file, finding.offset, finding.note))
+        self.kept.append(AuditFinding(self.kind, finding.what, finding.file, finding.offset, finding.note))
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A FoundList as the result of a task."""
+    """A FindingList as the result of a task."""
 
-    kept: tuple[Found, ...] = ()
+    kept: tuple[AuditFinding, ...] = ()
     finding_count: int = 0
     note_count: int = 0
 
     @classmethod
-    def of(cls, found: FoundList) -> Counted:
+    def of(cls, found: FindingList) -> Counted:
         return cls(tuple(found.kept), found.finding_count, found.note_count)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
 from trovemq_spark.audit.delivery_events import SETTLED, Subscription, events_of_segment, joined
-from trovemq_spark.audit.found import FoundList
+from trovemq_spark.audit.found import FindingList
 from trovemq_spark.audit.place_files import as_file_system
 from trovemq_spark.audit.store import AuditedStore
 from trovemq_spark.tasks import Runner
@@ -60,7 +60,7 @@ class Unacknowledged:
 
 
 def unacknowledged(
-    store: AuditedStore, runner: Runner, groups: frozenset[str], found: FoundList
+    store: AuditedStore, runner: Runner, groups: frozenset[str], found: FindingList
 ) -> list[Unacknowledged]:
     """groups: only these; all if it is empty. A committed offset after the queue's end is a finding."""
     spans = _spans(store, groups, found)
@@ -79,7 +79,7 @@ def unacknowledged(
 
 
 def _spans(
-    store: AuditedStore, groups: frozenset[str], found: FoundList
+    store: AuditedStore, groups: frozenset[str], found: FindingList
 ) -> dict[Subscription, tuple[int, int]]:
     """(committed, end) by group, topic and queue."""
     spans = {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.found import Counted, FindingList
 from trovemq_spark.audit.item_check import open_view
 from trovemq_spark.audit.store import AuditedStore, IndexFacts
 from trovemq_spark.log.scan import record_at
@@ -33,7 +33,7 @@ def index_paths(store: AuditedStore) -> list[tuple[str, bool]]:
 def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts | None, Counted]:
     """The header of an index file; None, with a finding, if its size is wrong or it cannot be read."""
     path, is_newest = item
-    found = FoundList("indexFileSize")
+    found = FindingList("indexFileSize")
     slots, items = store.sizes.index_slot_count, store.sizes.index_item_count
     try:
         if not has_right_size(path, store.files.file_size(path), slots, items, found):
@@ -55,7 +55,7 @@ def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts
 
 def check_index(store: AuditedStore, log_end: int, facts: IndexFacts) -> Counted:
     """Checks the file's chains and header, and its items after the log's end."""
-    found = FoundList()
+    found = FindingList()
     view = replace(open_view(store, facts), item_count=facts.item_count)
     check_count(view, found.of("indexHeader"))
     if facts.item_count > 1:
@@ -67,7 +67,7 @@ def check_index(store: AuditedStore, log_end: int, facts: IndexFacts) -> Counted
     return Counted.of(found)
 
 
-def _check_header(store: AuditedStore, view: IndexView, found: FoundList) -> None:
+def _check_header(store: AuditedStore, view: IndexView, found: FindingList) -> None:
     note = not store.clean
     first, last = view.items["physical_offset"][[1, view.item_count - 1]].tolist()
     begin, end = record_time(store, first), record_time(store, last)
@@ -76,7 +76,7 @@ def _check_header(store: AuditedStore, view: IndexView, found: FoundList) -> Non
     check_header_offsets(view, found, note=note)
 
 
-def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: FoundList) -> None:
+def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: FindingList) -> None:
     physical = view.used["physical_offset"].astype(np.int64)
     beyond = np.flatnonzero(physical >= log_end) + 1
     if len(beyond):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_spark.audit.found import FoundList
+from trovemq_spark.audit.found import FindingList
 from trovemq_spark.audit.store import AuditedStore, IndexFacts
 from trovemq_spark.log.segments import SegmentFile
 from trovemq_store.check import layouts
@@ -59,7 +59,7 @@ def open_view(store: AuditedStore, facts: IndexFacts) -> IndexView:
 class ItemCheck:
     """Call run() for each run of the segment in log order, then finish()."""
 
-    def __init__(self, store: AuditedStore, segment: SegmentFile, found: FoundList) -> None:
+    def __init__(self, store: AuditedStore, segment: SegmentFile, found: FindingList) -> None:
         self._store = store
         self._found = found
         self._items = _items_in(store, segment)

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.files.files import File, FileHead, StorageError
 from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 
@@ -18,7 +18,7 @@ from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 class PlaceFiles:
     """Picklable. A missing file raises StorageError, as in the store's own file system."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoragePath) -> None:
         self.place = place
 
     def open(self, path: str) -> File:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.positions import PhysicalOffset
-from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.found import Counted, FindingList
 from trovemq_spark.audit.segment_check import RUN_DTYPE
 from trovemq_spark.audit.store import AuditedStore, QueueFacts, QueueKey, QueueReader
 from trovemq_store.check.findings import EACH_MAX
@@ -44,7 +44,7 @@ class _QueueCheck:
         self._store = store
         self._log = log
         self._key = key
-        self._found = FoundList()
+        self._found = FindingList()
         self._name = f"queue {key[1]} of topic {key[0]}"
 
     def run(self, runs: NDArray[np.void]) -> Counted:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.positions import PhysicalOffset
-from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.found import Counted, FindingList
 from trovemq_spark.audit.item_check import ItemCheck, ItemCounts
 from trovemq_spark.audit.store import AuditedStore, QueueKey, QueueReader
 from trovemq_spark.log.scan import ScanBounds, scan_segment
@@ -59,7 +59,7 @@ class _SegmentCheck:
     def __init__(self, store: AuditedStore, checks: frozenset[str], file: SegmentFile) -> None:
         self._store = store
         self._checks = checks
-        self._found = FoundList()
+        self._found = FindingList()
         self._result = SegmentResult(file, end=file.start)
         self._readers: dict[QueueKey, QueueReader] = {}
         self._runs: dict[QueueKey, list[NDArray[np.void]]] = {}

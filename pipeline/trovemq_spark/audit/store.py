@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
-from trovemq_spark.audit.found import FoundList
+from trovemq_spark.audit.found import FindingList
 from trovemq_spark.audit.place_files import PlaceFiles, as_file_system, as_read_only
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.log.sizes import FileSizes
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.check.layouts import Records, written_count
 from trovemq_store.check.store_view import infer_sizes
 from trovemq_store.engine.opening import ABORT_PATH, LOCK_PATH
@@ -64,7 +64,7 @@ class IndexFacts:
 class AuditedStore:
     """See the module. queues and index_files are empty until they are examined."""
 
-    place: Place
+    place: StoragePath
     log: LogDirectory
     sizes: FileSizes
     clean: bool
@@ -97,13 +97,13 @@ class AuditedStore:
         return QueueReader(self.files, key, self.queues[key], self.sizes.consume_queue_file_size)
 
 
-def open_store(text: str, given: FileSizes, found: FoundList) -> AuditedStore:
+def open_store(text: str, given: FileSizes, found: FindingList) -> AuditedStore:
     """Opens the store at a path or URI. Files that cannot be read become findings, and are not read further.
 
     Raises TroveError STORE_FAILED if there is no log.
     """
     log = LogDirectory.open(text)
-    place = Place(text)
+    place = StoragePath(text)
     files = PlaceFiles(place)
     has_state = False
     try:
@@ -125,7 +125,7 @@ def is_locked(store: AuditedStore) -> bool:
     return local is not None and ReadOnlyFileSystem(local).is_locked(LOCK_PATH)
 
 
-def _deletions(files: PlaceFiles, found: FoundList) -> TopicDeletions:
+def _deletions(files: PlaceFiles, found: FindingList) -> TopicDeletions:
     try:
         return TopicDeletions.load(as_file_system(files))
     except (TroveError, StorageError) as error:
@@ -133,7 +133,7 @@ def _deletions(files: PlaceFiles, found: FoundList) -> TopicDeletions:
         return TopicDeletions(JsonFile(as_file_system(files), DELETIONS_PATH), {})
 
 
-def _sizes(files: PlaceFiles, given: FileSizes, found: FoundList) -> FileSizes:
+def _sizes(files: PlaceFiles, given: FileSizes, found: FindingList) -> FileSizes:
     queue_file_size = given.consume_queue_file_size or _common_queue_file_size(files)
     sizes = replace(given, consume_queue_file_size=queue_file_size)
     try:
@@ -174,9 +174,9 @@ def queue_keys(store: AuditedStore) -> list[QueueKey]:
     ]
 
 
-def queue_facts(store: AuditedStore, key: QueueKey) -> tuple[QueueKey, QueueFacts, FoundList]:
+def queue_facts(store: AuditedStore, key: QueueKey) -> tuple[QueueKey, QueueFacts, FindingList]:
     """The facts of a queue's files. Files of a wrong size, and files missing between others, are findings."""
-    found = FoundList("queueFile")
+    found = FindingList("queueFile")
     size, files = store.sizes.consume_queue_file_size, store.files
     directory = f"{ROOT_DIRECTORY}/{key[0]}/{key[1]}"
     entries = [

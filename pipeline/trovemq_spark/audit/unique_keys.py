@@ -21,7 +21,7 @@ from trovemq_proto.records import Message
 from trovemq_proto.records.layout import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.message import decode_stored
 from trovemq_proto.records.property_scan import PropertyScan, Slices
-from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.found import Counted, FindingList
 from trovemq_spark.audit.store import AuditedStore
 from trovemq_spark.log.scan import good_runs
 from trovemq_spark.log.segments import SegmentFile
@@ -90,7 +90,7 @@ def find_twice(store: AuditedStore, bucket: int, blocks: list[bytes]) -> Iterabl
     keys = np.concatenate([np.frombuffer(block, KEY_DTYPE) for block in blocks])
     keys = keys[np.lexsort((keys["physical"], keys["hash"]))]
     same = np.flatnonzero(keys["hash"][1:] == keys["hash"][:-1])
-    found = FoundList("uniqueKey")
+    found = FindingList("uniqueKey")
     for i in same[:EACH_MAX].tolist():
         _compare(store, int(keys["physical"][i]), int(keys["physical"][i + 1]), found)
     if len(same) > EACH_MAX:
@@ -99,7 +99,7 @@ def find_twice(store: AuditedStore, bucket: int, blocks: list[bytes]) -> Iterabl
     return [Counted.of(found)] if len(same) else []
 
 
-def _compare(store: AuditedStore, first: int, second: int, found: FoundList) -> None:
+def _compare(store: AuditedStore, first: int, second: int, found: FindingList) -> None:
     before, again = _message_at(store, first), _message_at(store, second)
     if before is None or again is None:
         return

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_spark.audit.config_check import check_small_files
-from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.found import Counted, FindingList
 from trovemq_spark.audit.groups import known_groups, unacknowledged
 from trovemq_spark.audit.index_check import check_index, index_facts, index_paths
 from trovemq_spark.audit.queue_check import LogBounds, check_queue
@@ -57,7 +57,7 @@ class Audit:
 
     def run(self, text: str, sizes: FileSizes) -> None:
         """Fills the report. Raises TroveError STORE_FAILED if there is no store."""
-        found = FoundList()
+        found = FindingList()
         store = open_store(text, sizes, found)
         if not store.place.exists(LOG_DIRECTORY):
             self._checks &= _OF_SEGMENTS_ALONE
@@ -92,7 +92,7 @@ class Audit:
         self._report_facts(store, results, end)
 
     # --- the steps --------------------------------------------------------------------------------------
-    def _look(self, store: AuditedStore, found: FoundList) -> AuditedStore:
+    def _look(self, store: AuditedStore, found: FindingList) -> AuditedStore:
         """The store with the facts of its queue and index files."""
         looked = self._runner.map("queue files", partial(queue_facts, store), queue_keys(store))
         queues = {key: facts for key, facts, _ in looked if facts.files}
@@ -122,7 +122,7 @@ class Audit:
         return results
 
     def _check_log(
-        self, store: AuditedStore, results: list[SegmentResult], end: int, found: FoundList
+        self, store: AuditedStore, results: list[SegmentResult], end: int, found: FindingList
     ) -> None:
         for gap in store.log.gaps:
             path = f"{LOG_DIRECTORY}/{file_name(gap.begin)}"

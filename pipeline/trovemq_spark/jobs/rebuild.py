@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from trovemq_spark.job import Progress, Report
 from trovemq_spark.log.sizes import FileSizes, check_sizes, complete
 from trovemq_spark.rebuild.run import Rebuild, rebuild
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.tasks import SparkTasks
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def run(session: SparkSession, arguments: RebuildArguments, progress: Progress) 
     meanwhile, OPTION_ILLEGAL, JOB_RUNNING, DISK_FULL; OSError."""
     wanted = Rebuild(
         arguments.store,
-        Place(arguments.out),
-        complete(arguments.sizes(), Place(arguments.store)),
+        StoragePath(arguments.out),
+        complete(arguments.sizes(), StoragePath(arguments.store)),
         arguments.parts,
         arguments.tags,
     )

@@ -26,7 +26,7 @@ from trovemq_spark.sinks.checkpoint import committed_offsets
 from trovemq_spark.sinks.delta import JARS_DEFAULT, DeltaSink, check_session, delta_settings
 from trovemq_spark.sinks.table_sink import JOB, BatchSink, TableSink
 from trovemq_spark.sources.options import LIVE, LOG, parse_source_options
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,8 +103,8 @@ class StreamArguments:
         return LIVE if self.server else LOG
 
     @property
-    def checkpoint_place(self) -> Place:
-        return Place(self.checkpoint or f"{self.out.rstrip('/')}/_checkpoint")
+    def checkpoint_place(self) -> StoragePath:
+        return StoragePath(self.checkpoint or f"{self.out.rstrip('/')}/_checkpoint")
 
     def source_options(self) -> dict[str, str]:
         """The options of the format that is read."""
@@ -174,7 +174,7 @@ def _open_sink(session: SparkSession, arguments: StreamArguments, progress: Prog
     """The sink, with the table locked for it."""
     if arguments.format == DELTA:
         check_session(session)
-        yield DeltaSink(_text(Place(arguments.out)), progress.advance)
+        yield DeltaSink(_text(StoragePath(arguments.out)), progress.advance)
         return
     with Manifest.writing(arguments.out, JOB) as manifest:
         yield TableSink(
@@ -195,7 +195,7 @@ def _start(session: SparkSession, arguments: StreamArguments, sink: BatchSink) -
     )
 
 
-def _text(place: Place) -> str:
+def _text(place: StoragePath) -> str:
     """The place as Spark requires it, wherever Spark runs."""
     return place.text if place.local is None else place.local.as_uri()
 

@@ -19,7 +19,7 @@ from trovemq_spark.job import Progress, Report
 from trovemq_spark.jobs.trace_latency import put_together, reduce_times
 from trovemq_spark.jobs.trace_times import TracedLog, times_of_segment
 from trovemq_spark.log.segments import LogDirectory, open_deletions
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.tasks import Runner, SparkTasks
 from trovemq_store.events.codec import EVENTS_TOPIC
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY
@@ -68,7 +68,7 @@ def run(session: SparkSession, arguments: TraceArguments, progress: Progress) ->
 def trace(runner: Runner, arguments: TraceArguments) -> Report:
     """The same with the tasks of this runner."""
     log = LogDirectory.open(arguments.store)
-    has_events = _has_events(Place(arguments.store))
+    has_events = _has_events(StoragePath(arguments.store))
     traced = TracedLog(
         log,
         open_deletions(arguments.store),
@@ -86,12 +86,12 @@ def trace(runner: Runner, arguments: TraceArguments) -> Report:
         known = {str(row["group"]) for row in [*deliveries, *copies]}
         report.note_missing(arguments.groups, known, "delivery, retry or dead letter of group")
     if arguments.out:
-        _write(Place(arguments.out), latencies)
+        _write(StoragePath(arguments.out), latencies)
         report.facts["outFile"] = OUT_FILE
     return report
 
 
-def _has_events(place: Place) -> bool:
+def _has_events(place: StoragePath) -> bool:
     """Whether the log has delivery events. A directory of segments has no consume queues: then its records
     are searched."""
     if not place.exists(ROOT_DIRECTORY):
@@ -113,7 +113,7 @@ def _note(report: Report, log: LogDirectory, *, has_events: bool) -> None:
         report.notes.append("some times are negative: the clients' clocks are ahead of the broker's")
 
 
-def _write(place: Place, rows: list[dict[str, object]]) -> None:
+def _write(place: StoragePath, rows: list[dict[str, object]]) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), sink)
     place.write(OUT_FILE, sink.getvalue().to_pybytes())

@@ -23,7 +23,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import BLANK_SIZE
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 from trovemq_store.log import state
@@ -69,11 +69,11 @@ class LogDirectory:
 
     def __init__(
         self,
-        place: Place,
+        place: StoragePath,
         segments: tuple[SegmentFile, ...],
         *,
         known_end: int = 0,
-        store: Place | None = None,
+        store: StoragePath | None = None,
     ) -> None:
         self.place: Final = place
         """The directory that holds the segments."""
@@ -89,7 +89,7 @@ class LogDirectory:
         Raises TroveError STORE_FAILED if there is neither, or if a file's name is not that of a segment.
         """
         try:
-            place = Place(text)
+            place = StoragePath(text)
         except ValueError as error:
             raise TroveError(
                 errors.STORE_FAILED,
@@ -153,13 +153,13 @@ class LogDirectory:
 
 def open_deletions(text: str) -> TopicDeletions | None:
     """Which records of a local store belong to deleted topics; None if the place is not a local store."""
-    place = Place(text)
+    place = StoragePath(text)
     if place.local is None or not place.exists(DIRECTORY):
         return None
     return TopicDeletions.load(ReadOnlyFileSystem(place.local))
 
 
-def _segments(place: Place) -> Iterator[SegmentFile]:
+def _segments(place: StoragePath) -> Iterator[SegmentFile]:
     for entry in place.entries():
         if not entry.is_directory and _NAME.fullmatch(entry.name) and entry.size:
             yield SegmentFile(int(entry.name), entry.size, entry.name)
@@ -177,7 +177,7 @@ def _check_sizes(segments: tuple[SegmentFile, ...], text: str) -> None:
 
 
 def _without_empty_end(
-    place: Place, segments: tuple[SegmentFile, ...], known_end: int
+    place: StoragePath, segments: tuple[SegmentFile, ...], known_end: int
 ) -> tuple[SegmentFile, ...]:
     """The segments without the last ones that begin with zeros; at least one stays."""
     count = len(segments)
@@ -188,12 +188,12 @@ def _without_empty_end(
     return segments[:count]
 
 
-def _known_end(root: Place | None) -> int:
+def _known_end(root: StoragePath | None) -> int:
     saved = _saved_state(root) if root is not None and root.local is not None else None
     return 0 if saved is None else saved.log_end
 
 
-def _saved_state(root: Place | None) -> StoreState | None:
+def _saved_state(root: StoragePath | None) -> StoreState | None:
     """trovemq/state.json; None if there is none that can be read."""
     if root is None:
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.check.store_view import infer_sizes
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFileSystem
@@ -28,7 +28,7 @@ class FileSizes:
         return {name: size for name, size in sizes.items() if size}
 
 
-def complete(sizes: FileSizes, store: Place) -> FileSizes:
+def complete(sizes: FileSizes, store: StoragePath) -> FileSizes:
     """The sizes with every one known. Raises TroveError OPTION_ILLEGAL for an impossible size,
     STORE_SETTINGS_MISMATCH for one that differs from the store's files, STORE_NEWER, STORE_FAILED."""
     check_sizes(sizes)

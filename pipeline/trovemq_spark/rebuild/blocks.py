@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_spark.rebuild.files import read_range
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from trovemq_store.log.time_runs import STEP_MIN_MS
 
@@ -57,12 +57,12 @@ class Piece:
     offsets_at: int = -1
     """Byte position of the units' queue offsets; -1: the piece is dense."""
 
-    def units(self, blocks: Place, begin: int, count: int) -> Units:
+    def units(self, blocks: StoragePath, begin: int, count: int) -> Units:
         """`count` of its units from its own unit `begin` on."""
         name = units_name(self.block)
         return _array(blocks, name, UNIT_DTYPE, (self.begin + begin) * UNIT_SIZE, count)
 
-    def offsets(self, blocks: Place) -> Int64s:
+    def offsets(self, blocks: StoragePath) -> Int64s:
         """The queue offset of each unit."""
         if self.offsets_at < 0:
             return np.arange(self.first_offset, self.first_offset + self.count)
@@ -78,7 +78,7 @@ class EntryRange:
     begin: int
     count: int
 
-    def entries(self, blocks: Place) -> Entries:
+    def entries(self, blocks: StoragePath) -> Entries:
         begin = self.begin * ENTRY_DTYPE.itemsize
         return _array(blocks, entries_name(self.block), ENTRY_DTYPE, begin, self.count)
 
@@ -104,6 +104,6 @@ class EntryTimes:
         return cls(int(times[0]), int(times[-1]), tuple(steps.tolist()))
 
 
-def _array(blocks: Place, name: str, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
+def _array(blocks: StoragePath, name: str, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
     data = read_range(blocks, name, begin, count * dtype.itemsize)
     return np.frombuffer(data, dtype, count)

@@ -7,10 +7,10 @@ import os
 import posixpath
 from collections.abc import Iterable
 
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 
-def read_range(place: Place, name: str, begin: int, size: int) -> bytes:
+def read_range(place: StoragePath, name: str, begin: int, size: int) -> bytes:
     """`size` bytes of a file. Raises OSError, also if the file is shorter."""
     if place.local is not None:
         with (place.local / name).open("rb") as file:
@@ -25,7 +25,7 @@ def read_range(place: Place, name: str, begin: int, size: int) -> bytes:
 
 
 def write_pieces(
-    place: Place, name: str, size: int, pieces: Iterable[tuple[int, bytes]], *, synced: bool = True
+    place: StoragePath, name: str, size: int, pieces: Iterable[tuple[int, bytes]], *, synced: bool = True
 ) -> None:
     """Writes a file of `size` bytes with these bytes at these positions and zeros elsewhere. It appears
     whole, in place of an older one; on a local path zeros take no space. Raises OSError.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trovemq_spark.rebuild.blocks import Entries, EntryRange
 from trovemq_spark.rebuild.files import write_pieces
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.index.index_file import (
     HEADER_SIZE,
     ITEM_DTYPE,
@@ -47,8 +47,8 @@ class IndexTask:
     name: str
     ranges: tuple[EntryRange, ...]
     before: EntryRange | None
-    blocks: Place
-    target: Place
+    blocks: StoragePath
+    target: StoragePath
     slot_count: int
     item_count: int
 

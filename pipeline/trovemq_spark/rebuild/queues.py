@@ -24,7 +24,7 @@ import numpy as np
 from trovemq_spark.job import FINDINGS_MAX
 from trovemq_spark.rebuild.blocks import Piece, Units
 from trovemq_spark.rebuild.files import write_pieces
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.index.consume_queue import BLANK_UNIT, ROOT_DIRECTORY, UNIT_SIZE
 from trovemq_store.index.consume_queues import GAP_UNITS_MAX
 from trovemq_store.log.segments import file_name
@@ -40,8 +40,8 @@ class QueueTask:
     queue_id: int
     pieces: list[Piece]
     """In log order."""
-    blocks: Place
-    target: Place
+    blocks: StoragePath
+    target: StoragePath
     file_size: int
     """Bytes, whole units."""
     starts_at_zero: bool
@@ -132,7 +132,7 @@ def build_queue(task: QueueTask) -> QueueResult:
     return result
 
 
-def _stretches(piece: Piece, blocks: Place) -> Iterator[_Stretch]:
+def _stretches(piece: Piece, blocks: StoragePath) -> Iterator[_Stretch]:
     if piece.offsets_at < 0:
         yield _Stretch(piece, 0, piece.first_offset, piece.count)
         return
@@ -151,7 +151,7 @@ def _may_leave_gap(stretches: list[_Stretch], place: int, end: int) -> bool:
     return end < 0 or first - end <= GAP_UNITS_MAX
 
 
-def _note_known(result: QueueResult, stretch: _Stretch, known: int, blocks: Place) -> None:
+def _note_known(result: QueueResult, stretch: _Stretch, known: int, blocks: StoragePath) -> None:
     count = min(known, stretch.count)
     physical_offset = _physical(stretch, 0, blocks)
     if stretch.first < 0:
@@ -161,11 +161,11 @@ def _note_known(result: QueueResult, stretch: _Stretch, known: int, blocks: Plac
         result.fault("queueDuplicate", what, physical_offset)
 
 
-def _physical(stretch: _Stretch, index: int, blocks: Place) -> int:
+def _physical(stretch: _Stretch, index: int, blocks: StoragePath) -> int:
     return int(stretch.piece.units(blocks, stretch.begin + index, 1)["physical_offset"][0])
 
 
-def _take(stretch: _Stretch, known: int, blocks: Place, writer: _FileWriter) -> None:
+def _take(stretch: _Stretch, known: int, blocks: StoragePath, writer: _FileWriter) -> None:
     for index in range(known, stretch.count, _UNITS_AT_ONCE):
         count = min(_UNITS_AT_ONCE, stretch.count - index)
         writer.add(stretch.first + index, stretch.piece.units(blocks, stretch.begin + index, count))

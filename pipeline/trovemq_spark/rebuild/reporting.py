@@ -10,7 +10,7 @@ from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.rebuild.queues import QueueResult
 from trovemq_spark.rebuild.runs import SegmentRuns
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
 from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
 from trovemq_store.log.segments import file_name
@@ -71,7 +71,7 @@ def note_absent_queues(store: str, queues: list[QueueResult], report: Report) ->
     deletions = open_deletions(store)
     absent = [
         name
-        for entry in Place(store).entries(QUEUE_DIRECTORY, recursive=True)
+        for entry in StoragePath(store).entries(QUEUE_DIRECTORY, recursive=True)
         if not entry.is_directory and entry.name.count("/") == 3
         for name in [entry.name.split("/", 1)[1].rpartition("/")[0]]
         if name not in made and not (deletions and deletions.deleted_below(name.partition("/")[0]))
@@ -86,7 +86,7 @@ def note_absent_queues(store: str, queues: list[QueueResult], report: Report) ->
 
 def _log_places(store: str, log: LogDirectory) -> Callable[[int], tuple[str, int]]:
     """Physical offset -> (file, byte in it), for messages."""
-    prefix = f"{LOG_DIRECTORY}/" if Place(store).exists(LOG_DIRECTORY) else ""
+    prefix = f"{LOG_DIRECTORY}/" if StoragePath(store).exists(LOG_DIRECTORY) else ""
 
     def place(physical_offset: int) -> tuple[str, int]:
         segment = log.covering(physical_offset, physical_offset + 1)[0]

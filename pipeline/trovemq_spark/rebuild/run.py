@@ -18,7 +18,7 @@ from trovemq_spark.rebuild.queues import QueueResult, QueueTask, build_queue
 from trovemq_spark.rebuild.reporting import note_absent_queues, report_log, report_queues
 from trovemq_spark.rebuild.runs import SegmentRuns, SegmentTask, extract_runs
 from trovemq_spark.rebuild.workspace import Workspace, open_workspace
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.tasks import Runner
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
 from trovemq_store.index.key_index import DIRECTORY as INDEX_DIRECTORY
@@ -37,7 +37,7 @@ class Rebuild:
     """The input and the output of a rebuild."""
 
     store: str
-    out: Place
+    out: StoragePath
     sizes: FileSizes
     """All sizes are known."""
     parts: Parts = "both"
@@ -159,7 +159,7 @@ def _index_blocks(runs: list[SegmentRuns]) -> Iterator[tuple[int, int, Sequence[
             yield found.block, found.entry_count, steps
 
 
-def _first_timestamp(ranges: tuple[EntryRange, ...], blocks: Place) -> int:
+def _first_timestamp(ranges: tuple[EntryRange, ...], blocks: StoragePath) -> int:
     return int(ranges[0].one(0).entries(blocks)["store_timestamp"][0])
 
 

@@ -30,7 +30,7 @@ from trovemq_spark.rebuild.blocks import (
     units_name,
 )
 from trovemq_spark.rebuild.files import write_pieces
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.check.queue_rules import unit_indexes, units_of
 from trovemq_store.index.consume_queue import UNIT_SIZE
 from trovemq_store.log.projection import DispatchBatch
@@ -47,7 +47,7 @@ class SegmentTask:
     log: LogDirectory
     part: LogPart
     deletions: TopicDeletions | None
-    blocks: Place
+    blocks: StoragePath
     """Where its block is written."""
     with_queues: bool
     with_index: bool
@@ -152,7 +152,7 @@ class _QueueColumns:
             numbers[indexes] = self._topics.setdefault(topic, len(self._topics))
         return numbers
 
-    def write(self, blocks: Place, block: int) -> list[Piece]:
+    def write(self, blocks: StoragePath, block: int) -> list[Piece]:
         """Writes the block, queue by queue. Returns its pieces."""
         if not any(map(len, self._units)):
             return []

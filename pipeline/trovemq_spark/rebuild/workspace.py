@@ -23,7 +23,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 DIRECTORY: Final = ".rebuild"
 _LOCK: Final = "lock"
@@ -34,7 +34,7 @@ class Workspace:
     """The workspace of one run. `blocks`: the results of the tasks; `target`: the files that they make, by
     their final names."""
 
-    def __init__(self, out: Place, blocks: Place, target: Place) -> None:
+    def __init__(self, out: StoragePath, blocks: StoragePath, target: StoragePath) -> None:
         self._out = out
         self.blocks: Final = blocks
         self.target: Final = target
@@ -57,7 +57,7 @@ class Workspace:
 
 
 @contextmanager
-def open_workspace(out: Place) -> Iterator[Workspace]:
+def open_workspace(out: StoragePath) -> Iterator[Workspace]:
     """Raises TroveError JOB_RUNNING if another run has it; OSError."""
     if out.local is None:
         directory = f"{DIRECTORY}-{uuid.uuid4().hex}"
@@ -109,13 +109,13 @@ def _clear(out: Path, root: Path) -> None:
             shutil.rmtree(path)
 
 
-def _remove_others(out: Place, part: str, names: set[str]) -> None:
+def _remove_others(out: StoragePath, part: str, names: set[str]) -> None:
     for entry in list(out.entries(part, recursive=True)):
         if not entry.is_directory and entry.name not in names and _OWN_NAMES.fullmatch(entry.name):
             out.remove(entry.name)
 
 
-def _remove_tree(out: Place, directory: str) -> None:
+def _remove_tree(out: StoragePath, directory: str) -> None:
     for entry in list(out.entries(directory, recursive=True)):
         if not entry.is_directory:
             out.remove(entry.name)

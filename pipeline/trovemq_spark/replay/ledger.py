@@ -41,7 +41,7 @@ from uuid import uuid4
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.lock import locked
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 FORM: Final = 1
 _HEAD: Final = "replay.json"
@@ -82,7 +82,7 @@ class Ledger:
     """The ledger in one directory. Picklable, so that tasks can use it."""
 
     def __init__(self, text: str) -> None:
-        self.place: Final = Place(text)
+        self.place: Final = StoragePath(text)
 
     def locked(self) -> AbstractContextManager[None]:
         """The lock of the job. Raises TroveError JOB_RUNNING."""

@@ -23,7 +23,7 @@ from trovemq_proto.records import RecordBatch
 from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
 from trovemq_spark.search.question import ANSWER_COLUMNS, Question, damage_row
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import DAMAGE_COLUMN, arrow_schema
@@ -125,7 +125,7 @@ class SegmentPiece:
 class FilePiece:
     """A Parquet file with the table's columns."""
 
-    place: Place
+    place: StoragePath
     name: str
     byte_count: int
     row_groups: tuple[int, ...] | None = None

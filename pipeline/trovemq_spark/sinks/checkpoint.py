@@ -11,10 +11,10 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 
-def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
+def committed_offsets(checkpoint: StoragePath) -> dict[str, Any] | None:
     """The offsets document of the source after the last completed batch; None if there is none.
 
     Raises ValueError if the files are not Spark's; OSError.
@@ -33,7 +33,7 @@ def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
     return document
 
 
-def sync_offsets(checkpoint: Place, batch_id: int) -> None:
+def sync_offsets(checkpoint: StoragePath, batch_id: int) -> None:
     """Syncs the batch's offsets, which Spark does not do, before the table has the batch. So after a power
     failure the repeated batch has the same rows, and can be skipped.
 
@@ -51,6 +51,6 @@ def sync_offsets(checkpoint: Place, batch_id: int) -> None:
                 os.close(descriptor)
 
 
-def _numbers(checkpoint: Place, directory: str) -> set[int]:
+def _numbers(checkpoint: StoragePath, directory: str) -> set[int]:
     names = (entry.name.rpartition("/")[2] for entry in checkpoint.entries(directory))
     return {int(name) for name in names if name.isdecimal()}

@@ -30,7 +30,7 @@ from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import FileLayout, ParquetFile
 from trovemq_spark.sinks.checkpoint import sync_offsets
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,12 +61,12 @@ class PartitionWriter:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Returns a row for each file: its entry as JSON. Raises TroveError DISK_FULL, OSError."""
-        entries = write_files(Place(self.out), batches, self.layout)
+        entries = write_files(StoragePath(self.out), batches, self.layout)
         texts = [json.dumps(entry.to_json(), ensure_ascii=False) for entry in entries]
         yield pa.record_batch([pa.array(texts, pa.string())], schema=ENTRY_SCHEMA)
 
 
-def write_files(place: Place, batches: Iterable[pa.RecordBatch], layout: FileLayout) -> list[FileEntry]:
+def write_files(place: StoragePath, batches: Iterable[pa.RecordBatch], layout: FileLayout) -> list[FileEntry]:
     """The rows as files, one for each topic, broker and day, sorted by queue and offset; they are not
     committed yet.
 
@@ -103,7 +103,7 @@ def _groups(batches: list[pa.RecordBatch]) -> Iterator[tuple[pa.Table, pa.Array]
         begin += count
 
 
-def _write_file(place: Place, rows: pa.Table, indices: pa.Array, layout: FileLayout) -> FileEntry:
+def _write_file(place: StoragePath, rows: pa.Table, indices: pa.Array, layout: FileLayout) -> FileEntry:
     first = rows.select(_GROUP).slice(indices[0].as_py(), 1).to_pylist()[0]
     step = max(1, min(layout.row_group_rows, layout.row_group_bytes * rows.num_rows // (rows.nbytes + 1)))
     topic, date, source = first["topic"], first[_DATE], first["brokerName"] or ""
@@ -170,7 +170,7 @@ class TableSink(BatchSink):
     """Writes batches as Parquet files into a table that is open for writing."""
 
     def __init__(
-        self, manifest: Manifest, checkpoint: Place, layout: FileLayout, on_batch: Callable[[int], None]
+        self, manifest: Manifest, checkpoint: StoragePath, layout: FileLayout, on_batch: Callable[[int], None]
     ) -> None:
         """Raises TroveError ARCHIVE_ILLEGAL if the job `archive` made the table."""
         super().__init__(on_batch)

@@ -17,7 +17,7 @@ from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.sources.conditions import Condition, RowFilter
 from trovemq_spark.sources.options import BATCH_BYTES_MAX, SourceOptions
 from trovemq_spark.sources.rows import LOGGER, RowCounts, RowMaker, RowRequest
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 _RUN_BYTES: Final = BATCH_BYTES_MAX // 2
 
@@ -47,7 +47,7 @@ class LogReading:
 class LogInputPartition(InputPartition):
     """A part of the log; its segments are at `place`."""
 
-    def __init__(self, place: Place, part: LogPart) -> None:
+    def __init__(self, place: StoragePath, part: LogPart) -> None:
         super().__init__(part)
         self.place: Final = place
         self.part: Final = part

@@ -23,14 +23,14 @@ from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.manifest import Manifest, new_file_name
 from trovemq_spark.archive.swap import exchange
 from trovemq_spark.archive.view import link_name
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 ROWS: Final = [*range(1, 10), *range(20, 24)]
 DAYS: Final = ("2026-01-01", "2026-01-02")
 FOLDER: Final = f"topic=T/date={DAYS[0]}"
 
 
-def write_file(place: Place, day: str, rows: list[int]) -> FileEntry:
+def write_file(place: StoragePath, day: str, rows: list[int]) -> FileEntry:
     name = new_file_name()
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"row": rows}), sink)
@@ -285,7 +285,7 @@ def test_old_links_stay_where_a_new_one_cannot_be_made(out: Path, monkeypatch: p
 
 
 def test_a_merge_of_damage_makes_no_folder(out: Path) -> None:
-    def damage(place: Place) -> FileEntry:
+    def damage(place: StoragePath) -> FileEntry:
         return replace(write_file(place, "", [1]), topic=None, date=None)
 
     with Manifest.writing(out, "compact") as manifest:

@@ -19,7 +19,7 @@ from trovemq_spark.archive.lock import locked
 from trovemq_spark.archive.manifest import FILES, Manifest, new_file_name
 from trovemq_spark.archive.view import link_name
 from trovemq_spark.archive.xxhash64 import xxhash64
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 EVERYTHING = Selection(damage=True)
 
@@ -39,7 +39,7 @@ def entry_of(number: int, topic: str | None = "T") -> FileEntry:
     )
 
 
-def write_file(place: Place, number: int, topic: str | None = "T") -> FileEntry:
+def write_file(place: StoragePath, number: int, topic: str | None = "T") -> FileEntry:
     entry = entry_of(number, topic)
     place.write(entry.file, str(number).encode())
     return entry
@@ -61,7 +61,7 @@ def test_it_says_what_the_model_says(seed: int, tmp_path: Path, monkeypatch: pyt
     """Random commits by several runs; a reader opens the model's files, links and batches."""
     monkeypatch.setattr(chain, "SNAPSHOT_EVERY", 3)
     source = random.Random(seed)
-    place = Place(str(tmp_path / "a"))
+    place = StoragePath(str(tmp_path / "a"))
     model: dict[str, FileEntry] = {}
     retired: list[str] = []
     batches: dict[str, int] = {}
@@ -130,7 +130,7 @@ def test_pruning_never_leaves_out_a_row(tmp_path: Path) -> None:
 # --- damage --------------------------------------------------------------------------------------------
 
 
-def make_archive(place: Place, commits: int = 5) -> Manifest:
+def make_archive(place: StoragePath, commits: int = 5) -> Manifest:
     with Manifest.writing(place, "test") as manifest:
         for number in range(commits):
             manifest.commit([write_file(place, number)])
@@ -138,7 +138,7 @@ def make_archive(place: Place, commits: int = 5) -> Manifest:
 
 
 def test_a_flipped_bit_is_reported_and_never_another_answer(tmp_path: Path) -> None:
-    place = Place(str(tmp_path / "a"))
+    place = StoragePath(str(tmp_path / "a"))
     make_archive(place, 2)
     path = tmp_path / "a" / "_manifest" / f"{2:020d}.json"
     data = path.read_bytes()
@@ -154,7 +154,7 @@ def test_a_flipped_bit_is_reported_and_never_another_answer(tmp_path: Path) -> N
 
 
 def test_a_missing_commit_is_reported(tmp_path: Path) -> None:
-    place = Place(str(tmp_path / "a"))
+    place = StoragePath(str(tmp_path / "a"))
     make_archive(place)
     (tmp_path / "a" / "_manifest" / f"{3:020d}.json").unlink()
     with raises(errors.ARCHIVE_ILLEGAL):
@@ -163,7 +163,7 @@ def test_a_missing_commit_is_reported(tmp_path: Path) -> None:
 
 def test_a_damaged_snapshot_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "SNAPSHOT_EVERY", 4)
-    place = Place(str(tmp_path / "a"))
+    place = StoragePath(str(tmp_path / "a"))
     for count in (5, 6):  # the first snapshot damaged, then the third
         files = make_archive(place, count).files()
         newest = max((tmp_path / "a" / "_manifest").glob("*.snapshot.json"))
@@ -172,7 +172,7 @@ def test_a_damaged_snapshot_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(str(tmp_path / "a"))
+    place = StoragePath(str(tmp_path / "a"))
     with monkeypatch.context() as patched:
         patched.setattr(chain, "FORMAT_VERSION", 2)
         make_archive(place, 1)
@@ -202,7 +202,7 @@ def test_a_file_that_is_not_as_it_was_written_is_not_committed(tmp_path: Path) -
 
 
 def test_the_next_run_clears_away_what_no_commit_names(tmp_path: Path) -> None:
-    place = Place(str(tmp_path / "a"))
+    place = StoragePath(str(tmp_path / "a"))
     kept = make_archive(place, 2).files()
     orphan = write_file(place, 7)
     stray = tmp_path / "a" / link_name(orphan)
@@ -243,7 +243,7 @@ def test_a_second_writer_is_reported_who_writes(tmp_path: Path) -> None:
 
 
 def hold_until_killed(path: Path, pipe: Any) -> None:
-    with locked(Place(str(path)), "lock", "test"):
+    with locked(StoragePath(str(path)), "lock", "test"):
         pipe.send(True)
         pipe.recv()
 
@@ -255,10 +255,10 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     process.start()
     assert mine.poll(60)
     with raises(errors.JOB_RUNNING):
-        locked(Place(str(tmp_path)), "lock", "test").__enter__()
+        locked(StoragePath(str(tmp_path)), "lock", "test").__enter__()
     process.kill()
     process.join()
-    with locked(Place(str(tmp_path)), "lock", "test"):
+    with locked(StoragePath(str(tmp_path)), "lock", "test"):
         pass
 
 
@@ -268,7 +268,7 @@ def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_on_an_object_store_the_slower_of_two_runs_is_reported(object_store: str) -> None:
-    place = Place(object_store)
+    place = StoragePath(object_store)
     with (
         raises(errors.JOB_RUNNING),
         Manifest.writing(place, "archive") as slow,

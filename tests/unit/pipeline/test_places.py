@@ -14,7 +14,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.log.scan import RUN_BYTES_MAX, ScanBounds, scan_segment
 from trovemq_spark.log.segments import Gap, LogDirectory
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 
@@ -127,7 +127,7 @@ def test_segments_of_two_stores_in_one_directory_are_reported(tmp_path: Path) ->
 @pytest.mark.parametrize("form", ["path", "uri", "arrow"])
 def test_files_of_a_place(form: str, tmp_path: Path) -> None:
     texts = {"path": str(tmp_path), "uri": tmp_path.as_uri(), "arrow": f"mock://{tmp_path.name}"}
-    place: Place = Place(texts[form])
+    place: StoragePath = StoragePath(texts[form])
     place.write("a/b.json", b"one")
     place.write("a/b.json", b"two")
     place.write("c", b"")
@@ -149,7 +149,7 @@ def test_files_of_a_place(form: str, tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+    place = StoragePath(str(tmp_path))
     place.write("f", b"old")
     with pytest.raises(TypeError):
         place.write("f", "text")  # type: ignore[arg-type]

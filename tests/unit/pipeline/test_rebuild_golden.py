@@ -15,7 +15,7 @@ from tests.support.golden import CLEAN_NAMES, load_manifest, settings_of, unpack
 from tests.support.rebuilt import files_of, index_contents, rebuild_here, remote
 from trovemq_proto.errors import TroveError
 from trovemq_spark.log.sizes import FileSizes, complete
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 from trovemq_store.check import layouts
 from trovemq_store.index.index_file import HEADER_SIZE
 
@@ -58,7 +58,7 @@ def _items(content: bytes, settings: Any) -> bytes:
 
 def test_what_the_benchmark_compares_with_makes_the_same(tmp_path: Path) -> None:
     store = unpack("rollover", tmp_path)
-    sizes = complete(FileSizes(), Place(store))
+    sizes = complete(FileSizes(), StoragePath(store))
     queues, index = rebuild_plainly(store, sizes)
     for (topic, queue_id), units in queues.items():
         files = sorted((store / "consumequeue" / topic / str(queue_id)).iterdir())
@@ -174,7 +174,7 @@ def test_an_object_store_gets_the_same_files(tmp_path: Path) -> None:
 )
 def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int], message: str, tmp_path: Path) -> None:
     with pytest.raises(TroveError, match=message):
-        complete(FileSizes(**sizes), Place(unpack("collide", tmp_path)))
+        complete(FileSizes(**sizes), StoragePath(unpack("collide", tmp_path)))
 
 
 def test_the_store_itself_is_never_written_to(tmp_path: Path) -> None:

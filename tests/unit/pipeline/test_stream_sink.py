@@ -30,7 +30,7 @@ from trovemq_spark.sinks.table_sink import (
     write_files,
 )
 from trovemq_spark.sources.log_batch import TroveLogDataSource
-from trovemq_spark.storage import Place
+from trovemq_spark.storage import StoragePath
 
 QUERY = "0d8d7c1e-query"
 LAYOUT = FileLayout(row_group_rows=7)
@@ -174,7 +174,7 @@ def test_a_batch_that_is_there_is_not_committed_again(batches: Batches, tmp_path
 
 
 def test_a_file_has_one_topic_broker_and_day_in_order(batches: Batches, tmp_path: Path) -> None:
-    place = Place(tmp_path / "table")
+    place = StoragePath(tmp_path / "table")
     rows = read_log(tmp_path / "store", brokerName="b1") + read_log(tmp_path / "store", brokerName="b2")
     random.Random(1).shuffle(rows)
     with Manifest.writing(place, "stream") as manifest:
@@ -201,7 +201,7 @@ def test_damage_is_in_a_file_of_no_topic(tmp_path: Path) -> None:
     second = log_rows(log.store)[1]
     data[second[0] + 4] ^= 0xFF  # its magic
     segment.write_bytes(data)
-    place = Place(tmp_path / "table")
+    place = StoragePath(tmp_path / "table")
     entries = write_files(place, read_log(log.store, mode="permissive"), LAYOUT)
     damaged = [entry for entry in entries if entry.is_damage]
     assert [(entry.rows, entry.date) for entry in damaged] == [(1, None)]
@@ -227,12 +227,12 @@ def test_no_file_stays_where_a_task_fails(
 
     aligned = parquet_files.aligned
     monkeypatch.setattr(parquet_files, "aligned", full)
-    write_files(Place(tmp_path / "whole"), rows, LAYOUT)
+    write_files(StoragePath(tmp_path / "whole"), rows, LAYOUT)
     writes = calls
     assert writes > len(list((tmp_path / "whole" / FILES).iterdir())) > 1, "several files of several writes"
     for fails_at in range(1, writes + 1):
         calls = 0
-        place = Place(tmp_path / f"table-{fails_at}")
+        place = StoragePath(tmp_path / f"table-{fails_at}")
         with pytest.raises(TroveError, match=errors.DISK_FULL.symbol):
             write_files(place, rows, LAYOUT)
         assert calls == fails_at, "nothing is written after the failure"
@@ -263,7 +263,7 @@ def test_no_batch_begins_after_stop(batches: Batches, tmp_path: Path) -> None:
 
 
 def test_only_batches_that_are_done_count(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = StoragePath(tmp_path)
     assert committed_offsets(place) is None
     for number in range(12):
         end = f'{{"T": {{"b": {{"0": {number}}}}}}}'
@@ -282,7 +282,7 @@ def test_the_offsets_are_on_disk_before_the_table_has_the_batch(
     batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "table"
-    offsets = Place(table / "_checkpoint")
+    offsets = StoragePath(table / "_checkpoint")
     offsets.write("offsets/0", b"v1")
     offsets.write("offsets/.0.crc", b"crc")
     synced: list[str] = []
@@ -298,4 +298,4 @@ def test_the_offsets_are_on_disk_before_the_table_has_the_batch(
     names = [name.removeprefix(f"{table}/") for name in synced]
     commit = next(index for index, name in enumerate(names) if name.startswith("_manifest/"))
     assert {f"_checkpoint/offsets{name}" for name in ("/0", "/.0.crc", "")} <= set(names[:commit])
-    sync_offsets(Place("mock://nowhere"), 0)
+    sync_offsets(StoragePath("mock://nowhere"), 0)
