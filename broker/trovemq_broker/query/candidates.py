@@ -31,7 +31,7 @@ class TimedQuery(Protocol):
 
 
 @dataclass(slots=True)
-class Found:
+class ResultPage:
     """The records of a page, in the order of the answer. `notes` lists omitted records, with the reason.
 
     Work is counted by candidates and by their bytes that are read, so that messages with many properties or
@@ -50,7 +50,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     byte_count: int = 0
 
-    def look_at(self, physical_offset: PhysicalOffset) -> bool:
+    def examine(self, physical_offset: PhysicalOffset) -> bool:
         """Takes the record if it answers the query. False if it answers and the page is full."""
         self.work.charge(WORK_OF_CANDIDATE)
         try:

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_broker.query.candidates import Found
+from trovemq_broker.query.candidates import ResultPage
 from trovemq_broker.query.cursor import Cursor
 from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.log_windows import matches, windows
@@ -61,7 +61,7 @@ def query_page(store: MessageStore, query: KeyQuery, *, messages_max: int = 0, c
         queue_ids(store, query.topic)  # an unknown topic is an error, never an empty answer
     if store.key_index is None:
         raise TroveError(errors.INDEX_DISABLED)
-    found = Found(store, query, query.accepts, messages_max)
+    found = ResultPage(store, query, query.accepts, messages_max)
     return _PageSearch(store, store.key_index, query, found, start).run()
 
 
@@ -86,7 +86,7 @@ class _PageSearch:
     store: MessageStore
     index: KeyIndex
     query: KeyQuery
-    found: Found
+    found: ResultPage
     start: Cursor
     before: PhysicalOffset = LOG_ORIGIN
     place: tuple[str, int] | None = None
@@ -214,7 +214,7 @@ class _PageSearch:
         """Takes the record if it answers the query and the page has space; else skips it or stops."""
         if physical_offset >= self.before:
             return  # the same record again: two of its keys have this hash, or it was indexed twice
-        if self.found.look_at(physical_offset):
+        if self.found.examine(physical_offset):
             self.before = physical_offset
         else:
             self.stopped = True

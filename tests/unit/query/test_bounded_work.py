@@ -9,7 +9,7 @@ import pytest
 from tests.support.engine import NOW_MS, open_store, record, send
 from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
 from trovemq_broker.query import candidates, log_windows, query_by_key
-from trovemq_broker.query.candidates import Found
+from trovemq_broker.query.candidates import ResultPage
 from trovemq_broker.query.cursor import Cursor
 from trovemq_broker.query.get_message import get_message
 from trovemq_broker.query.key_query import KeyQuery, KeyType
@@ -87,7 +87,7 @@ def test_a_page_that_did_its_work_stops_between_two_windows(
     index = scene.store.key_index
     assert index is not None
     start = Cursor(scene.store.visible_offset)
-    in_page = Found(scene.store, query, query.accepts, 7, Work(left=1))
+    in_page = ResultPage(scene.store, query, query.accepts, 7, Work(left=1))
     page = query_by_key._PageSearch(scene.store, index, query, in_page, start).run()
     assert not page.complete
     rest = ask(scene.store, query)[0]
@@ -108,7 +108,7 @@ def test_merged_chains_continue_where_a_page_ends(work: int) -> None:
     pages, before = 0, scene.store.visible_offset
     while True:
         start = Cursor(before)
-        in_page = Found(scene.store, query, query.accepts, 3, Work(left=work))
+        in_page = ResultPage(scene.store, query, query.accepts, 3, Work(left=work))
         page = query_by_key._PageSearch(scene.store, index, query, in_page, start).run()
         found += page.physical_offsets
         pages += 1

@@ -60,13 +60,13 @@ def test_a_walk_that_hardly_ever_meets_its_conditions_looks_at_few_records(
     monkeypatch.setattr(plan, "LISTED_MAX", 8)
     monkeypatch.setattr(plan, "TERMS_MAX", 1)
     looked_at: list[int] = []
-    look_at = candidates.Found.look_at
+    examine = candidates.ResultPage.examine
 
-    def counted(found: candidates.Found, physical_offset: int) -> bool:
+    def counted(found: candidates.ResultPage, physical_offset: int) -> bool:
         looked_at.append(physical_offset)
-        return look_at(found, PhysicalOffset(physical_offset))
+        return examine(found, PhysicalOffset(physical_offset))
 
-    monkeypatch.setattr(candidates.Found, "look_at", counted)
+    monkeypatch.setattr(candidates.ResultPage, "examine", counted)
     store = filled()
     query = SearchQuery("flights", Has(TAG, b"ra", is_prefix=True), newest_first=newest_first)
     monkeypatch.setattr(plan.Planner, "_has", lambda *_: None)  # every message of the topic is walked

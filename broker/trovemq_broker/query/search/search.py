@@ -23,7 +23,7 @@ from functools import partial
 
 import numpy as np
 
-from trovemq_broker.query.candidates import Found
+from trovemq_broker.query.candidates import ResultPage
 from trovemq_broker.query.cursor import Cursor
 from trovemq_broker.query.log_windows import WINDOW_BYTES, matches, windows
 from trovemq_broker.query.pages import (
@@ -87,7 +87,7 @@ def search_page(
     start = Cursor.decode(cursor, query).physical_offset if cursor else None
     queue_ids(store, query.topic)  # an unknown topic is an error, never an empty answer
     _check_declared(store, query)
-    found = Found(store, query, partial(answers, query), messages_max, Work(WORK_MAX))
+    found = ResultPage(store, query, partial(answers, query), messages_max, Work(WORK_MAX))
     return _PageSearch(store, query, found, start).run(explain)
 
 
@@ -124,7 +124,7 @@ def _check_declared(store: MessageStore, query: SearchQuery) -> None:
 class _PageSearch:
     store: MessageStore
     query: SearchQuery
-    found: Found
+    found: ResultPage
     start: PhysicalOffset | None
     low: PhysicalOffset = LOG_ORIGIN
     high: PhysicalOffset = LOG_ORIGIN
@@ -252,8 +252,8 @@ class _PageSearch:
         self._pass(span.low, span.high)
 
     def _look_through(self, ranks: Ranks) -> bool:
-        """_look_at(). If hardly any record answers, many are tested at once first, and those that cannot
-        match are left out."""
+        """Examines the records at these ranks; False if the page is full. If hardly any record answers, many
+        are tested at once first, and only those that can match are examined."""
         at = int(np.searchsorted(ranks, self.done, "right"))
         while at < len(ranks):
             sift = self.misses >= MISSES_MIN and self.found.work.left > 0
@@ -263,7 +263,7 @@ class _PageSearch:
             if sift:
                 self.found.work.charge(WORK_OF_SCANNED_RECORD * len(part))
                 kept = part[self._may_answer(part)]
-            if not self._look_at(kept.tolist()):
+            if not self._examine(kept.tolist()):
                 return False
             self.done = int(part[-1])
             if sift:
@@ -315,7 +315,7 @@ class _PageSearch:
         is charged after them, because it may cost more than a page's share and the page must make
         progress."""
         self.scanned_bytes += end - begin
-        goes_on = self._look_at(ranks)
+        goes_on = self._examine(ranks)
         self.found.work.charge_scan(record_count, end - begin)
         if not goes_on:
             return False
@@ -324,13 +324,13 @@ class _PageSearch:
             self.stopped = True
         return not self.stopped
 
-    def _look_at(self, ranks: list[int]) -> bool:
+    def _examine(self, ranks: list[int]) -> bool:
         """Examines the records at these ranks. False if the page is full, or has used its share of work."""
         for rank in ranks:
             if rank <= self.done:
                 continue
             before = len(self.found.records)
-            goes_on = self.found.work.left > 0 and self.found.look_at(PhysicalOffset(abs(rank)))
+            goes_on = self.found.work.left > 0 and self.found.examine(PhysicalOffset(abs(rank)))
             if not goes_on:
                 self.stopped = True
                 if not self.query.newest_first:
