@@ -22,7 +22,7 @@ from trovemq_broker.groups.delivery.message_status import LeaseView, MessagePhas
 from trovemq_broker.groups.lag.filtered import messages_between
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.track.copies import Copy, CopyRole, TrackedMessage
-from trovemq_broker.track.history import Place
+from trovemq_broker.track.history import RecordPosition
 from trovemq_broker.track.timeline import LastEvent, TrackEventKind
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
@@ -105,7 +105,7 @@ class _Case:
     group: str
     members: Members
     tracked: TrackedMessage
-    last_events: Mapping[tuple[str, Place], LastEvent] = field(repr=False)
+    last_events: Mapping[tuple[str, RecordPosition], LastEvent] = field(repr=False)
 
 
 class ConsumptionDiagnosis:
@@ -120,7 +120,7 @@ class ConsumptionDiagnosis:
         self._now_ms = now_ms
 
     def status(
-        self, tracked: TrackedMessage, group: str, last_events: Mapping[tuple[str, Place], LastEvent]
+        self, tracked: TrackedMessage, group: str, last_events: Mapping[tuple[str, RecordPosition], LastEvent]
     ) -> Generator[None, None, ConsumptionStatus]:
         """The status of the message in the group. `last_events`: the last event of (group, place). Yields
         between steps of work."""
@@ -292,8 +292,8 @@ _REASON_OF_RESULT: Final[dict[TrackEventKind | None, Reason]] = {
 }
 
 
-def place_of(copy: Copy) -> Place:
-    return Place(copy.topic, copy.queue_id, copy.queue_offset)
+def place_of(copy: Copy) -> RecordPosition:
+    return RecordPosition(copy.topic, copy.queue_id, copy.queue_offset)
 
 
 def _waits_for_all(copy: Copy) -> bool:

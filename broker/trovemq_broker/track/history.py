@@ -31,7 +31,7 @@ BYTES_MAX: Final = 256 << 20
 """The most bytes of events that one answer reads."""
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where a record lies. `half`: it is a half message at that offset of the half topic; `topic` is then its
     real topic, as in the events about its checks."""
 
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     half: bool = False
 
 
-NO_PRIORITIES: Final[Mapping[Place, int]] = MappingProxyType({})
+NO_PRIORITIES: Final[Mapping[RecordPosition, int]] = MappingProxyType({})
 
 _BEYOND_KINDS: Final = (
     EventKind.RECEIVED,
@@ -71,18 +71,18 @@ Mask = NDArray[np.bool_]
 class Scan:
     """The events about the places, in log order, and whether these are all."""
 
-    events: list[tuple[Place, Event]] = field(default_factory=list)
+    events: list[tuple[RecordPosition, Event]] = field(default_factory=list)
     complete: bool = True
     notes: list[str] = field(default_factory=list)
 
 
 def scan_events(
     store: MessageStore,
-    places: Iterable[Place],
+    places: Iterable[RecordPosition],
     physical_offset: PhysicalOffset,
     pending: Iterable[Event] = (),
     *,
-    priorities: Mapping[Place, int] = NO_PRIORITIES,
+    priorities: Mapping[RecordPosition, int] = NO_PRIORITIES,
     records_max: int = RECORDS_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Generator[None, None, Scan]:
@@ -115,12 +115,14 @@ class _Finder:
     """Finds the events about some places. After a group has passed a place, its later events do not concern
     the place, until the group's offset is set back."""
 
-    def __init__(self, places: list[Place], priorities: Mapping[Place, int], scan: Scan) -> None:
+    def __init__(
+        self, places: list[RecordPosition], priorities: Mapping[RecordPosition, int], scan: Scan
+    ) -> None:
         self._places = places
         self._priorities = priorities
         self._scan = scan
-        self._passed: dict[Place, set[str]] = {place: set() for place in places}
-        self._by_queue: dict[tuple[str, QueueId], list[Place]] = {}
+        self._passed: dict[RecordPosition, set[str]] = {place: set() for place in places}
+        self._by_queue: dict[tuple[str, QueueId], list[RecordPosition]] = {}
         for place in places:
             self._by_queue.setdefault((place.topic, place.queue_id), []).append(place)
 
@@ -140,7 +142,7 @@ class _Finder:
                 self.look_at(_event(texts, row))
 
     def _may_speak_of(
-        self, place: Place, here: Mask, numbers: Mapping[str, int], events: NDArray[np.void]
+        self, place: RecordPosition, here: Mask, numbers: Mapping[str, int], events: NDArray[np.void]
     ) -> Mask:
         """Which events of the place's queue (`here`) may be about the place."""
         offset, kinds = place.offset, events["kind"]
@@ -173,7 +175,7 @@ class _Finder:
                 self._passed[place].discard(event.group)
                 self._scan.events.append((place, event))
 
-    def _look_at_place(self, place: Place, event: Event) -> None:
+    def _look_at_place(self, place: RecordPosition, event: Event) -> None:
         offset, passed = place.offset, self._passed[place]
         if event.kind in (EventKind.STARTED, EventKind.RESET):
             (passed.add if event.offset > offset else passed.discard)(event.group)
@@ -183,7 +185,7 @@ class _Finder:
             return
         self._scan.events.append((place, event))
 
-    def _is_beyond(self, place: Place, event: Event) -> bool:
+    def _is_beyond(self, place: RecordPosition, event: Event) -> bool:
         priority = self._priorities.get(place)
         if priority is not None:
             return (event.kind, event.attempt) == (EventKind.PASSED, priority) and event.offset > place.offset

@@ -21,7 +21,7 @@ from trovemq_broker.track.diagnosis import (
     Reason,
     place_of,
 )
-from trovemq_broker.track.history import BYTES_MAX, RECORDS_MAX, Place, Scan, scan_events
+from trovemq_broker.track.history import BYTES_MAX, RECORDS_MAX, RecordPosition, Scan, scan_events
 from trovemq_broker.track.timeline import GroupEvents, TrackEvent, TrackEventKind, stored_events
 from trovemq_broker.transactions.records import OP_TOPIC, TRANSACTION_QUEUE_ID, read_op
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
@@ -106,7 +106,7 @@ class MessageTracker:
         complete = complete and scan.complete and not any(note == _TOO_MANY_GROUPS for note in notes)
         return MessageTrack(stories, complete, notes)
 
-    def _priorities(self, messages: Iterable[TrackedMessage]) -> dict[Place, int]:
+    def _priorities(self, messages: Iterable[TrackedMessage]) -> dict[RecordPosition, int]:
         """The priorities of messages in topics with `order = priority`."""
         return {
             place_of(copy): copy.priority
@@ -118,7 +118,7 @@ class MessageTracker:
         }
 
     def _scan(
-        self, places: list[Place], priorities: dict[Place, int], lowest: PhysicalOffset
+        self, places: list[RecordPosition], priorities: dict[RecordPosition, int], lowest: PhysicalOffset
     ) -> Generator[None, None, Scan]:
         queue = self.store.consume_queues.get(EVENTS_TOPIC, EVENTS_QUEUE_ID)
         readable = queue.max_offset if queue is not None else 0
@@ -179,7 +179,7 @@ class MessageTracker:
     def _expire(self, groups: GroupEvents, status: ConsumptionStatus, now_ms: EpochMs) -> None:
         """Adds the end of a delivery whose time is over, and which no event has followed yet."""
         if status.reason in (Reason.READY, Reason.NO_MEMBER, Reason.LOCKED) and status.attempt:
-            place = Place(status.topic, status.queue_id, status.queue_offset)
+            place = RecordPosition(status.topic, status.queue_id, status.queue_offset)
             groups.expire(status.group, place, now_ms)
 
     def _rolled_back(self, tracked: TrackedMessage) -> Generator[None, None, list[TrackEvent]]:
@@ -215,10 +215,10 @@ def _in_time(event: TrackEvent) -> tuple[int, bool]:
     return event.time_ms, event.kind is not TrackEventKind.EXPIRED
 
 
-def _places_of(tracked: TrackedMessage) -> list[Place]:
+def _places_of(tracked: TrackedMessage) -> list[RecordPosition]:
     places = [place_of(copy) for copy in tracked.copies if copy.role in _SPOKEN_OF]
     checked = [
-        Place(copy.real_topic, TRANSACTION_QUEUE_ID, copy.queue_offset, half=True)
+        RecordPosition(copy.real_topic, TRANSACTION_QUEUE_ID, copy.queue_offset, half=True)
         for copy in tracked.copies
         if copy.role is CopyRole.HALF
     ]

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from trovemq_broker.track.copies import CONSUMABLE, Copy, CopyRole, TrackedMessage
-from trovemq_broker.track.history import Place
+from trovemq_broker.track.history import RecordPosition
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.events.codec import Event, EventKind
 
@@ -136,20 +136,20 @@ class GroupEvents:
 
     def __init__(self) -> None:
         self.timeline: list[TrackEvent] = []
-        self.last_events: dict[tuple[str, Place], LastEvent] = {}
+        self.last_events: dict[tuple[str, RecordPosition], LastEvent] = {}
 
-    def add(self, found: Iterable[tuple[Place, Event]]) -> None:
+    def add(self, found: Iterable[tuple[RecordPosition, Event]]) -> None:
         """Adds events, in log order."""
         for place, event in found:
             self._add_one(place, event)
 
-    def expire(self, group: str, place: Place, now_ms: EpochMs) -> None:
+    def expire(self, group: str, place: RecordPosition, now_ms: EpochMs) -> None:
         """Adds the end of the group's last delivery, which had no result."""
         last = self.last_events.get((group, place))
         if last is not None and last.is_out:
             self._say_expired(place, group, last, now_ms)
 
-    def _add_one(self, place: Place, event: Event) -> None:
+    def _add_one(self, place: RecordPosition, event: Event) -> None:
         if event.kind is EventKind.TIMER_ENDED:
             self._say(place, event, TrackEventKind.WAIT_ENDED)
         elif event.kind is EventKind.TRANSACTION_CHECKED:
@@ -161,7 +161,7 @@ class GroupEvents:
         else:
             self._add_of_group(place, event, self.last_events.setdefault((event.group, place), LastEvent()))
 
-    def _add_of_group(self, place: Place, event: Event, last: LastEvent) -> None:
+    def _add_of_group(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         names_it = event.offset <= place.offset < event.offset + event.count
         if event.kind in (EventKind.STARTED, EventKind.RESET):
             self._turn(place, event, last)
@@ -179,7 +179,7 @@ class GroupEvents:
         else:
             self._settle(place, event, last)
 
-    def _turn(self, place: Place, event: Event, last: LastEvent) -> None:
+    def _turn(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         """Adds the event that the group's offset was set."""
         is_after = event.offset > place.offset
         kind = TrackEventKind.STARTED if event.kind is EventKind.STARTED else TrackEventKind.RESET
@@ -189,7 +189,7 @@ class GroupEvents:
             self._say(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
         self.last_events[event.group, place] = fresh
 
-    def _receive(self, place: Place, event: Event, last: LastEvent) -> None:
+    def _receive(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         if last.is_out:
             self._say_expired(place, event.group, last, event.time_ms)
         self.last_events[event.group, place] = LastEvent(
@@ -209,7 +209,7 @@ class GroupEvents:
             until_ms=EpochMs(event.until),
         )
 
-    def _say_expired(self, place: Place, group: str, last: LastEvent, now_ms: EpochMs) -> None:
+    def _say_expired(self, place: RecordPosition, group: str, last: LastEvent, now_ms: EpochMs) -> None:
         last.is_out = False
         self.timeline.append(
             TrackEvent(
@@ -225,7 +225,7 @@ class GroupEvents:
             )
         )
 
-    def _change(self, place: Place, event: Event, last: LastEvent) -> None:
+    def _change(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         kind, detail = TrackEventKind.RETURNED, "it is delivered again then"
         if event.lease == last.lease:
             kind = TrackEventKind.RENEWED if event.renewed else TrackEventKind.RELEASED
@@ -247,7 +247,7 @@ class GroupEvents:
             detail=detail,
         )
 
-    def _renew(self, place: Place, event: Event) -> bool:
+    def _renew(self, place: RecordPosition, event: Event) -> bool:
         """Counts a renewal in the entry of the one before, if that was this group's, too. True if it did."""
         last = self.timeline[-1] if self.timeline else None
         if last is None or last.kind is not TrackEventKind.RENEWED or last.group != event.group:
@@ -259,7 +259,7 @@ class GroupEvents:
         )
         return True
 
-    def _settle(self, place: Place, event: Event, last: LastEvent) -> None:
+    def _settle(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         kind, detail = TrackEventKind.ACKNOWLEDGED, ""
         if event.kind is EventKind.DEAD_LETTERED:
             kind, detail = TrackEventKind.DEAD_LETTERED, f"after {event.attempt} deliveries"
@@ -278,7 +278,7 @@ class GroupEvents:
 
     def _say(
         self,
-        place: Place,
+        place: RecordPosition,
         event: Event,
         kind: TrackEventKind,
         *,

@@ -33,10 +33,10 @@ class Stands:
 
 
 @dataclass
-class Line:
-    """One group's way along the queue."""
+class GroupState:
+    """A group's state in the model: what its members have been given."""
 
-    looked_to: int = 0
+    read_to: int = 0
     messages: list[Stands] = field(default_factory=list)
 
 
@@ -45,13 +45,13 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.tags: list[str] = []
-        self.lines = {name: Line() for name in GROUPS}
+        self.groups = {name: GroupState() for name in GROUPS}
         for name, expression in GROUPS.items():
             self.world.members[name] = [Member(expression=expression)]
 
     def _end_leases(self) -> None:
-        for line in self.lines.values():
-            for one in line.messages:
+        for group in self.groups.values():
+            for one in group.messages:
                 if one.reason in ("in-flight", "returned") and one.until_ms <= self.world.now_ms:
                     one.reason, one.handle = "ready", None
 
@@ -59,53 +59,53 @@ class History(RuleBasedStateMachine):
     def send(self, tag: str) -> None:
         self.world.send(str(len(self.tags)), tag=tag)
         self.tags.append(tag)
-        for line in self.lines.values():
-            line.messages.append(Stands())
+        for group in self.groups.values():
+            group.messages.append(Stands())
 
     @rule(name=st.sampled_from(sorted(GROUPS)), count=st.integers(1, 3))
     def receive(self, name: str, count: int) -> None:
         self._end_leases()
-        group = SubscriptionGroup(name, retry_max=RETRY_MAX)
-        line = self.lines[name]
-        found = self.world.receive(name, settings=group, filter=FILTERS[name], count=count)
+        config = SubscriptionGroup(name, retry_max=RETRY_MAX)
+        group = self.groups[name]
+        found = self.world.receive(name, settings=config, filter=FILTERS[name], count=count)
         for one in found:
-            stands = line.messages[one.queue_offset]
+            stands = group.messages[one.queue_offset]
             stands.reason, stands.attempt, stands.handle = "in-flight", stands.attempt + 1, one
             stands.until_ms = self.world.now_ms + LEASE_MS
             assert stands.attempt == one.attempt
         got: list[int] = [one.queue_offset for one in found]
-        for offset, stands in enumerate(line.messages):
+        for offset, stands in enumerate(group.messages):
             if (
                 stands.reason == "ready"
                 and stands.attempt > RETRY_MAX
-                and self._came_to(line, offset, got, count)
+                and self._came_to(group, offset, got, count)
             ):
                 stands.reason = "dead"
-        self._look_on(name, line, got, count)
+        self._advance(name, group, got, count)
 
-    def _came_to(self, line: Line, offset: int, got: list[int], count: int) -> bool:
+    def _came_to(self, group: GroupState, offset: int, got: list[int], count: int) -> bool:
         """Messages that are ready are looked at in order, before new ones, until the batch is full."""
-        ready = [at for at in got if at < offset and line.messages[at].attempt > 1]
+        ready = [at for at in got if at < offset and group.messages[at].attempt > 1]
         return len(ready) < count
 
-    def _look_on(self, name: str, line: Line, got: list[int], count: int) -> None:
+    def _advance(self, name: str, group: GroupState, got: list[int], count: int) -> None:
         """New messages that the filter does not take are skipped, up to where the batch was full."""
-        end = max([at + 1 for at in got if at >= line.looked_to], default=line.looked_to)
-        again = sum(at < line.looked_to for at in got)
+        end = max([at + 1 for at in got if at >= group.read_to], default=group.read_to)
+        again = sum(at < group.read_to for at in got)
         if len(got) < count:
-            end = len(line.messages)
+            end = len(group.messages)
         elif again < count:
-            while end < len(line.messages) and name == "paid" and self.tags[end] != "paid":
+            while end < len(group.messages) and name == "paid" and self.tags[end] != "paid":
                 end += 1
-        for at in range(line.looked_to, end):
-            if line.messages[at].reason == "new":
-                line.messages[at].reason = "filtered-out"
-        line.looked_to = max(line.looked_to, end)
+        for at in range(group.read_to, end):
+            if group.messages[at].reason == "new":
+                group.messages[at].reason = "filtered-out"
+        group.read_to = max(group.read_to, end)
 
     @rule(name=st.sampled_from(sorted(GROUPS)), which=st.integers(0, 7), how=st.sampled_from(["ack", "back"]))
     def settle(self, name: str, which: int, how: str) -> None:
         self._end_leases()
-        out = [one for one in self.lines[name].messages if one.handle is not None]
+        out = [one for one in self.groups[name].messages if one.handle is not None]
         if not out:
             return
         one = out[which % len(out)]
@@ -132,15 +132,15 @@ class History(RuleBasedStateMachine):
         self._end_leases()
         for offset in range(len(self.tags)):
             statuses = {one.group: one for one in self.world.story(str(offset)).statuses}
-            for name, line in self.lines.items():
-                stands, status = line.messages[offset], statuses[name]
+            for name, group in self.groups.items():
+                stands, status = group.messages[offset], statuses[name]
                 expected = stands.reason
                 if expected == "new":
                     wanted = name == "all" or self.tags[offset] == "paid"
                     expected = "not-reached" if wanted else "filtered-out"
                 assert status.reason == expected, (name, offset, stands)
                 if expected == "not-reached":
-                    between = self.tags[line.looked_to : offset]
+                    between = self.tags[group.read_to : offset]
                     assert status.ahead == sum(name == "all" or tag == "paid" for tag in between)
                 if expected in ("in-flight", "returned"):
                     assert (status.until_ms, status.attempt) == (stands.until_ms, stands.attempt)
@@ -150,9 +150,9 @@ class History(RuleBasedStateMachine):
         for offset in range(len(self.tags)):
             events = self.world.story(str(offset)).events
             assert [event.time_ms for event in events] == sorted(event.time_ms for event in events)
-            for name, line in self.lines.items():
+            for name, group in self.groups.items():
                 kinds = [event.kind.value for event in events if event.group == name]
-                stands = line.messages[offset]
+                stands = group.messages[offset]
                 assert kinds.count("delivered") == stands.attempt
                 assert ("acknowledged" in kinds) == (stands.reason == "acknowledged")
                 assert ("dead-lettered" in kinds) == (stands.reason == "dead")

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.engine import NOW_MS, record
 from trovemq_broker.track.copies import Copy, CopyRole, TrackedMessage, copy_of, messages_of
-from trovemq_broker.track.history import Place, scan_events
+from trovemq_broker.track.history import RecordPosition, scan_events
 from trovemq_broker.track.timeline import GroupEvents, TrackEventKind
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import decode_stored
@@ -15,7 +15,7 @@ from trovemq_store.events.codec import EVENTS_TOPIC, Event, EventKind
 
 from .conftest import Member, World, orderly, run
 
-PLACE = Place("orders", QueueId(0), 7)
+PLACE = RecordPosition("orders", QueueId(0), 7)
 
 
 def copy(topic: str, at: int, properties: dict[str, str] | None = None, **fields: Any) -> Copy:
