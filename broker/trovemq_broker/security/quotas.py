@@ -54,7 +54,7 @@ ANY: Final = "*"
 _CLIENT: Final = re.compile(r"[!-~]{1,255}")
 
 
-class Taken(IntEnum):
+class RatedResource(IntEnum):
     """The resources with a rate. Only queries wait because of the time of queries."""
 
     REQUESTS = 0
@@ -87,7 +87,7 @@ class Quota:
 
     @property
     def rates(self) -> tuple[int, int, int, int]:
-        """The limits, in the order of Taken."""
+        """The limits, in the order of RatedResource."""
         return self.requests_per_s, self.bytes_in_per_s, self.bytes_out_per_s, self.query_ms_per_s
 
     def entries_max(self, noun: str) -> int:
@@ -164,7 +164,7 @@ class Use:
         wait_ms = 0.0
         for index in self._limited:
             level = self._levels[index]
-            if index == Taken.QUERY_MS:
+            if index == RatedResource.QUERY_MS:
                 if not is_query:
                     continue
                 level -= self._queries * self._query_ms
@@ -174,8 +174,8 @@ class Use:
 
     def take_request(self, size: int) -> None:
         """Takes the tokens of a request; to be called after wait_ms()."""
-        self._levels[Taken.REQUESTS] -= 1
-        self._levels[Taken.BYTES_IN] -= size
+        self._levels[RatedResource.REQUESTS] -= 1
+        self._levels[RatedResource.BYTES_IN] -= size
 
     def begin_query(self) -> None:
         """end_query() later."""
@@ -189,16 +189,16 @@ class Use:
 
     def take_query(self, elapsed_ms: float) -> None:
         """Takes the time of a step of a query."""
-        self._levels[Taken.QUERY_MS] -= elapsed_ms
+        self._levels[RatedResource.QUERY_MS] -= elapsed_ms
 
     def take_reply(self, size: int, now_ms: EpochMs) -> float:
         """Takes the bytes of a reply. Returns the wait until their debt is gone, in ms; a reply waits for no
         other resource."""
-        if not self._rates[Taken.BYTES_OUT]:
+        if not self._rates[RatedResource.BYTES_OUT]:
             return 0.0
         self._fill(now_ms)
-        self._levels[Taken.BYTES_OUT] -= size
-        return max(0.0, -self._levels[Taken.BYTES_OUT] * 1_000 / self._rates[Taken.BYTES_OUT])
+        self._levels[RatedResource.BYTES_OUT] -= size
+        return max(0.0, -self._levels[RatedResource.BYTES_OUT] * 1_000 / self._rates[RatedResource.BYTES_OUT])
 
     def is_idle(self, now_ms: EpochMs) -> bool:
         """Whether the account may be forgotten without an effect."""

@@ -25,7 +25,7 @@ FIRED: Final = frozenset({"delivered", "recall"})
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingMessage:
     """A waiting message; `due` is its delivery time (epoch ms), 0 in a transaction."""
 
     message: Message
@@ -48,7 +48,7 @@ async def delayed(console: Console, request: Request) -> Response:
             problem = error
     tracks, refusal = ([], None) if found else await _newest(client, TIMER_TOPIC)
     waiting = [
-        Waiting(message, real_topic(message), due_of(message), "")
+        PendingMessage(message, real_topic(message), due_of(message), "")
         for message, track in tracks
         if not FIRED & {copy.role for copy in track.copies} and "TIMER_DEL_UNIQKEY" not in message.properties
     ]
@@ -72,7 +72,7 @@ async def transactions(console: Console, request: Request) -> Response:
     """Half messages whose transaction has not ended."""
     tracks, refusal = await _newest(await console.client(), HALF_TOPIC)
     open_ones = [
-        Waiting(message, real_topic(message), 0, message.properties.get("PGROUP", ""))
+        PendingMessage(message, real_topic(message), 0, message.properties.get("PGROUP", ""))
         for message, track in tracks
         if not ENDED & {event.kind for event in track.events}
     ]
