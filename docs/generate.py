@@ -185,8 +185,8 @@ def source_option_rows() -> Iterator[str]:
     for option in option_table.OPTIONS:
         names = " or ".join(code(name) for name in (option.name, *option.aliases))
         formats = "" if len(option.sources) == 2 else code(option.sources[0])
-        ways = "" if len(option.ways) == 2 else option.ways[0]
-        yield row(names, formats, ways, option.kind.name, code(option.default), option.meaning)
+        mode = "" if len(option.modes) == 2 else option.modes[0]
+        yield row(names, formats, mode, option.kind.name, code(option.default), option.meaning)
 
 
 def foreign_names() -> str:

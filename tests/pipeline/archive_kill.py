@@ -1,4 +1,4 @@
-"""Runs a job of the archive in a process of its own and kills it: at its n-th event on the file system, as
+"""Runs a job of the archive in a separate process and kills it: at its n-th event on the file system, as
 `sys.addaudithook` reports them (each before it happens), with SIGKILL.
 
     python -m tests.pipeline.archive_kill JOB STORE ARCHIVE [EVENT]     (no EVENT: prints how many)

@@ -1,7 +1,7 @@
 """One Spark session for all tests of the pipeline that run in this process, in a JVM that does not live long.
 
 Half of a JVM's work in such a run was its second compiler's, for code that runs a few times. The variables
-reach the drivers of their own, too, and say nothing on the terminal.
+reach separate drivers, too, and say nothing on the terminal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """`local[2]`; its own files lie in a directory of its own."""
+    """`local[2]`; its files lie in a temporary directory."""
     scratch = tmp_path_factory.mktemp("spark")
     with warm_python(scratch) as python:
         with pytest.MonkeyPatch.context() as environment:  # the JVM keeps it

@@ -1,4 +1,4 @@
-"""Runs a rebuild, without Spark, in a process of its own, and kills it with SIGKILL before its n-th event on
+"""Runs a rebuild, without Spark, in a separate process, and kills it with SIGKILL before its n-th event on
 the file system below OUT.
 
     python -m tests.pipeline.rebuild_kill STORE OUT [EVENT]     (no EVENT: prints how many)

@@ -71,7 +71,7 @@ class Producer:
 
 
 class Driver:
-    """`trovemq-pipeline stream` in a process of its own. scratch: for Spark's files that stay when it is
+    """`trovemq-pipeline stream` in a separate process. scratch: for Spark's files that stay when it is
     killed."""
 
     def __init__(self, scratch: Path, *arguments: str) -> None:
@@ -103,7 +103,7 @@ class Driver:
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
         self._process.communicate()
-        for pid in children:  # without its Python it ends by itself; the next driver must not meet it
+        for pid in children:  # it ends without its Python; the next driver must not meet it
             _wait_gone(pid)
 
     def end(self) -> None:

@@ -200,7 +200,7 @@ def test_what_was_lost_before_it_was_archived_is_reported_once(log: GrowingLog, 
 def test_a_segment_that_retention_removed_is_reported_until_it_is_known(
     log: GrowingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planned, then gone: neither this run nor the next one takes it for archived."""
+    """Planned, then gone: neither this run nor the next counts it as archived."""
     out = tmp_path / "archive"
     log.grow(200)
     gone = log.directory / f"{2 * SEGMENT_SIZE:020d}"
@@ -220,7 +220,7 @@ def test_a_segment_that_retention_removed_is_reported_until_it_is_known(
 
 
 def test_a_closed_segment_of_another_log_is_not_taken_for_archived(log: GrowingLog, tmp_path: Path) -> None:
-    """A log that a recovery cut back by more than its last segment, and that grew again in another way."""
+    """A log that a recovery cut back by more than its last segment, and that then grew with other records."""
     out = tmp_path / "archive"
     log.grow(100)
     archive(log.store, out)
@@ -280,7 +280,7 @@ def test_since_leaves_out_whole_segments(log: GrowingLog, tmp_path: Path) -> Non
 
 
 def flip_bodies(log: GrowingLog, count: int) -> list[int]:
-    """A bit of so many messages' bodies; their physical offsets."""
+    """Flips a bit of this many messages' bodies; their physical offsets."""
     messages = [message for message in messages_of(log.store) if len(message.body) > 100]
     chosen = random.Random(0).sample(messages, count)
     for message in chosen:
@@ -365,7 +365,7 @@ def test_killed_anywhere_and_run_again_the_rows_are_the_logs(log: GrowingLog, tm
     out = tmp_path / "archive"
     source = random.Random(7)
     for kill in range(KILLS):
-        # Spread over the run: each stretch of it is hit in turn.
+        # Spread over the run: each stretch of it is hit once.
         event = (kill * events + source.randrange(events)) // KILLS
         kill_at("archive", log.store, out, event % events)
         expected = set(log_rows(log.store))
@@ -405,7 +405,7 @@ def test_at_every_moment_readers_see_each_row_at_most_once(log: GrowingLog, tmp_
     check_equal(log.store, out)
 
 
-@pytest.mark.skipif(not PIPELINE_LONG, reason="a driver of its own: PIPELINE_LONG=1")
+@pytest.mark.skipif(not PIPELINE_LONG, reason="a separate driver: PIPELINE_LONG=1")
 def test_the_driver_on_spark_is_killed(log: GrowingLog, tmp_path: Path) -> None:
     log.grow(150)
     out = tmp_path / "archive"

@@ -1,5 +1,5 @@
 """Bad input for the jobs, by the command line, one after another: the exit code, the one line of the error,
-and that nothing half-written is left. Tasks run in this process, without Spark.
+and that nothing half-written stays. Tasks run in this process, without Spark.
 
 | input                              | where else it is shown                                               |
 |------------------------------------|----------------------------------------------------------------------|
@@ -157,7 +157,7 @@ def test_an_archive_is_not_made_where_something_else_is(
     place = wrong_place(tmp_path, kind)
     before = list(tmp_path.rglob("*"))
     assert command("archive", "--store", log.store, "--out", place).code == 3
-    assert list(tmp_path.rglob("*")) == before, "not even a directory is left"
+    assert list(tmp_path.rglob("*")) == before, "not even a directory stays"
     # A refused archive is not one afterwards, in which a search would find nothing.
     assert command("search", "--archive", place, "--set", "key=a").code == 3
 

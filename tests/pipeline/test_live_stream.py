@@ -87,7 +87,7 @@ def batches_of(reader: LiveStreamReader, start: Offsets) -> Iterator[tuple[Offse
 
 
 def run_available(spark: SparkSession, options: dict[str, str], directory: Path) -> StreamingQuery:
-    """One run of a query that ends by itself: rows in directory/rows, offsets in directory/checkpoint."""
+    """One run of a query up to its end: rows in directory/rows, offsets in directory/checkpoint."""
     query = (
         spark.readStream.format("trovemq")
         .options(**options)
@@ -150,7 +150,7 @@ def group_offsets(broker: BrokerProcess, group: str, topic: str, count: int) -> 
 
 
 def filled(broker: BrokerProcess, topic: str, *counts: int, size: int = 20) -> list[Sent]:
-    """A new topic with so many messages in its queues."""
+    """A new topic with these numbers of messages in its queues."""
     make_topic(broker.address, topic, len(counts))
     return [
         message

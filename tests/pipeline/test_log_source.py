@@ -217,7 +217,7 @@ PUSHED = ("topic", "queueId", "storeTimestamp", "physicalOffset")
 
 
 def holds(item: Filter, row: Row) -> bool:
-    """The filter's meaning, the slow way."""
+    """The filter's meaning, row by row."""
     column = row[item.attribute[0]]  # type: ignore[attr-defined]
     if isinstance(item, In):
         return column in item.value
@@ -319,9 +319,9 @@ def test_pushed_through_spark_is_spark_s_own_filter(spark: SparkSession, stores:
     planned = (
         table("true").where("queueId = 1 AND keys = 'k'")._jdf.queryExecution().executedPlan().toString()
     )
-    left = next(line for line in planned.splitlines() if "Filter" in line)
-    assert "keys" in left
-    assert "queueId" not in left
+    filtered = next(line for line in planned.splitlines() if "Filter" in line)
+    assert "keys" in filtered
+    assert "queueId" not in filtered
 
 
 def test_one_load_serves_several_queries(spark: SparkSession, stores: dict[str, Path]) -> None:
@@ -348,7 +348,7 @@ def test_later_queries_of_a_load_read_no_segment_newer_than_its_first(
     found = load()
     assert found.count() == 1
     log.append("t", bytes(3000))
-    log.append("t", bytes(3000))  # in a segment of its own
+    log.append("t", bytes(3000))  # in a segment without others
     assert (found.count(), load().count()) == (2, 3)
 
 

@@ -256,7 +256,7 @@ def test_restarted_from_its_checkpoint_each_row_is_there_once(spark: SparkSessio
         writer = writer.trigger(availableNow=True) if available_now else writer
         return writer.start(str(tmp_path / "table"))
 
-    query = start(available_now=True)  # ends by itself, in batches of 30 and 20
+    query = start(available_now=True)  # ends at the log's end, in batches of 30 and 20
     assert query.awaitTermination(90)
     assert query.exception() is None
     batches = [progress.numInputRows for progress in query.recentProgress]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 KILLS = 20 if PIPELINE_LONG else 4
 PUBLISHING = 16
-"""So many of the last events have the renames that make the result visible."""
+"""The number of last events that have the renames, which make the result visible."""
 PARTS = ("consumequeue", "index")
 
 

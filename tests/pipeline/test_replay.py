@@ -189,7 +189,7 @@ def test_an_archive_and_a_live_topic_are_sources_too_and_filters_choose(
         assert expected
 
 
-@pytest.mark.skipif(not PIPELINE_LONG, reason="a driver of its own: PIPELINE_LONG=1")
+@pytest.mark.skipif(not PIPELINE_LONG, reason="a separate driver: PIPELINE_LONG=1")
 def test_killed_at_random_moments_and_resumed_every_message_is_there_once(
     spark: SparkSession, broker: BrokerProcess, store: Path, tmp_path: Path
 ) -> None:
@@ -219,9 +219,9 @@ def test_killed_at_random_moments_and_resumed_every_message_is_there_once(
 
 
 async def until(client: Client, count: int, driver: subprocess.Popen[bytes]) -> None:
-    """Until so many messages are in the target."""
+    """Waits until this many messages are in the target."""
     while sum(queue.max_offset for queue in await client.queue_offsets("resumed")) < count:
-        assert driver.poll() is None, f"the replay ended by itself with {driver.returncode}"
+        assert driver.poll() is None, f"the replay ended before its kill, with {driver.returncode}"
         await asyncio.sleep(0.005)
 
 

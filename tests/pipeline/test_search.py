@@ -1,4 +1,4 @@
-"""The job `search` in Spark's tasks, and with a live broker: the same answers as a look at every message."""
+"""The job `search` in Spark's tasks, and with a live broker: the same answers as reading every message."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_archive_and_live_broker_answer_together(indexed: bool, tmp_path: Path) 
             places = {"archive": str(archive), "server": broker.address}
             arguments = SearchArguments(**places, **(wanted | {"limit": 10_000}))  # type: ignore[arg-type]
             report = run(None, arguments, NoProgress())
-            # the broker's own topics have records of its own
+            # the broker's system topics have records, too
             assert found(report, ("orders", "flights")) == expected(messages, arguments), wanted
             assert report.facts["complete"]
         nothing = run(None, SearchArguments(server=broker.address, topic="no-such"), NoProgress())

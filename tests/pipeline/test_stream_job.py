@@ -175,7 +175,7 @@ def test_a_signal_lets_the_batch_at_hand_finish(
     assert archive_rows(out) == sorted(glob_rows(out)) == log_rows(log.store)
 
 
-@pytest.mark.skipif(not PIPELINE_LONG, reason="drivers of its own: PIPELINE_LONG=1")
+@pytest.mark.skipif(not PIPELINE_LONG, reason="separate drivers: PIPELINE_LONG=1")
 def test_drivers_killed_while_a_producer_continues(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -252,7 +252,7 @@ session.stop()
 """
 
 
-@pytest.mark.skipif(not PIPELINE_LONG, reason="a session of its own: PIPELINE_LONG=1")
+@pytest.mark.skipif(not PIPELINE_LONG, reason="a separate session: PIPELINE_LONG=1")
 def test_delta_has_each_row_once_though_a_batch_runs_again(jars: Path, tmp_path: Path) -> None:
     log = GrowingLog(tmp_path / "store", 8)
     log.grow(50)

@@ -1,8 +1,8 @@
 """A Python for the workers of the tests' Spark session: a fork of a process that has their imports done.
 
 PySpark starts one for each streaming query and a daemon for each kind of worker, and its daemon imports
-nothing before it forks: each takes 0.6 to 0.9 s of the processor to import Spark, pandas, Arrow and our
-sources. The launcher stands in for `python` (PYSPARK_PYTHON). Drivers of their own (test_cli.py) have the
+nothing before it forks: which is 0.6 to 0.9 s of the processor to import Spark, pandas, Arrow and our
+sources. The launcher stands in for `python` (PYSPARK_PYTHON). Separate drivers (test_cli.py) have the
 plain Python.
 
 1. Spark starts the launcher as `python -m MODULE ARGUMENT…`; it sends these, the environment, the directory
@@ -86,7 +86,7 @@ def serve(address: str) -> dict[str, Any]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a worker's collections leave the shared pages alone
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server does not wait for the forks
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the tests
     sources: list[Any] = [0, listener]
     while 0 not in select.select(sources, [], [])[0]:

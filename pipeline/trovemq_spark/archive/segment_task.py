@@ -172,7 +172,7 @@ def _finding(task: SegmentTask, physical_offset: int, what: str) -> Finding:
 def _write(
     task: SegmentTask, segment: Segment, out: StoragePath, rows: FileRows, result: SegmentResult
 ) -> FileEntry | None:
-    """The file of these rows; None if no row is left."""
+    """The file of these rows; None if there are no rows."""
     segments = (segment.start, segment.start)
     with ParquetFile(
         out,

@@ -1,4 +1,4 @@
-"""One index file by itself: its header, its hash table, and items that name places outside of the log."""
+"""Checks one index file: its header, its hash table, and items that name places outside of the log."""
 
 from __future__ import annotations
 

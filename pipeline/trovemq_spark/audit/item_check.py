@@ -75,9 +75,7 @@ class ItemCheck:
         items = key_items(run, tags=True)
         there = mix(self._items.physical[low:high], self._items.hashes[low:high])
         starts, times = run.physical_offset + run.records.positions, run.records.store_timestamps
-        if np.array_equal(
-            there, items.numbers
-        ):  # the usual case: each item belongs to its record, and none is missing
+        if np.array_equal(there, items.numbers):  # each item belongs to its record, and none is missing
             self._check_times(np.arange(low, high), starts, times)
             return
         right = np.isin(there, items.numbers)

@@ -1,4 +1,4 @@
-"""All checks of a store in order: queues and index files by themselves, the segments in parallel, then each
+"""All checks of a store in order: the sizes of queue and index files, the segments in parallel, then each
 queue and index file against the segments' content."""
 
 from __future__ import annotations

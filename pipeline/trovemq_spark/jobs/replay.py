@@ -53,7 +53,7 @@ class ReplayArguments:
     keys: Annotated[tuple[str, ...], "Only messages with one of these keys."] = ()
     target_topic: Annotated[
         str,
-        "The topic that all messages are sent to; if not given, each goes to the topic of its own name.",
+        "The topic that all messages are sent to; if not given, each goes to the topic that it comes from.",
     ] = ""
     target_broker: Annotated[
         str,

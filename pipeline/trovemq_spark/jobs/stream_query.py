@@ -1,4 +1,4 @@
-"""Waits for the end of a query: by itself, by a failure, or by request.
+"""Waits until a query completes, fails, or is stopped.
 
 SIGINT and SIGTERM let the present batch finish. A second signal does not wait for it: then the batch is not
 visible, and the next run writes it.
@@ -51,7 +51,7 @@ def stop_signals() -> Iterator[threading.Event]:
 def watch(
     query: StreamingQuery, sink: BatchSink, stop: threading.Event, on_progress: Callable[[Any], None]
 ) -> bool:
-    """Returns when the query has ended, and whether it was stopped before its own end.
+    """Returns when the query has ended, and whether it was stopped before it was complete.
 
     on_progress: called with Spark's progress after each batch, or after several short ones with that of the
         last. Raises the query's failure: the TroveError if it is one, else Spark's exception.

@@ -149,7 +149,7 @@ def _index_tasks(wanted: Rebuild, runs: list[SegmentRuns], workspace: Workspace)
 
 
 def _index_blocks(runs: list[SegmentRuns]) -> Iterator[tuple[int, int, Sequence[int]]]:
-    """The blocks as plan_files() takes them."""
+    """(block, entries, the entries at which store times step back) of each block, in log order."""
     before_ms = 0
     for found in runs:
         if found.entry_count:

@@ -12,7 +12,7 @@ BURST_SECONDS: Final = 0.25
 @dataclass(frozen=True, slots=True)
 class Pace:
     """When messages may be sent. Within any time [a, b) at most rate x (b - a) messages and one more part are
-    sent; a part is the count of one take().
+    sent; a part is the count that a call of take() gets.
 
     rate: messages per second, 0 for no limit; free_at: seconds, when the next part may be sent.
     """

@@ -244,7 +244,7 @@ class QueueSender:
 
 
 async def _new_state(client: Client, target: ReplayTarget, queue: SourceQueue) -> QueueState:
-    """The target queue of a source queue: queues are assigned in turn, and all messages of one go to one."""
+    """The target queue of a source queue, by round robin. All messages of a source queue go to one queue."""
     topic = target.topic or queue.topic
     found: list[QueueOffsets] = await client.queue_offsets(topic, broker=target.broker or None)
     slots = sorted(found, key=lambda slot: (slot.queue_id, slot.broker))

@@ -70,7 +70,7 @@ class ReplayTask:
                 await going.finish()
             finally:
                 await going.locks.aclose()
-            # The next task begins with a pace of its own.
+            # The next task has a separate pace.
             await asyncio.sleep(going.pace.rest(asyncio.get_running_loop().time()))
         return going.results
 

@@ -83,7 +83,7 @@ def chunks_of(batch: pa.RecordBatch, plan: OutgoingPlan, first_row: int) -> Iter
 def cut(
     sizes: Int64s, rows: Int64s, bytes_max: int = CHUNK_BYTES_MAX, rows_max: int = CHUNK_ROWS_MAX
 ) -> Iterator[Int64s]:
-    """`rows` in order, in parts of at most this many bytes and rows; a larger row is a part of its own."""
+    """`rows` in order, in parts of at most this many bytes and rows; a larger row is a separate part."""
     ends = np.cumsum(sizes)
     start, before = 0, 0
     while start < len(rows):

@@ -70,7 +70,7 @@ def write_files(place: StoragePath, batches: Iterable[pa.RecordBatch], layout: F
     """The rows as files, one for each topic, broker and day, sorted by queue and offset; they are not
     committed yet.
 
-    All rows are in memory at once. After a failure none of the files is left. Raises TroveError DISK_FULL,
+    All rows are in memory at once. A failure removes all files. Raises TroveError DISK_FULL,
     OSError.
     """
     entries: list[FileEntry] = []

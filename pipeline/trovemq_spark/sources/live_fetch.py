@@ -89,7 +89,8 @@ async def _fetched(part: QueueRange, settings: FetchSettings) -> AsyncGenerator[
 async def _pulled(
     client: Client, part: QueueRange, position: int, settings: FetchSettings
 ) -> AsyncGenerator[FetchedBatch, None]:
-    """As Client.pull_batches; raises REQUEST_TIMEOUT if a reachable broker does not answer."""
+    """The batches that Client.pull_batches returns. Raises its errors, and REQUEST_TIMEOUT if a reachable
+    broker does not answer."""
     patience_ms = settings.cluster.reconnect_timeout_ms + settings.pull_timeout_ms
     pulling = client.pull_batches(
         part.queue.topic,

@@ -1,4 +1,4 @@
-"""The ranges of queue offsets to read: their begin and end, lost messages, and how ranges are split."""
+"""The ranges of queue offsets to read: first and last offset, lost messages, and how ranges are split."""
 
 from __future__ import annotations
 

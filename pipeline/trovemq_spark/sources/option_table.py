@@ -46,11 +46,11 @@ class Option:
     default: str
     meaning: str
     sources: tuple[str, ...] = _BOTH
-    ways: tuple[str, ...] = _ANY
+    modes: tuple[str, ...] = _ANY
     aliases: tuple[str, ...] = ()
 
-    def belongs(self, source: str, way: str | None) -> bool:
-        return source in self.sources and (way is None or way in self.ways)
+    def belongs(self, source: str, mode: str | None) -> bool:
+        return source in self.sources and (mode is None or mode in self.modes)
 
 
 # fmt: off
@@ -66,12 +66,12 @@ OPTIONS: Final = (
     Option("startingOffsets", "starting_offsets", offsets.STARTING_OFFSETS, "earliest; latest for a stream",
            'earliest, latest, or {"TOPIC": {"BROKER": {"0": 23}}}; -2 earliest, -1 latest'),
     Option("endingOffsets", "ending_offsets", offsets.ENDING_OFFSETS, "latest",
-           "the same, exclusive", ways=(BATCH,)),
+           "the same, exclusive", modes=(BATCH,)),
     Option("startingTimestamp", "starting_timestamp", TIMESTAMP_MS, "",
            "begin at the first message stored at or after it, epoch ms; wins over startingOffsets"),
     Option("endingTimestamp", "ending_timestamp", TIMESTAMP_MS, "",
            "end before the first message stored at or after this time, epoch ms; wins over "
-           "endingOffsets", ways=(BATCH,)),
+           "endingOffsets", modes=(BATCH,)),
     Option("startingOffsetsByTimestampStrategy", "starting_offsets_by_timestamp_strategy",
            choice("error", "latest"), "error",
            "the reaction if all messages are older than startingTimestamp"),
@@ -80,13 +80,13 @@ OPTIONS: Final = (
     Option("endingPhysicalOffset", "ending_physical_offset", whole_number(0), "",
            "place in the log to end at, exclusive, bytes", (LOG,), (BATCH,)),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", COUNT, "",
-           "the most rows of a micro-batch; `trovemq` reads one at least from each queue", ways=(STREAM,)),
+           "the most rows of a micro-batch; `trovemq` reads one at least from each queue", modes=(STREAM,)),
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", BYTES, "",
-           "the most bytes of a micro-batch's records, but at least one record", ways=(STREAM,)),
+           "the most bytes of a micro-batch's records, but at least one record", modes=(STREAM,)),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", COUNT, "",
-           "a micro-batch waits for this many rows (not under availableNow)", ways=(STREAM,)),
+           "a micro-batch waits for this many rows (not under availableNow)", modes=(STREAM,)),
     Option("maxTriggerDelay", "max_trigger_delay_ms", DURATION, "15m",
-           "how long it waits at most", ways=(STREAM,)),
+           "how long it waits at most", modes=(STREAM,)),
     Option("minPartitions", "min_partitions", whole_number(1, PARTITIONS_MAX), "",
            "split large ranges into about this many parts"),
     Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
@@ -111,7 +111,7 @@ OPTIONS: Final = (
     # Not by default: Spark 4.2 keeps pushed conditions with the table. Another query on the same DataFrame,
     # or another branch of the same query, would silently get only the rows of the first one's conditions.
     Option("pushdown", "pushdown", BOOLEAN, "false",
-           "filter before decoding; only for a DataFrame that serves a single query", ways=(BATCH,)),
+           "filter before decoding; only for a DataFrame that serves a single query", modes=(BATCH,)),
 )
 # fmt: on
 FOREIGN_NAMES: Final = {

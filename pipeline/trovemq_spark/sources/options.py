@@ -105,11 +105,11 @@ def parse_source_options(
         first). Raises TroveError OPTION_ILLEGAL for an unknown, illegal or contradictory option; it names the
         option and the nearest known name.
     """
-    way = None if streaming is None else STREAM if streaming else BATCH
+    mode = None if streaming is None else STREAM if streaming else BATCH
     values = _defaults(streaming)
     seen: dict[str, str] = {}
     for name, text in given.items():
-        option = _find(name, source, way)
+        option = _find(name, source, mode)
         if option.field in seen:
             raise option_error(f"{seen[option.field]} and {name} are one option: give it once", name)
         seen[option.field] = name
@@ -129,9 +129,9 @@ def _defaults(streaming: bool | None) -> dict[str, Any]:
     return values
 
 
-def _find(name: str, source: str, way: str | None) -> Option:
+def _find(name: str, source: str, mode: str | None) -> Option:
     lower = name.lower()
-    usable = [option for option in OPTIONS if option.belongs(source, way)]
+    usable = [option for option in OPTIONS if option.belongs(source, mode)]
     for option in OPTIONS:
         if lower not in (option.name.lower(), *(alias.lower() for alias in option.aliases)):
             continue
@@ -139,15 +139,15 @@ def _find(name: str, source: str, way: str | None) -> Option:
             raise option_error(
                 f"option {option.name} belongs to format {option.sources[0]}, not {source}", name
             )
-        if way is not None and way not in option.ways:
-            raise option_error(f"option {option.name} does not belong to a {way} reading", name)
+        if mode is not None and mode not in option.modes:
+            raise option_error(f"option {option.name} does not belong to a {mode} reading", name)
         return option
     known = [spelling for option in usable for spelling in (option.name, *option.aliases)]
     same = FOREIGN_NAMES.get(lower)
     hint = f"; did you mean {same}?" if same in known else nearest(name, known)
     names = ", ".join(option.name for option in usable)
-    ways = f" of a {way} reading" if way else ""
-    raise option_error(f"format {source} has no option {name!r}{hint} Its options{ways}: {names}", name)
+    of_mode = f" of a {mode} reading" if mode else ""
+    raise option_error(f"format {source} has no option {name!r}{hint} Its options{of_mode}: {names}", name)
 
 
 def _value(option: Option, name: str, text: str) -> Any:

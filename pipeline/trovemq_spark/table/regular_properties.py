@@ -1,7 +1,7 @@
 """The properties of many records that have the same names in the same order, as those of one producer do.
 
 Then the positions of the marks 0x01 and 0x02 are a matrix with a row per record: its columns say where values
-begin and end. Names are only compared with those of the first record. The values' sizes may differ.
+start and end. Names are only compared with those of the first record. The values' sizes may differ.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def row_of(message: Message, broker_name: str | None = None) -> dict[str, Any]:
-    """The table's row of a message, made the slow way."""
+    """The table's row of a message, made field by field."""
     properties = {name: value for name, value in message.properties.items() if name != "__CRC32#"}
     return {
         "topic": message.topic,

@@ -45,7 +45,7 @@ def make_java(tmp_path: Path) -> MakeJava:
 
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java anywhere, and a directory for temporary files of its own."""
+    """No Java anywhere, and a separate directory for temporary files."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))

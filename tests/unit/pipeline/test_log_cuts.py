@@ -67,7 +67,7 @@ def test_a_schema_whose_map_has_no_nulls_is_refused_in_words_that_say_so(tmp_pat
 
 
 def test_a_uri_in_hadoops_spelling_gets_the_right_one_as_a_hint() -> None:
-    """It was Arrow's error, without a way out."""
+    """It was Arrow's error, without a remedy."""
     with pytest.raises(TroveError, match=r"s3:// \(not s3a://\)") as caught:
         read({"path": "s3a://bucket/store"})
     assert caught.value.symbol == "STORE_FAILED"

@@ -28,7 +28,7 @@ HOUR_MS: Final = 3_600_000
 
 def stepping(root: Path, seed: int, state_of: float | None) -> tuple[LogDirectory, list[tuple[int, int]]]:
     """A log whose store times step, and (store time, physical offset) of its records. state_of: a state.json
-    knows so much of it (1: all); None: there is none."""
+    knows this part of it (1: all); None: there is none."""
     source = random.Random(seed)
     files, runs, log = LogFiles(root / "commitlog"), TimeRuns(), list[tuple[int, int]]()
     runs.open_at(LOG_ORIGIN, LOG_ORIGIN, LOG_ORIGIN)

@@ -65,7 +65,7 @@ def test_each_option_is_taken_where_it_belongs_and_refused_elsewhere(option: Opt
     for name in (option.name, *option.aliases):
         mixed = "".join(source.choice((letter.lower(), letter.upper())) for letter in name)
         for where in (LIVE, LOG):
-            for way in (BATCH, STREAM):
+            for mode in (BATCH, STREAM):
                 topics = {"subscribe", "subscribe_pattern", "assign"}
                 given = dict(REQUIRED[where])
                 if option.field in topics or option.field in ("name_server", "path"):
@@ -78,14 +78,14 @@ def test_each_option_is_taken_where_it_belongs_and_refused_elsewhere(option: Opt
                         or (key == "subscribe" and option.field not in topics)
                     }
                 given[mixed] = a_value(option)
-                if option.belongs(where, way):
-                    found = parse_source_options(given, where, streaming=way == STREAM)
+                if option.belongs(where, mode):
+                    found = parse_source_options(given, where, streaming=mode == STREAM)
                     expected = option.kind.parse(a_value(option))
                     assert getattr(found, option.field) == expected
                     assert pickle.loads(pickle.dumps(found)) == found
                 else:
                     with pytest.raises(TroveError, match=rf"{option.name} (belongs|does not)") as caught:
-                        parse_source_options(given, where, streaming=way == STREAM)
+                        parse_source_options(given, where, streaming=mode == STREAM)
                     assert caught.value.fields["field"] == mixed
 
 

@@ -144,7 +144,7 @@ def test_files_of_a_place(form: str, tmp_path: Path) -> None:
     place.remove("c")
     assert not place.exists("c")
     assert place.exists("a/b.json")
-    if form != "arrow":  # each mock is a file system of its own
+    if form != "arrow":  # each mock is a separate file system
         assert pickle.loads(pickle.dumps(place)).read("a/b.json") == b"two"
 
 

@@ -1,4 +1,4 @@
-"""A search equals a look at every message: archive, index and scan together, each message once."""
+"""A search equals reading every message: archive, index and scan together, each message once."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from trovemq_spark.sinks.table_sink import BatchSink
 
 
 class Query:
-    """Ends after so many looks, or fails then."""
+    """Ends, or fails, at this check of its state."""
 
     def __init__(self, batches: list[int], failure: Exception | None = None) -> None:
         self._batches = batches

@@ -150,9 +150,7 @@ def test_a_crash_before_any_step_loses_nothing_and_doubles_nothing(batches: Batc
         replayed += sink.replayed
         assert archive_rows(left) == wanted
         assert sorted(glob_rows(left)) == wanted
-        assert len(list((left / FILES).iterdir())) == len(Manifest.open(left).files()), (
-            "a file is left behind"
-        )
+        assert len(list((left / FILES).iterdir())) == len(Manifest.open(left).files()), "a file stays"
         shutil.rmtree(left)
     assert replayed, "no crash fell between the commit and the checkpoint"
 
