@@ -101,7 +101,7 @@ def _is_zero(path: Path, begin: int) -> bool:
             try:
                 position = os.lseek(file.fileno(), position, os.SEEK_DATA)
             except OSError:
-                return True  # only a hole is left
+                return True  # the rest is a hole
             chunk = os.pread(file.fileno(), len(_ZEROS), position)
             if chunk != _ZEROS[: len(chunk)]:
                 return False

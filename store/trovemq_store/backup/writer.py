@@ -36,7 +36,7 @@ from trovemq_store.topics import topic_journal
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
-"""Names at the top of the store that are copied in another way, or not at all."""
+"""Names at the top of the store that are copied by other rules, or not at all."""
 LAST: Final = (f"{TOPICS_PATH}.bak", TOPICS_PATH, topic_journal.PATH)
 LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
 TOPICS_TRIES_MAX: Final = 1_000
@@ -76,7 +76,7 @@ def _illegal(message: str) -> TroveError:
 
 class BackupWriter:
     """begin(), then small_files(), then the capture, then the rest(capture): iterators of steps, each
-    yields how many bytes it has read. All of them raise OSError; discard() then removes the partial copy."""
+    yields how many bytes it has read. Each method raises OSError; discard() then removes the partial copy."""
 
     def __init__(self, source: Path, target: Path) -> None:
         self._source = source

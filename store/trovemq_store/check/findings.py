@@ -8,7 +8,7 @@ from typing import Final
 
 REPORTED_MAX: Final = 1000
 EACH_MAX: Final = 100
-"""So many findings of one kind and place are reported one by one."""
+"""The most findings of one kind and place that are reported separately."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The hash table of one index file: every item is in exactly one chain, the one of its own slot.
+"""The hash table of one index file: every item is in exactly one chain, that of its slot.
 
 The check needs no sorting, and one byte of memory per item. If each item names an older one of its slot, or
 none, and no item is named twice, then the items of a slot are one chain if all but the newest are named.

@@ -55,7 +55,7 @@ class IndexCheck:
         self._kept = index.kept
         self.item_count = 0
 
-    # --- the files by themselves --------------------------------------------------------------------
+    # --- chains and headers --------------------------------------------------------------------------
     def check_files(self) -> Generator[IndexView | None, bool | None, None]:
         """Checks chains and headers. Yields a file before it is read, None after each step. Send True if the
         disk does not return the file: then no items are compared with records."""

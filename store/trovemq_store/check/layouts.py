@@ -192,7 +192,7 @@ def read_index(files: FileSystem, path: str, slot_count: int, item_count: int) -
 
 
 def view_index(path: str, view: memoryview, slot_count: int, item_count: int) -> IndexView:
-    """The file with the count that its header has now. ValueError as read_index()."""
+    """The file with the count that its header has now. ValueError if it is smaller than the counts say."""
     header = np.frombuffer(view, HEADER_DTYPE, count=1)[0].copy()
     slots = np.frombuffer(view, ">i4", count=slot_count, offset=HEADER_SIZE)
     items = np.frombuffer(view, ITEM_DTYPE, count=item_count, offset=HEADER_SIZE + SLOT_SIZE * slot_count)

@@ -175,7 +175,7 @@ def known_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[str
 
 
 def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection[str]) -> StoreSettings:
-    """The settings; sizes that nobody set are those of the store in `root`, if it has them.
+    """The settings; sizes that are not in `written` are those of the store in `root`, if it has them.
 
     TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER; StorageError.
     """
@@ -224,16 +224,16 @@ def _index_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[st
 def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int:
     """Finds item 1 by its content: a key hash of the record that the header names first.
 
-    A file without items, or whose record is gone or cannot be read, is taken to have RocketMQ's usual 1 slot
-    to 4 items. StorageError if the file cannot be read.
+    For a file without items, or whose record is gone or cannot be read: RocketMQ's default of 1 slot to
+    4 items. StorageError if the file cannot be read.
     """
-    usual = rest // (layouts.SLOT_SIZE + 4 * layouts.ITEM_SIZE)
+    by_default = rest // (layouts.SLOT_SIZE + 4 * layouts.ITEM_SIZE)
     file = files.open(path)
     file.check_readable(0, layouts.HEADER_SIZE)
     header = np.frombuffer(file.view(), layouts.HEADER_DTYPE, count=1)[0]
     physical_offset = PhysicalOffset(int(header["begin_physical_offset"]))
     if int(header["item_count"]) <= 1:
-        return usual
+        return by_default
     items_from = layouts.HEADER_SIZE + layouts.ITEM_SIZE  # where item 1 would be if there were no slots
     for key_hash in _key_hashes_at(files, physical_offset):
         position = _find(file, key_hash.to_bytes(4) + physical_offset.to_bytes(8), items_from)
@@ -241,7 +241,7 @@ def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int
         whole_items = (rest - layouts.SLOT_SIZE * slots) % layouts.ITEM_SIZE == 0
         if slots > 0 and not odd and whole_items:
             return slots
-    return usual
+    return by_default
 
 
 def _find(file: File, wanted: bytes, begin: int) -> int:

@@ -1,4 +1,4 @@
-"""Backups where something is in the way: other file systems, full disks, links, files that change."""
+"""Backups with obstacles: other file systems, full disks, links, files that change."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_disk_without_space_is_reported_before_the_log_is_copied(
     monkeypatch: pytest.MonkeyPatch,
     other_disk: bool,
 ) -> None:
-    """On a disk of its own a backup takes as much as the store has, also where it could be linked."""
+    """On a separate disk a backup takes as much as the store has, also where it could be linked."""
     writer = BackupWriter(root, checked_target(str(tmp_path / "backup"), root))
     writer.begin()
     list(writer.small_files())

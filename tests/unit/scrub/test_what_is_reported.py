@@ -149,7 +149,7 @@ def test_units_without_a_file(tmp_path: Path) -> None:
 
 
 def test_units_of_a_live_queue_that_are_asked_for_one_by_one() -> None:
-    """Those outside of the queue are zeros, and far ones are not read with all between them."""
+    """Units outside of the queue are zeros; far ones are read without the units between them."""
     store = open_store(MemoryFileSystem())
     for _ in range(300):
         send(store, b"x")
