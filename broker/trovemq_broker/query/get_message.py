@@ -114,7 +114,7 @@ def _by_offset_msg_id(store: MessageStore, identifier: str) -> FoundMessages | N
         return None
     fields = fields_of(record)
     if record[fields.topic_position : fields.topic_position + fields.topic_size] == _AUDIT_TOPIC:
-        return None  # reading that topic needs a permission of its own, which a look-up by id cannot check
+        return None  # reading that topic needs a separate permission, which a look-up by id cannot check
     queue_offset = queue_offset_of(store.consume_queues, record, fields, physical_offset)
     return FoundMessages(
         IdentifierKind.OFFSET_MSG_ID, [record], [QueueOffset(queue_offset)], [physical_offset]

@@ -9,7 +9,7 @@ The log below the page's start is covered in three parts, from the newest:
   [tags_from, index position) the chains of the key index (from 0 for keys, which every index has)
   [lowest, tags_from)         an index of another broker may lack tags there: scanned, for tag queries only
 
-No record below `lowest` can be as late as the query's begin.
+No record below `lowest` can be as late as the query's earliest time.
 """
 
 from __future__ import annotations

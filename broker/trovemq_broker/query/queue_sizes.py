@@ -43,7 +43,7 @@ class _Kept:
     below: dict[QueueOffset, _Sum] = field(default_factory=dict)
 
     def forget(self, files: set[QueueOffset]) -> None:
-        """Only these files are left."""
+        """Forgets the sizes of all other files."""
         for sums in (self.written, self.below):
             for gone in sums.keys() - files:
                 del sums[gone]

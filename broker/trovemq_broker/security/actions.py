@@ -154,7 +154,7 @@ def parse_actions(text: str) -> Action:
 
 
 def action_text(actions: Action) -> str:
-    """The text for these actions, as parse_actions() reads it."""
+    """The text of these actions: their names, separated by commas."""
     if actions == ALL_ACTIONS:
         return "All"
     return ",".join((one.name or "").capitalize() for one in Action if one in actions)

@@ -46,7 +46,7 @@ class _Counted:
 
 
 class AuditTrail:
-    """The audit records of one store. Used by one thread. `prefix`: the begin of the ids of all records that
+    """The audit records of one store. Used by one thread. `prefix`: the prefix of the ids of all records that
     are written since this start."""
 
     def __init__(self, store: MessageStore, writer: RecordWriter, age_max_ms: int, prefix: str) -> None:

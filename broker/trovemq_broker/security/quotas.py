@@ -3,13 +3,13 @@
 | subject          | counts                                                               |
 |------------------|----------------------------------------------------------------------|
 | User:alice       | calls of the user                                                    |
-| User:*           | calls of each user without a quota of its own                        |
+| User:*           | calls of each user without a separate quota                          |
 | Address:10.0.0.7 | calls of all callers at the address                                  |
 | Address:*        | calls of each address without its own quota; of IPv6, of each /64    |
 | Client:billing-1 | calls with this client id (`x-mq-client-id`), for each user          |
-| Client:*         | calls of each client id without a quota of its own                   |
+| Client:*         | calls of each client id without a separate quota                     |
 
-For a super user only a quota of its own name counts, and only its rates, so that the last one cannot be
+For a super user only a quota of that user counts, and only its rates, so that the last one cannot be
 locked out. For a call without credentials, or with wrong ones, only quotas of its address count. Topics and
 groups are counted for the user who created them: only quotas of users limit them.
 
@@ -122,7 +122,7 @@ def check_subject(text: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def _network(source: str) -> str:
-    """The name under which an address without a quota of its own is counted."""
+    """The name under which an address without a separate quota is counted."""
     address = parse_source(source)
     if address is None or address.version == 4:
         return source
@@ -182,7 +182,7 @@ class Use:
         self._queries += 1
 
     def end_query(self, elapsed_ms: float) -> None:
-        """So much all of its steps took; 0 for one that was refused later."""
+        """The time that all of its steps took, in ms; 0 for one that was refused later."""
         self._queries -= 1
         if elapsed_ms:
             self._query_ms += (elapsed_ms - self._query_ms) / 2
@@ -300,7 +300,7 @@ class Quotas:
         )
 
     def uses_of_address(self, source: str, now_ms: EpochMs) -> tuple[Use, ...]:
-        """The accounts for a call whose caller is unknown. Raises TroveError as uses()."""
+        """The accounts for a call whose caller is unknown. Raises TroveError LIMIT_EXCEEDED."""
         subject = self._subject("Address", source, may_be_any=True) if source else None
         return () if subject is None else (self._use(("Address", source), subject, now_ms),)
 

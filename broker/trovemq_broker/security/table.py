@@ -20,7 +20,7 @@ Invariants
 - A change counts when it is on disk: state() has it after finish(), completely or not at all.
 - A file that cannot be read completely is not used: the store does not open.
 
-RocketMQ keeps users in a RocksDB of its own (config/auth); it is not read.
+RocketMQ keeps users in a separate RocksDB (config/auth); it is not read.
 """
 
 from __future__ import annotations

@@ -145,8 +145,9 @@ def find_messages(
 ) -> Generator[None, None, TrackedMessages]:
     """The messages of an offsetMsgId, a unique key or a queue offset; yields between two pages of work.
 
-    `topic` narrows a unique key to the messages of one topic. Raises TroveError as get_message() and
-    get_message_at() do; TOPIC_NOT_FOUND.
+    `topic` narrows a unique key to the messages of one topic. Raises TroveError
+    MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED, LIMIT_EXCEEDED, TOPIC_NOT_FOUND,
+    QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE.
     """
     if topic:
         queue_ids(store, topic)

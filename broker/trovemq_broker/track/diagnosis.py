@@ -60,7 +60,7 @@ CONSUMED_REASONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumptionStatus:
-    """`until_ms`: when the reason ends by itself, or when the group finished the message; `ahead`: the
+    """`until_ms`: when the reason expires, or when the group finished the message; `ahead`: the
     number of messages before it; `blocked_by`: the queue offset of the message that locks its message
     group; `online`: members of the group that are connected, `subscribed`: those of them that subscribe
     the topic."""

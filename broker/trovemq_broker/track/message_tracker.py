@@ -82,7 +82,8 @@ class MessageTracker:
     def steps(
         self, identifier: str | Location, topic: str, clock_ms: Callable[[], EpochMs]
     ) -> Generator[None, None, MessageTrack]:
-        """Raises TroveError as find_messages() does."""
+        """Raises TroveError MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED,
+        LIMIT_EXCEEDED, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE."""
         found = yield from find_messages(self.store, identifier, topic)
         notes = list(found.notes)
         complete = found.complete
@@ -90,15 +91,15 @@ class MessageTracker:
         places = [place for tracked in found.messages for place in _places_of(tracked)]
         scan = yield from self._scan(places, self._priorities(found.messages), lowest)
         stories = []
-        events_left, groups_left = self.limits.events_max, self.limits.groups_max
+        events_remaining, groups_remaining = self.limits.events_max, self.limits.groups_max
         for tracked in reversed(found.messages):  # with too many, the newest message has the most events
-            story = yield from self._story(tracked, scan, clock_ms, notes, groups_left)
-            groups_left -= len(story.statuses)
-            if len(story.events) > events_left:
+            story = yield from self._story(tracked, scan, clock_ms, notes, groups_remaining)
+            groups_remaining -= len(story.statuses)
+            if len(story.events) > events_remaining:
                 complete = False
                 notes.append(f"older events are left out: an answer has {self.limits.events_max}")
-                del story.events[: len(story.events) - events_left]
-            events_left -= len(story.events)
+                del story.events[: len(story.events) - events_remaining]
+            events_remaining -= len(story.events)
             stories.append(story)
             yield
         stories.reverse()
@@ -142,14 +143,14 @@ class MessageTracker:
         scan: Scan,
         clock_ms: Callable[[], EpochMs],
         notes: list[str],
-        groups_left: int,
+        groups_max: int,
     ) -> Generator[None, None, TrackedEvents]:
         mine = set(_places_of(tracked))
         groups = GroupEvents()
         groups.add((place, event) for place, event in scan.events if place in mine)
         names = self._groups_of(tracked, groups)
-        if len(names) > groups_left:
-            names = names[:groups_left]
+        if len(names) > groups_max:
+            names = names[:groups_max]
             if _TOO_MANY_GROUPS not in notes:
                 notes.append(_TOO_MANY_GROUPS)
         statuses = []

@@ -175,7 +175,7 @@ class GroupEvents:
         elif event.kind is EventKind.HELD:
             self._say(place, event, TrackEventKind.HELD, detail="it waits for an earlier message in flight")
         elif event.kind is EventKind.MOVED:
-            return  # the stored copy has an event of its own
+            return  # the stored copy has a separate event
         else:
             self._settle(place, event, last)
 

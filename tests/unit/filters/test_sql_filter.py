@@ -278,7 +278,7 @@ def test_any_text_is_a_filter_or_illegal(text: str) -> None:
         assert made.matches({"a": "1", "$x": "t"}) in (True, False)
 
 
-# --- a second evaluator: random trees, written as text in one of many ways, and evaluated plainly --------
+# --- a second evaluator: random trees, written as text at random, and evaluated plainly --------
 
 Tree = tuple[Any, ...]
 

@@ -7,6 +7,6 @@ from itertools import islice, product
 
 
 def texts_of_one_hash(count: int) -> list[str]:
-    """So many, all of one length."""
+    """This many keys of one hash, all of one length."""
     pairs = max(1, (count - 1).bit_length())
     return ["".join(parts) for parts in islice(product(("Aa", "BB"), repeat=pairs), count)]

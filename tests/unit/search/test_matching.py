@@ -1,4 +1,4 @@
-"""Which records of a part of the log answer a search: as each of them by itself, and at a bounded price."""
+"""Which records of a part of the log answer a search: the same as record by record, at a bounded price."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_topic_time_and_rollback_are_judged_alike_for_one_record_and_many() -> N
 
 
 def test_a_search_by_64_conditions_held_the_event_loop_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them went through every property, and every value, of a megabyte of the log by itself."""
+    """Each of them went through every property, and every value, of a megabyte of the log separately."""
     found: list[str] = []
     for name in ("find", "words"):
         method = getattr(PropertyScan, name)

@@ -107,7 +107,7 @@ def opened(files: FileSystem) -> MessageStore:
 
 
 def append_rolled_back(store: MessageStore, encoded: bytes, now_ms: EpochMs) -> None:
-    """A record as RocketMQ writes it when a transaction is rolled back; nobody can send one."""
+    """A record as RocketMQ writes it when a transaction is rolled back; a client cannot send one."""
     data = bytearray(with_crc_property(encoded))
     data[SYS_FLAG_AT : SYS_FLAG_AT + 4] = SYS_FLAG_TRANSACTION_ROLLBACK.to_bytes(4)
     batch = RecordBatch.split(data)
@@ -181,15 +181,15 @@ class Script:
             segment.file.write(self.sent[-1] - segment.start + body, b"B")
 
 
-@pytest.fixture(params=["usual", "tight", "merging", "listing"])
+@pytest.fixture(params=["default", "tight", "merging", "listing"])
 def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are, or so that small stores reach every one of them, or with prefixes served in one way."""
+    """The defaults, bounds that small stores reach, or bounds by which one plan serves all prefixes."""
     terms_max, listed_max = {"tight": (2, 4), "merging": (64, 64), "listing": (0, 256)}.get(
         request.param, (plan.TERMS_MAX, plan.LISTED_MAX)
     )
     monkeypatch.setattr(plan, "TERMS_MAX", terms_max)
     monkeypatch.setattr(plan, "LISTED_MAX", listed_max)
-    if request.param != "usual":
+    if request.param != "default":
         monkeypatch.setattr(search, "WORK_MAX", 30)
         monkeypatch.setattr(plan, "COUNTED_MAX", 2)
         monkeypatch.setattr(plan, "_TERM_COST", 1)
@@ -302,7 +302,7 @@ def test_a_cursor_of_another_search_is_refused(other: SearchQuery) -> None:
 
 
 def filled(files: FileSystem, count: int = 40, *, indexed_each: int = 0) -> MessageStore:
-    """indexed_each: after so many messages the trees catch up, so that a key has an entry for each time."""
+    """indexed_each: after this many messages the trees catch up, so that a key has an entry for each time."""
     store = opened(files)
     for n in range(count):
         if indexed_each and n and n % indexed_each == 0:
@@ -404,7 +404,7 @@ class FailingReader:
 
     def __init__(self, reader: Any, entries: int) -> None:
         self._reader = reader
-        self._left = entries
+        self._remaining = entries
 
     def __enter__(self) -> FailingReader:
         return self
@@ -417,8 +417,8 @@ class FailingReader:
 
     def items(self, *arguments: Any, **options: Any) -> Iterator[tuple[bytes, bytes]]:
         for entry in self._reader.items(*arguments, **options):
-            self._left -= 1
-            if self._left < 0:
+            self._remaining -= 1
+            if self._remaining < 0:
                 raise StorageError("read", "trovemq/trees", errno.EIO)
             yield entry
 

@@ -35,7 +35,7 @@ RECORDS = st.dictionaries(WORDS, st.sets(OFFSETS, min_size=1, max_size=12), max_
 BLOCKS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 
 
-@pytest.fixture(autouse=True, params=["usual", "tight"])
+@pytest.fixture(autouse=True, params=["default", "tight"])
 def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "tight":
         monkeypatch.setattr(walks, "_ENTRIES_FIRST", 1)
@@ -46,7 +46,7 @@ def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def spanned(
     records: dict[bytes, set[int]], blocks: Sequence[int], low: int, high: int, *, newest_first: bool
 ) -> Range:
-    """Each word's offsets in entries of these numbers of offsets, in turn."""
+    """Each word's offsets in entries of these numbers of offsets, round robin."""
     entries = []
     for word, offsets in records.items():
         left, turn = sorted(offsets), 0

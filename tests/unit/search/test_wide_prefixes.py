@@ -37,7 +37,7 @@ def filled(settings: StoreSettings = SETTINGS) -> MessageStore:
     """Every message has a key that begins with `k`; one of 50 has the tag."""
     store = open_store(MemoryFileSystem(), settings, topics=("flights", "bills"))
     for n in range(COUNT):
-        tag = "rare" if n % 50 == 25 else "usual"
+        tag = "rare" if n % 50 == 25 else "frequent"
         send(store, b"b" * (n % 90), topic="bills" if n % 7 == 3 else "flights", keys=f"k{n:04}", tag=tag)
     flush(store)
     store.catch_up_trees()

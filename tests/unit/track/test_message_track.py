@@ -493,7 +493,7 @@ def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
     assert found.notes == ["older messages are left out: the newest 4 of 10 are shown"]
     with_limits(world, groups_max=5)
     found = world.track_of("same")
-    assert [len(life.statuses) for life in found.messages] == [0, 0, 2, 3], "so many in one answer"
+    assert [len(life.statuses) for life in found.messages] == [0, 0, 2, 3], "the most of one answer"
     assert len(found.notes) == 2
 
 
@@ -508,7 +508,7 @@ def test_without_a_key_or_an_index_only_the_record_itself_is_reported() -> None:
 def test_events_that_are_not_readable_yet_are_said(world: World) -> None:
     world.send("a")
     world.receive()
-    world.model.on_append = lambda: None  # appended, and seen by nobody yet
+    world.model.on_append = lambda: None  # appended, and not yet visible
     world.model.events.flush(world.now_ms)
     found = world.track_of("id-a")
     assert not found.complete

@@ -43,7 +43,7 @@ def answers(query: SearchQuery, record: memoryview, fields: RecordFields) -> boo
 
 
 def _properties(block: bytes) -> dict[bytes, bytes]:
-    """As properties.parse_properties, for bytes."""
+    """Name and value of each property of a record's properties."""
     found = {}
     for piece in block.split(_VALUE_END):
         name, _, value = piece.partition(_NAME_END)

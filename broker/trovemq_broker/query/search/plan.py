@@ -90,7 +90,7 @@ class Planner:
         self._span = span
         self._topic = topic
         self._indexed = indexed
-        self._listed_left = LISTED_MAX
+        self._listed_budget = LISTED_MAX
 
     def plan(self, where: Condition) -> Plan:
         return self._of(where) or self._whole_topic()
@@ -107,7 +107,7 @@ class Planner:
         )
 
     def _of(self, condition: Condition) -> Plan | None:
-        """The plan of a condition; None if it names no records by itself."""
+        """The plan of a condition; None if it alone names no records."""
         match condition:
             case Has():
                 return self._has(condition)
@@ -164,13 +164,13 @@ class Planner:
             if merged is not None:
                 return merged
         weight = _weight(condition)
-        if weight * records <= min(self._listed_left, _LISTED_COST * walked):
+        if weight * records <= min(self._listed_budget, _LISTED_COST * walked):
             return self._listed(condition, begin)
         return None
 
     def _walked(self, records: float, places: Ranks) -> float:
         """An estimate of the records of the topic that are tested for a page, if this many of all answer,
-        some of them at these places: they may all lie in one cluster, far from the begin of the walk."""
+        some of them at these places: they may all lie in one cluster, far from the start of the walk."""
         span, topic = self._span, self._topic
         size = span.high - span.low
         most = topic.message_count * min(1.0, size / max(1, topic.byte_count))
@@ -183,9 +183,9 @@ class Planner:
     def _merged(self, condition: Has, begin: bytes, records: float) -> Plan | None:
         """The merged records of all terms; None if there are too many terms."""
         span = self._span
-        terms_max = min(TERMS_MAX, max(0, self._listed_left) // _TERM_COST)
+        terms_max = min(TERMS_MAX, max(0, self._listed_budget) // _TERM_COST)
         terms = terms_beginning(span, begin, terms_max)
-        self._listed_left -= _TERM_COST * (terms_max if terms is None else len(terms.terms))
+        self._listed_budget -= _TERM_COST * (terms_max if terms is None else len(terms.terms))
         if terms is None:
             return None
         text, entries = f"term: {condition}, {len(terms.terms)} values", max(COUNTED_MAX, len(terms.terms))
@@ -195,8 +195,8 @@ class Planner:
         """The listed entries; None if there are too many to list."""
         span, end, weight = self._span, key_after(begin), _weight(condition)
         assert end is not None, "a prefix begins with a topic's number and a kind"
-        assert self._listed_left > 0, "entries are listed only within what is left for them"
-        most = self._listed_left // weight
+        assert self._listed_budget > 0, "entries are listed only within their budget"
+        most = self._listed_budget // weight
         if condition.kind == UNIQUE_KEY:
             offsets = offsets_of_keys(span.reader.keys(TERM, begin, end, most + 1))
             count = len(offsets)
@@ -208,7 +208,7 @@ class Planner:
                 if count > most:
                     break
             offsets = offsets_of(listed)
-        self._listed_left -= weight * count
+        self._listed_budget -= weight * count
         span.touched += count
         return _known(f"term: {condition}", count, span.ranks(offsets)) if count <= most else None
 
@@ -219,7 +219,7 @@ def _weight(condition: Has) -> int:
 
 
 def _about(counted: list[tuple[bytes, bytes]], final: bytes) -> float:
-    """Estimates the number of entries up to the key `final` from the part of the way between the first term
+    """Estimates the number of entries up to the key `final` from the part of the range between the first term
     and the last that the counted ones cover. Terms are read as numbers whose digits are the bytes that occur.
     Wrong if terms lie in clusters."""
     terms = [key[: -OFFSET.size - 1] for key, _ in counted]
