@@ -172,7 +172,7 @@ def _sign_in(console: Console) -> Callable[[Request], Awaitable[Response]]:
         if request.method == "POST":
             try:
                 form = await read_form(request, SIGN_IN_SIZE_MAX)
-            except TroveError as error:  # more than a token, from anybody
+            except TroveError as error:  # more than a token, from any client
                 return PlainTextResponse(f"{error.message}\n", 400, headers={"connection": "close"})
             token = form.text("sign-in-token").strip()
         wanted = console.settings.sign_in_token

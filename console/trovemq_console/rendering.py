@@ -43,7 +43,7 @@ def make_environment() -> Environment:
 
 
 async def load_templates(environment: Environment) -> None:
-    """Compiles the templates of the search ahead, one in a turn of the event loop."""
+    """Compiles the templates of the search ahead, one per iteration of the event loop."""
     for name in SEARCH_TEMPLATES:
         environment.get_template(name)
         await asyncio.sleep(0)

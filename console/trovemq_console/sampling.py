@@ -78,7 +78,7 @@ class Sampler:
         self._watched: OrderedDict[Key, tuple[float, Look]] = OrderedDict()
 
     def watch(self, key: Key, look: Look) -> None:
-        """Calls `look` at each turn, for half an hour from now."""
+        """Calls `look` at each sample, for half an hour from now."""
         self._watched[key] = (self.history.clock() + WATCHED_SECONDS, look)
         self._watched.move_to_end(key)
         if len(self._watched) > WATCHED_MAX:

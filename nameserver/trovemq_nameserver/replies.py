@@ -1,4 +1,4 @@
-"""The replies to clients that ask for many topics, made on the event loop in turns.
+"""The replies to clients that ask for many topics, made on the event loop in steps.
 
 The reply with all topics is made once for each version of the table, for all callers, and of the brokers
 that have not changed since the version before, the bytes are used again. So 200 clients that watch 10,000

@@ -9,8 +9,8 @@ Invariants
 - `version` is raised by one with every change that a client can see, and only then.
 - Times are milliseconds of one monotonic clock and never go back.
 
-A broker that did not leave by itself is *lost*: it is known for LOST_KEPT_MS more, or until a broker of its
-name registers. At most `brokers_max` are, with `topic_routes_max` topics together; the newest count.
+A broker whose session ended without a leave is *lost*: it is known for LOST_KEPT_MS more, or until a broker
+of its name registers. At most `brokers_max` are, with `topic_routes_max` topics together; the newest count.
 
 States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
 live -leave, silent-> absent;  broken -broker_broken_ms later-> absent.
@@ -79,7 +79,7 @@ class BrokerRoute:
 
 @dataclass(frozen=True, slots=True)
 class LostBroker:
-    """A broker that did not leave by itself, and its topics then. `lost_at`: a time of the table's clock."""
+    """A broker whose session ended without a leave, and its topics then. `lost_at`: by the table's clock."""
 
     broker: Broker
     topics: frozenset[str]
@@ -222,7 +222,7 @@ class RouteTable:
         return [found.route.broker.name for found in overdue]
 
     def lose(self, session: int, now: int) -> None:
-        """As leave(), for a broker that did not say so."""
+        """Removes the broker of a session that ended without a leave, and keeps it as a lost one."""
         found = self._registration(session)
         if found is None:
             return
@@ -261,7 +261,7 @@ class RouteTable:
         return [self._by_name[name].route for name in sorted(self._by_name)]
 
     def routes_of(self, topics: Sequence[str]) -> Generator[None, None, list[BrokerRoute]]:
-        """Those that have any of the topics, and only those topics; in steps."""
+        """The live brokers that have any of these topics, reduced to them; in steps."""
         wanted = list(dict.fromkeys(topics))
         found = []
         for route in self.routes():
@@ -302,7 +302,7 @@ class RouteTable:
 
 
 def check_topic_count(count: int, limits: RouteLimits) -> None:
-    """Raises TroveError LIMIT_EXCEEDED if one broker may not have so many topics."""
+    """Raises TroveError LIMIT_EXCEEDED if `count` is more than a broker may have."""
     if count > limits.topics_per_broker_max:
         raise TroveError(
             errors.LIMIT_EXCEEDED,
@@ -313,8 +313,8 @@ def check_topic_count(count: int, limits: RouteLimits) -> None:
 def checked_topics(
     topics: Iterable[TopicRoute], known: Mapping[str, TopicRoute]
 ) -> Generator[None, None, dict[str, TopicRoute]]:
-    """The topics by name, in steps. Those that the broker had before, in `known`, keep their object: what
-    compares two routes finds them equal at once. Raises TroveError REQUEST_ILLEGAL."""
+    """The topics by name, in steps. A topic that the broker had before, in `known`, keeps its object:
+    a comparison of two routes finds it equal at once. Raises TroveError REQUEST_ILLEGAL."""
     found: dict[str, TopicRoute] = {}
     for number, topic in enumerate(topics, 1):
         for problem in _topic_problems(topic):

@@ -85,8 +85,8 @@ async def read_form(request: Request, size_max: int = FORM_SIZE_MAX) -> Form:
 
 
 def _fields_of(content: bytes) -> list[tuple[str, str]]:
-    """As `urllib.parse.parse_qsl`, which makes an object of each `%XX` of a body: a hundred times the memory.
-    Raises ValueError."""
+    """(name, value) of each field of a form, decoded. Raises ValueError. `urllib.parse.parse_qsl` would make
+    an object of each `%XX` of a body: a hundred times the memory."""
     if not content.isascii():
         raise ValueError("it has bytes beyond ASCII")
     if content.count(b"&") >= FIELDS_MAX:

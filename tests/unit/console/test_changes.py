@@ -241,7 +241,7 @@ def test_every_change_is_offered_by_a_page() -> None:
     assert [name for name in ACTS if f'action="/acts/{name}"' not in shown and name not in elsewhere] == []
 
 
-def test_no_queues_are_not_shown_as_the_usual_eight() -> None:
+def test_a_topic_form_without_queues_shows_no_default() -> None:
     """The question has the text that was typed, and the cluster names its fault."""
     with console(cluster(), allow_changes=True) as browser:
         fields = {"token": browser.form_token(), "topic": "bills", "queues": "0"}

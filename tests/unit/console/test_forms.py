@@ -1,4 +1,4 @@
-"""Forms of browsers, and of who is none: read as the standard library reads them, at a bounded cost."""
+"""Forms of browsers and of other clients: read as the standard library reads them, at a bounded cost."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_cluster_that_is_not_there_is_an_error_page_and_asked_again() -> None:
     with console(cluster, connect) as browser:
         reply = browser.http.get("/topics")
         assert (reply.status_code, "127.0.0.1:9: refused" in reply.text) == (503, True)
-        assert "load the page again" not in reply.text, "the page does so by itself, and says so"
+        assert "load the page again" not in reply.text, "the page reloads without a click, and says so"
         assert errors.BROKER_UNREACHABLE.meaning not in reply.text, "its message says it"
         assert "orders" in browser.get("/topics")
 

@@ -317,7 +317,7 @@ def test_routes_that_were_asked_for_before_a_change_are_not_kept_after_it() -> N
 
 
 def test_the_first_search_waited_for_the_routes_and_for_its_templates() -> None:
-    """A console has both before anybody asks."""
+    """A console has both before the first request."""
 
     async def run() -> None:
         fake = SlowCluster(topics={"orders": 1})

@@ -23,7 +23,7 @@ def test_every_name_of_loopback_is_served(host: str) -> None:
         assert browser.http.get("/healthz", headers={"host": host}).status_code == 200
 
 
-def test_names_that_were_given_are_served_without_the_usual_port() -> None:
+def test_given_host_names_are_served_without_the_default_port() -> None:
     settings = ConsoleSettings("b:1", "10.0.0.1", 443, tls=("c", "k"), host_names=("console.example",))  # type: ignore[arg-type]
     assert settings.allowed_hosts() == {
         *("10.0.0.1:443", "10.0.0.1"),

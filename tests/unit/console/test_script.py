@@ -1,4 +1,4 @@
-"""The script of the console's pages, in Node.js with a page that does nothing by itself."""
+"""The script of the console's pages, in Node.js with a page that does nothing without events."""
 
 from __future__ import annotations
 

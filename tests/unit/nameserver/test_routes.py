@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  a model decides whether an error is right
-"""The route table under a clock of our own: against a plain model, and the rules one by one."""
+"""The route table with a fake clock: against a plain model, and the rules one by one."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_broken_stream_has_two_seconds_for_the_same_address_only() -> None:
 def test_the_end_of_a_replaced_stream_does_not_touch_its_successor() -> None:
     table = RouteTable(LIMITS)
     table.register(1, broker(), {}, 0, 0)
-    table.register(2, broker(), {}, 0, 6_000)  # the old connection is dead, though nobody has noticed
+    table.register(2, broker(), {}, 0, 6_000)  # the old connection is dead, but not yet detected
     table.stream_broken(1, 6_001)
     table.leave(1)
     assert table.expire(9_000) == []
