@@ -69,10 +69,9 @@ SECURITY_FAULTS: Final = (
     Planted(
         "the last enabled super user may be deleted",
         "broker/trovemq_broker/security/changes.py",
-        'TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as\n    set_enabled()."""\n    user = '
+        'if no super user would be enabled any more."""\n    user = '
         "state.require_user(access_key)\n    _check_not_last(state, user)\n",
-        'TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as\n    set_enabled()."""\n    '
-        "state.require_user(access_key)\n",
+        'if no super user would be enabled any more."""\n    state.require_user(access_key)\n',
         ("tests/unit/security/test_table.py::test_the_last_super_user_stays",),
     ),
     Planted(

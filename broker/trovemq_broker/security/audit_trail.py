@@ -125,7 +125,7 @@ class AuditTrail:
     # --- retention --------------------------------------------------------------------------------------
     def carry(self, end: PhysicalOffset, now_ms: EpochMs) -> Iterator[int]:
         """Appends the young records below `end` again, in steps; yields the number of each step. When the
-        copies are on disk, the log below `end` may be removed. Raises TroveError as an append does."""
+        copies are on disk, the log below `end` may be removed. Raises the TroveError of an append."""
         begin = self._carried_to
         batch: list[NewRecord] = []
         for _, message in messages_from(self._store, AUDIT_TOPIC, AUDIT_QUEUE_ID, QueueOffset(0)):

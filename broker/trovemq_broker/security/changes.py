@@ -71,8 +71,8 @@ def set_enabled(state: SecurityState, access_key: str, *, enabled: bool) -> Secu
 
 
 def delete_user(state: SecurityState, access_key: str) -> SecurityState:
-    """Deletes the user with its rules and quota. TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as
-    set_enabled()."""
+    """Deletes the user with its rules and quota. TroveError USER_NOT_FOUND; REQUEST_ILLEGAL
+    if no super user would be enabled any more."""
     user = state.require_user(access_key)
     _check_not_last(state, user)
     users = {name: other for name, other in state.users.items() if name != access_key}

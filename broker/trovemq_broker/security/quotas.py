@@ -45,7 +45,7 @@ from trovemq_proto.positions import EpochMs
 WAIT_MAX_MS: Final = 1_000
 USES_MAX: Final = 20_000  # the most users, addresses and clients that are counted at a time
 CLIENTS_OF_USER_MAX: Final = 1_000  # of these, the most clients of one user, who chooses their ids
-LOOK_INTERVAL_MS: Final = 1_000  # between two searches for idle accounts
+IDLE_CHECK_INTERVAL_MS: Final = 1_000  # between two searches for idle accounts
 IPV6_PREFIX: Final = 64  # one network, whose owner chooses its addresses
 LIMIT_MAX: Final = 1 << 50
 QUERY_MS_FIRST: Final = 10.0  # for which an account's first query counts until it has ended
@@ -173,12 +173,12 @@ class Use:
         return wait_ms
 
     def take_request(self, size: int) -> None:
-        """Takes the tokens of a request; to be called after wait_ms()."""
+        """Charges the tokens of a request; to be called after wait_ms()."""
         self._levels[RatedResource.REQUESTS] -= 1
         self._levels[RatedResource.BYTES_IN] -= size
 
     def begin_query(self) -> None:
-        """end_query() later."""
+        """Counts a query that begins; end_query() is to be called when it has ended."""
         self._queries += 1
 
     def end_query(self, elapsed_ms: float) -> None:
@@ -188,12 +188,12 @@ class Use:
             self._query_ms += (elapsed_ms - self._query_ms) / 2
 
     def take_query(self, elapsed_ms: float) -> None:
-        """Takes the time of a step of a query."""
+        """Charges the time of a step of a query, in ms."""
         self._levels[RatedResource.QUERY_MS] -= elapsed_ms
 
     def take_reply(self, size: int, now_ms: EpochMs) -> float:
-        """Takes the bytes of a reply. Returns the wait until their debt is gone, in ms; a reply waits for no
-        other resource."""
+        """Charges the bytes of a reply. Returns the ms until their debt is gone; a reply waits for no other
+        resource."""
         if not self._rates[RatedResource.BYTES_OUT]:
             return 0.0
         self._fill(now_ms)
@@ -244,7 +244,7 @@ class Quotas:
         self._uses: dict[tuple[str, ...], Use] = {}
         self._clients_of: Counter[str] = Counter()
         """The number of clients in _uses by user."""
-        self._looked_ms = -LOOK_INTERVAL_MS
+        self._idle_checked_ms = -IDLE_CHECK_INTERVAL_MS
         self._connections: Counter[str] = Counter()
         """The number of open connections, by address and by the network of an address."""
         self.version = 0
@@ -324,10 +324,10 @@ class Quotas:
                 del self._clients_of[key[1]]
 
     def _forget_idle(self, wanted: tuple[str, ...], now_ms: EpochMs) -> None:
-        """Forgets idle accounts; at most once per LOOK_INTERVAL_MS, because it examines all of them.
+        """Forgets idle accounts; at most once per IDLE_CHECK_INTERVAL_MS, because it examines all of them.
         TroveError LIMIT_EXCEEDED if there is still no space for the wanted account."""
-        if not 0 <= now_ms - self._looked_ms < LOOK_INTERVAL_MS:
-            self._looked_ms = now_ms
+        if not 0 <= now_ms - self._idle_checked_ms < IDLE_CHECK_INTERVAL_MS:
+            self._idle_checked_ms = now_ms
             for key in [key for key, use in self._uses.items() if use.is_idle(now_ms)]:
                 self._forget(key)
         if wanted[0] == "Client" and self._clients_of[wanted[1]] >= CLIENTS_OF_USER_MAX:
@@ -393,15 +393,15 @@ class Quotas:
             )
 
     def take_query(self, uses: Iterable[Use], elapsed_ms: float) -> None:
-        """Takes the time of a query: later queries wait for it."""
+        """Charges the time of a query, in ms: later queries wait for it."""
         for use in uses:
             use.take_query(elapsed_ms)
 
     def take_request(
         self, uses: Iterable[Use], size: int, now_ms: EpochMs, *, is_query: bool = False
     ) -> float:
-        """Takes the tokens of a request. Returns for how many ms it must wait. After TroveError
-        LIMIT_EXCEEDED nothing is taken."""
+        """Charges the tokens of a request. Returns for how many ms it must wait. After TroveError
+        LIMIT_EXCEEDED nothing is charged."""
         wait_ms, longest = 0.0, None
         for use in uses:
             own_ms = use.wait_ms(now_ms, is_query=is_query)
@@ -417,7 +417,7 @@ class Quotas:
         return wait_ms
 
     def take_reply(self, uses: Iterable[Use], size: int, now_ms: EpochMs) -> float:
-        """Takes the bytes of a reply. Returns for how many ms the stream's next reply must wait."""
+        """Charges the bytes of a reply. Returns for how many ms the stream's next reply must wait."""
         return max((use.take_reply(size, now_ms) for use in uses), default=0.0)
 
 

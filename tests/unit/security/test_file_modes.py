@@ -1,4 +1,4 @@
-"""Files of secrets that others may read were taken without a word."""
+"""Files of secrets that others may read were accepted without a warning."""
 
 from __future__ import annotations
 

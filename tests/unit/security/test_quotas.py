@@ -73,7 +73,7 @@ def test_who_takes_more_is_slowed_first_and_refused_after() -> None:
     assert waits == [0.0] * 11 + [100.0 * number for number in range(1, 11)]
     assert symbol(lambda: book.take_request(uses, 0, EpochMs(0))) == "LIMIT_EXCEEDED"
     assert symbol(lambda: book.take_request(uses, 0, EpochMs(0))) == "LIMIT_EXCEEDED", (
-        "nothing was taken before"
+        "nothing was charged before"
     )
     assert book.take_request(uses, 0, EpochMs(100)) == 1_000.0
     assert (book.slowed["User:alice"], book.refused["User:alice"]) == (11, 2)

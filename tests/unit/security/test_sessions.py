@@ -1,4 +1,4 @@
-"""Handshakes, sessions and the signatures of their calls: nothing but the real client is taken."""
+"""Handshakes, sessions and the signatures of their calls: nothing but the real client is accepted."""
 
 from __future__ import annotations
 
