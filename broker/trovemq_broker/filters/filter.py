@@ -42,7 +42,7 @@ class Filter(Protocol):
     def takes_all(self) -> bool: ...
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether the filter takes a message with these stored properties: TAGS, KEYS and those of users."""
+        """Whether it matches a message with these stored properties: TAGS, KEYS and those of users."""
         ...
 
 

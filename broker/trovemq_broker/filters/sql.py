@@ -41,7 +41,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class SqlFilter:
-    """Takes messages for which the condition is true, not those for which it is unknown."""
+    """Matches messages for which the condition is true, not those for which it is unknown."""
 
     kind: Literal["tag", "sql"] = "sql"
     tag_hashes: frozenset[int] | None = None

@@ -1,4 +1,4 @@
-"""Filters by tag: `*` or an empty text takes all messages, `a || b` those whose tag is exactly one of
+"""Filters by tag: `*` or an empty text matches all messages, `a || b` those whose tag is exactly one of
 these."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SEPARATOR: Final = "||"
 
 
 class TakeAll:
-    """Takes every message, also those without a tag."""
+    """Matches every message, also one without a tag."""
 
     expression = ALL
     kind: Literal["tag", "sql"] = "tag"
@@ -27,13 +27,13 @@ class TakeAll:
 
 
 class TagFilter:
-    """Takes messages that have one of the tags. `tag_hashes`: their tags codes in the consume queue."""
+    """Matches messages that have one of the tags. `tag_hashes`: their tags codes in the consume queue."""
 
     kind: Literal["tag", "sql"] = "tag"
     takes_all = False
 
     def __init__(self, expression: str, tags: frozenset[str]) -> None:
-        assert tags, "a filter without a tag would take nothing"
+        assert tags, "a filter without a tag would match nothing"
         assert "" not in tags, "a message without a tag matches no tag"
         self.expression = expression
         self.tags = tags

@@ -73,7 +73,11 @@ def query_pages(
     cursor: str = "",
     work_max: int = REQUEST_WORK_MAX,
 ) -> Iterator[QueryPage]:
-    """See answer_pages; messages_max 0: maxMsgsNumBatch. Raises as query_page does."""
+    """Pages until the answer is complete, has messages_max messages (0: maxMsgsNumBatch), or used work_max.
+
+    The caller may do other work between two pages. Raises TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL,
+    TOPIC_NOT_FOUND, INDEX_DISABLED.
+    """
 
     def page_at(left: int, cursor: str) -> QueryPage:
         return query_page(store, query, messages_max=left, cursor=cursor)

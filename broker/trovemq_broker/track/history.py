@@ -101,13 +101,13 @@ def scan_events(
         byte_count += message.store_size
         last_ms = message.store_timestamp
         try:
-            finder.look(*read_events(message.body))
+            finder.find(*read_events(message.body))
         except ValueError:
             scan.complete = False
             scan.notes.append(f"a record of events at {message.physical_offset} cannot be read")
         yield
     for event in pending:
-        finder.look_at(event)
+        finder.add(event)
     return scan
 
 
@@ -126,7 +126,7 @@ class _Finder:
         for place in places:
             self._by_queue.setdefault((place.topic, place.queue_id), []).append(place)
 
-    def look(self, texts: list[str], events: NDArray[np.void]) -> None:
+    def find(self, texts: list[str], events: NDArray[np.void]) -> None:
         """Finds events in one record."""
         kinds = events["kind"]
         numbers = {text: number for number, text in enumerate(texts)}
@@ -139,7 +139,7 @@ class _Finder:
                         chosen |= here & self._may_speak_of(place, here, numbers, events)
         for row in events[chosen]:
             if int(row["kind"]) in _KNOWN:
-                self.look_at(_event(texts, row))
+                self.add(_event(texts, row))
 
     def _may_speak_of(
         self, place: RecordPosition, here: Mask, numbers: Mapping[str, int], events: NDArray[np.void]
@@ -162,7 +162,7 @@ class _Finder:
             beyond &= ~np.isin(events["group"], passed)
         return found | beyond | np.isin(kinds, (EventKind.STARTED, EventKind.RESET))
 
-    def look_at(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """Adds the event if it is about one of the places."""
         forgotten = event.kind is EventKind.FORGOTTEN
         for place in self._places if forgotten else self._by_queue.get((event.topic, event.queue_id), ()):
@@ -170,12 +170,12 @@ class _Finder:
                 if (event.kind, event.offset) == (_CHECKED, place.offset):
                     self._scan.events.append((place, event))
             elif not forgotten:
-                self._look_at_place(place, event)
+                self._add_if_concerned(place, event)
             elif event.topic in ("", place.topic):
                 self._passed[place].discard(event.group)
                 self._scan.events.append((place, event))
 
-    def _look_at_place(self, place: RecordPosition, event: Event) -> None:
+    def _add_if_concerned(self, place: RecordPosition, event: Event) -> None:
         offset, passed = place.offset, self._passed[place]
         if event.kind in (EventKind.STARTED, EventKind.RESET):
             (passed.add if event.offset > offset else passed.discard)(event.group)

@@ -141,57 +141,63 @@ class GroupEvents:
     def add(self, found: Iterable[tuple[RecordPosition, Event]]) -> None:
         """Adds events, in log order."""
         for place, event in found:
-            self._add_one(place, event)
+            self._add_event(place, event)
 
     def expire(self, group: str, place: RecordPosition, now_ms: EpochMs) -> None:
         """Adds the end of the group's last delivery, which had no result."""
         last = self.last_events.get((group, place))
         if last is not None and last.is_out:
-            self._say_expired(place, group, last, now_ms)
+            self._add_expiry(place, group, last, now_ms)
 
-    def _add_one(self, place: RecordPosition, event: Event) -> None:
+    def _add_event(self, place: RecordPosition, event: Event) -> None:
         if event.kind is EventKind.TIMER_ENDED:
-            self._say(place, event, TrackEventKind.WAIT_ENDED)
+            self._append(place, event, TrackEventKind.WAIT_ENDED)
         elif event.kind is EventKind.TRANSACTION_CHECKED:
             detail = "the producer was asked to commit or roll back the transaction"
-            self._say(place, event, TrackEventKind.CHECKED, attempt=event.attempt, detail=detail)
+            self._append(place, event, TrackEventKind.CHECKED, attempt=event.attempt, detail=detail)
         elif event.kind is EventKind.FORGOTTEN:
             if self.last_events.pop((event.group, place), None) is not None:
-                self._say(place, event, TrackEventKind.FORGOTTEN, detail="the group or the topic was deleted")
+                self._append(
+                    place, event, TrackEventKind.FORGOTTEN, detail="the group or the topic was deleted"
+                )
         else:
             self._add_of_group(place, event, self.last_events.setdefault((event.group, place), LastEvent()))
 
     def _add_of_group(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         names_it = event.offset <= place.offset < event.offset + event.count
         if event.kind in (EventKind.STARTED, EventKind.RESET):
-            self._turn(place, event, last)
+            self._set_offset(place, event, last)
         elif event.kind is EventKind.ADVANCED or not names_it:
             last.result, last.result_ms = TrackEventKind.FILTERED, event.time_ms
-            self._say(place, event, TrackEventKind.FILTERED, detail="its filter does not match the message")
+            self._append(
+                place, event, TrackEventKind.FILTERED, detail="its filter does not match the message"
+            )
         elif event.kind is EventKind.RECEIVED:
             self._receive(place, event, last)
         elif event.kind is EventKind.CHANGED:
             self._change(place, event, last)
         elif event.kind is EventKind.HELD:
-            self._say(place, event, TrackEventKind.HELD, detail="it waits for an earlier message in flight")
+            self._append(
+                place, event, TrackEventKind.HELD, detail="it waits for an earlier message in flight"
+            )
         elif event.kind is EventKind.MOVED:
             return  # the stored copy has a separate event
         else:
             self._settle(place, event, last)
 
-    def _turn(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
+    def _set_offset(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         """Adds the event that the group's offset was set."""
         is_after = event.offset > place.offset
         kind = TrackEventKind.STARTED if event.kind is EventKind.STARTED else TrackEventKind.RESET
         fresh = LastEvent(kind, event.time_ms) if is_after else LastEvent()
         if is_after or kind is TrackEventKind.RESET:
             where = "after the message" if is_after else "to the message or before it"
-            self._say(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
+            self._append(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
         self.last_events[event.group, place] = fresh
 
     def _receive(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         if last.is_out:
-            self._say_expired(place, event.group, last, event.time_ms)
+            self._add_expiry(place, event.group, last, event.time_ms)
         self.last_events[event.group, place] = LastEvent(
             attempt=event.attempt,
             client_id=event.client_id,
@@ -200,7 +206,7 @@ class GroupEvents:
             renewed=event.renewed,
             is_out=True,
         )
-        self._say(
+        self._append(
             place,
             event,
             TrackEventKind.DELIVERED,
@@ -209,7 +215,7 @@ class GroupEvents:
             until_ms=EpochMs(event.until),
         )
 
-    def _say_expired(self, place: RecordPosition, group: str, last: LastEvent, now_ms: EpochMs) -> None:
+    def _add_expiry(self, place: RecordPosition, group: str, last: LastEvent, now_ms: EpochMs) -> None:
         last.is_out = False
         self.timeline.append(
             TrackEvent(
@@ -237,7 +243,7 @@ class GroupEvents:
         client_id = event.client_id or last.client_id
         if kind is TrackEventKind.RENEWED and self._renew(place, event):
             return
-        self._say(
+        self._append(
             place,
             event,
             kind,
@@ -264,7 +270,7 @@ class GroupEvents:
         if event.kind is EventKind.DEAD_LETTERED:
             kind, detail = TrackEventKind.DEAD_LETTERED, f"after {event.attempt} deliveries"
             if last.is_out:
-                self._say_expired(place, event.group, last, event.time_ms)
+                self._add_expiry(place, event.group, last, event.time_ms)
         elif event.kind is EventKind.RETRIED:
             kind, detail = TrackEventKind.RETRIED, "the broker stopped: it continues as a retry message"
         elif not event.lease:
@@ -274,9 +280,9 @@ class GroupEvents:
             )
         last.result, last.result_ms, last.is_out = kind, event.time_ms, False
         last.attempt = event.attempt or last.attempt
-        self._say(place, event, kind, client_id=last.client_id, attempt=last.attempt, detail=detail)
+        self._append(place, event, kind, client_id=last.client_id, attempt=last.attempt, detail=detail)
 
-    def _say(
+    def _append(
         self,
         place: RecordPosition,
         event: Event,

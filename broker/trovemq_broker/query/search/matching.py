@@ -64,7 +64,7 @@ def answering(query: SearchQuery, batch: RecordBatch) -> Mask:
         chosen &= (times >= query.begin) & (times <= query.end)
     if not chosen.any():
         return chosen
-    return chosen & _meeting(query.where, _Values(batch))
+    return chosen & _matching(query.where, _Values(batch))
 
 
 class _Values:
@@ -92,13 +92,13 @@ class _Values:
                 yield record, scan.joined[start:end]
 
 
-def _meeting(condition: Condition, values: _Values) -> Mask:
+def _matching(condition: Condition, values: _Values) -> Mask:
     if isinstance(condition, Has):
         return _having(condition, values)
     combine: Callable[[Mask, Mask], Mask] = np.logical_and if isinstance(condition, AllOf) else np.logical_or
     found = np.full(values.count, isinstance(condition, AllOf), np.bool_)
     for part in condition.parts:
-        found = combine(found, _meeting(part, values))
+        found = combine(found, _matching(part, values))
     return found
 
 

@@ -99,7 +99,11 @@ def search_pages(
     cursor: str = "",
     work_max: int = REQUEST_WORK_MAX,
 ) -> Iterator[SearchPage]:
-    """See answer_pages; messages_max 0: maxMsgsNumBatch. Raises as search_page does."""
+    """Pages until the answer is complete, has messages_max messages (0: maxMsgsNumBatch), or used work_max.
+
+    The caller may do other work between two pages. Raises TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL,
+    TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
+    """
 
     def page_at(left: int, cursor: str) -> SearchPage:
         return search_page(store, query, messages_max=left, cursor=cursor)
@@ -202,7 +206,7 @@ class _PageSearch:
         topic = self._topic(reader)
         if topic is None or begin >= end:
             if not explain and not self.stopped:
-                self._pass(begin, end)
+                self._advance(begin, end)
             self.parts.append(SearchPart("none: there is no such record", begin, end))
             return
         declared = self._declared_from(reader, topic)
@@ -242,16 +246,16 @@ class _PageSearch:
             self.entries += span.touched
             work.charge(span.touched)
             span.touched = 0
-            if not self._look_through(block.ranks):
+            if not self._examine_in_order(block.ranks):
                 return
             if block.edge != END:
                 self.done = max(self.done, block.edge)
                 if work.left <= 0:
                     self.stopped = True
                     return
-        self._pass(span.low, span.high)
+        self._advance(span.low, span.high)
 
-    def _look_through(self, ranks: Ranks) -> bool:
+    def _examine_in_order(self, ranks: Ranks) -> bool:
         """Examines the records at these ranks; False if the page is full. If hardly any record answers, many
         are tested at once first, and only those that can match are examined."""
         at = int(np.searchsorted(ranks, self.done, "right"))
@@ -275,7 +279,7 @@ class _PageSearch:
             return may_answer(self.store, self.query, -ranks[::-1])[::-1]
         return may_answer(self.store, self.query, ranks)
 
-    def _pass(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
+    def _advance(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """Marks [begin, end) as examined."""
         self.done = max(self.done, -begin if self.query.newest_first else end - 1)
 
@@ -306,7 +310,7 @@ class _PageSearch:
             if not self._scanned(ranks, at, run_end, len(records)):
                 return
             at = run_end
-        self._pass(begin, end)
+        self._advance(begin, end)
 
     def _scanned(
         self, ranks: list[int], begin: PhysicalOffset, end: PhysicalOffset, record_count: int
@@ -319,7 +323,7 @@ class _PageSearch:
         self.found.work.charge_scan(record_count, end - begin)
         if not goes_on:
             return False
-        self._pass(begin, end)
+        self._advance(begin, end)
         if self.found.work.left <= 0:
             self.stopped = True
         return not self.stopped
