@@ -76,9 +76,11 @@ class IndexCheck:
     def run(self, run: DispatchBatch) -> None:
         if not self._kept or not len(run.records):
             return
-        self._pass(max(run.offset_of(0), self._position))  # of records removed meanwhile, or damaged
+        self._skip_to(max(run.offset_of(0), self._position))  # of records removed meanwhile, or damaged
         items = key_items(run, tags=True)
-        found = [(_numbers(file, first, stop), file, first) for file, first, stop in self._take(run.end)]
+        found = [
+            (_numbers(file, first, stop), file, first) for file, first, stop in self._items_below(run.end)
+        ]
         self._position = run.end
         there = np.concatenate([np.empty(0, np.uint64), *(numbers for numbers, _, _ in found)])
         if np.array_equal(there, items.numbers):
@@ -96,18 +98,18 @@ class IndexCheck:
         missing = required.alive & ~np.isin(required.numbers, there)
         self._count_missing(offsets[missing])
         missing_at_all = items.physical_offsets[items.alive & ~np.isin(items.numbers, there)]
-        self._tagless_count += self._count_passed(missing_at_all) - self._count_passed(offsets[missing])
+        self._tagless_count += self._count_complete(missing_at_all) - self._count_complete(offsets[missing])
 
     def damage(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """Nothing is known of the records of [begin, end): they may have items."""
         if self._kept:
-            self._pass(max(begin, self._position))
-            self._damaged_count += sum(stop - first for _, first, stop in self._take(end))
+            self._skip_to(max(begin, self._position))
+            self._damaged_count += sum(stop - first for _, first, stop in self._items_below(end))
             self._position = max(self._position, end)
 
-    def _pass(self, begin: PhysicalOffset) -> None:
+    def _skip_to(self, begin: PhysicalOffset) -> None:
         """Moves the cursor to the items of records at or after `begin`: there is no record in between."""
-        for file, first, stop in self._take(begin):
+        for file, first, stop in self._items_below(begin):
             physical = file.items["physical_offset"][first:stop]
             extra = (
                 np.flatnonzero((physical >= self._store.min_offset) & (physical >= self._position)) + first
@@ -116,7 +118,7 @@ class IndexCheck:
                 self._add_wrong(file, item)
         self._position = max(self._position, begin)
 
-    def _take(self, end: PhysicalOffset) -> Iterator[tuple[IndexView, int, int]]:
+    def _items_below(self, end: PhysicalOffset) -> Iterator[tuple[IndexView, int, int]]:
         """(file, first item, item after the last) from the cursor on, of records below `end`."""
         while self._file < len(self._files):
             file, first = self._files[self._file], self._item
@@ -174,7 +176,7 @@ class IndexCheck:
         self._findings.add(file.path, file.item_offset(item), what)
 
     # --- missing items ------------------------------------------------------------------------------
-    def _count_passed(self, offsets: Int64s) -> int:
+    def _count_complete(self, offsets: Int64s) -> int:
         """How many of the records the index has passed: later ones are only not indexed yet."""
         return int(np.count_nonzero(offsets < self._index.complete_below))
 
@@ -194,7 +196,7 @@ class IndexCheck:
         checked part are of records that were appended meanwhile."""
         if not self._kept:
             return
-        self._pass(end)
+        self._skip_to(end)
         for file in self._files[self._file :] if not self._store.live else ():
             first = self._item if file is self._files[self._file] else 1
             what = f"{file.item_count - first} items from item {first} on lie after the log's end"

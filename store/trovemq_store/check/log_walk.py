@@ -62,7 +62,7 @@ class LogWalk:
         self.position = min(self._read_to, limit)
         return LogStep(damage=Damage(begin, self.position, RecordState.UNREADABLE))
 
-    def _pass_unreadable(self, segment: Segment, readable: int, stop: int) -> LogStep:
+    def _skip_unreadable(self, segment: Segment, readable: int, stop: int) -> LogStep:
         """The record at `position` lies on pages that cannot be read, the first of them at or after
         `readable`."""
         begin, end = self.position, min(self._read_to - segment.start, stop)
@@ -76,7 +76,7 @@ class LogWalk:
         file, begin, stop = segment.file, self.position - segment.start, limit - segment.start
         readable = run_end(file, begin, stop, self._run_bytes_max)
         if readable <= begin or not can_read_record(file, begin, stop):
-            yield self._pass_unreadable(segment, max(readable, begin), stop)
+            yield self._skip_unreadable(segment, max(readable, begin), stop)
             return
         records, end, state = scan_run(
             file.view(),
@@ -96,13 +96,13 @@ class LogWalk:
         if state is RecordState.BLANK:
             self.position = segment.end
         elif state is not RecordState.RECORD and self.position < limit:
-            yield from self._pass_damage(segment, limit, state)
+            yield from self._skip_damage(segment, limit, state)
 
     def _is_gone(self, segment: Segment) -> bool:
         """Whether retention has removed the segment since the last step: its file may be closed."""
         return self._log.min_offset > segment.start
 
-    def _pass_damage(self, segment: Segment, limit: PhysicalOffset, state: RecordState) -> LogSteps:
+    def _skip_damage(self, segment: Segment, limit: PhysicalOffset, state: RecordState) -> LogSteps:
         begin = self.position
         at, end = search_from(segment, begin, state) - segment.start, limit - segment.start
         found = None
