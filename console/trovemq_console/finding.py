@@ -51,7 +51,7 @@ class Finding:
     groups: list[str] = field(default_factory=list)
     moment: int | None = None
 
-    def take(self, kind: str, messages: list[Message], complete: bool = True) -> bool:
+    def add(self, kind: str, messages: list[Message], complete: bool = True) -> bool:
         """Keeps the messages. Returns whether there are any."""
         if messages:
             self.kind, self.messages = kind, tuple(messages[:SHOWN_MAX])
@@ -104,7 +104,7 @@ class Finder:
         except TroveError as error:
             self.found.notes.append(f"No message at that place: {error.message}")
             return False
-        return self.found.take("place", [message])
+        return self.found.add("place", [message])
 
     async def _by_id(self, client: Client) -> bool:
         if " " in self._text:
@@ -116,7 +116,7 @@ class Finder:
                 self.found.notes.append(f"Not looked up by id: {error}")
             return False
         self._note_unreachable(answer.unreachable)
-        return self.found.take("id", list(answer.messages), not answer.more)
+        return self.found.add("id", list(answer.messages), not answer.more)
 
     async def _by_key(self, client: Client) -> bool:
         return await self._of_topics(
@@ -167,7 +167,7 @@ class Finder:
             complete = complete and answer.complete
             self._note_unreachable(answer.unreachable)
         messages.sort(key=lambda message: message.store_timestamp, reverse=newest_first)
-        return self.found.take(kind, messages, complete)
+        return self.found.add(kind, messages, complete)
 
     async def _topics_asked(self) -> list[str]:
         """The given topic, else the first ones by name."""

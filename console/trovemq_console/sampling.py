@@ -25,7 +25,7 @@ RATED: Final = ("messages_in", "messages_out", "bytes_in", "bytes_out", "appends
 
 Key = tuple[str, ...]
 Point = tuple[float, float]
-Look = Callable[[], Awaitable[None]]
+Refresh = Callable[[], Awaitable[None]]
 
 
 class History:
@@ -75,11 +75,11 @@ class Sampler:
     def __init__(self, cluster: Cluster, history: History) -> None:
         self._cluster = cluster
         self.history = history
-        self._watched: OrderedDict[Key, tuple[float, Look]] = OrderedDict()
+        self._watched: OrderedDict[Key, tuple[float, Refresh]] = OrderedDict()
 
-    def watch(self, key: Key, look: Look) -> None:
-        """Calls `look` at each sample, for half an hour from now."""
-        self._watched[key] = (self.history.clock() + WATCHED_SECONDS, look)
+    def watch(self, key: Key, refresh: Refresh) -> None:
+        """Calls `refresh` at each sample, for half an hour from now."""
+        self._watched[key] = (self.history.clock() + WATCHED_SECONDS, refresh)
         self._watched.move_to_end(key)
         if len(self._watched) > WATCHED_MAX:
             self._watched.popitem(last=False)
@@ -87,10 +87,10 @@ class Sampler:
     async def run(self) -> None:
         """Runs until it is cancelled."""
         while True:
-            await self.turn()
+            await self.sample()
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
-    async def turn(self) -> None:
+    async def sample(self) -> None:
         """Takes one sample of everything. Failures are ignored, because the pages see them themselves."""
         try:
             for answer in await self._cluster.brokers(ROUTES_AGE_MAX_S):
@@ -100,9 +100,9 @@ class Sampler:
             return
         now = self.history.clock()
         self._watched = OrderedDict((key, entry) for key, entry in self._watched.items() if entry[0] > now)
-        for _, look in list(self._watched.values()):
+        for _, refresh in list(self._watched.values()):
             try:
-                await look()
+                await refresh()
             except TroveError:
                 continue
 

@@ -23,7 +23,7 @@ class ClusterReplies:
         self._table = table
         self._clock = clock
         self._turns = turns
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._made_version = -1
         self._brokers = b""
         self._by_name: dict[str, tuple[BrokerRoute, bytes]] = {}
@@ -36,7 +36,7 @@ class ClusterReplies:
         """The version, which is the present one or a later one, and the reply with all brokers of it, and
         the lost ones."""
         wanted = self._table.version
-        async with self._one_at_a_time:
+        async with self._lock:
             if self._made_version < wanted:
                 version = self._table.version
                 self._brokers = await self._turns.run(self._everything(self._table.routes()))

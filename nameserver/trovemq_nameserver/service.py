@@ -76,7 +76,7 @@ class Registry:
     async def run_expiry(self) -> None:
         """Removes overdue brokers, until it is cancelled.
 
-        If this process did not run for a time, heartbeats wait to be read: they get one more turn first.
+        If this process did not run for a time, unread heartbeats wait: they get one more interval first.
         """
         last = self.clock()
         while True:

@@ -94,10 +94,10 @@ def _fields_of(content: bytes) -> list[tuple[str, str]]:
     if _CUT_ESCAPE.search(content):
         raise ValueError("a % without two hexadecimal digits")
     pairs = (field.partition(b"=") for field in content.split(b"&") if field)
-    return [(_plain(name), _plain(value)) for name, _, value in pairs]
+    return [(_unescaped(name), _unescaped(value)) for name, _, value in pairs]
 
 
-def _plain(text: bytes) -> str:
-    """Without escapes. MIME's quoted-printable has the same with another sign, and a function in C."""
+def _unescaped(text: bytes) -> str:
+    """The text without escapes. MIME's quoted-printable has them with another sign, and a function in C."""
     quoted = text.replace(b"+", b" ").replace(b"=", b"%3D").replace(b"\r", b"%0D").replace(b"\n", b"%0A")
     return binascii.a2b_qp(quoted.replace(b"%", b"=")).decode("utf-8", "replace")

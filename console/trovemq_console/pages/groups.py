@@ -59,10 +59,10 @@ async def group(console: Console, request: Request) -> Response:
     history = console.sampler.history
     _record(history, name, lags)
 
-    async def look() -> None:
+    async def refresh() -> None:
         _record(history, name, await client.admin.groups.lag(name))
 
-    console.sampler.watch(("group", name), look)
+    console.sampler.watch(("group", name), refresh)
     return console.respond(
         request,
         "group.html",

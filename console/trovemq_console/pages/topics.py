@@ -72,10 +72,10 @@ async def topic(console: Console, request: Request) -> Response:
     history = console.sampler.history
     _record(history, name, described)
 
-    async def look() -> None:
+    async def refresh() -> None:
         _record(history, name, await client.admin.describe_topic(name))
 
-    console.sampler.watch(("topic", name), look)
+    console.sampler.watch(("topic", name), refresh)
     listing = await _messages(client, request, name)
     return console.respond(
         request,

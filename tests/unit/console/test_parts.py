@@ -140,9 +140,9 @@ def test_watched_things_are_looked_at_for_half_an_hour() -> None:
     async def turns() -> None:
         sampler = Sampler(Cluster(connect, clocks.monotonic), History(clocks.monotonic))
         sampler.watch(("topic", "orders"), look)
-        await sampler.turn()
+        await sampler.sample()
         clocks.passed = WATCHED_SECONDS + 1
-        await sampler.turn()
+        await sampler.sample()
         assert sampler.history.points(("broker", "broker-a", "messages_in"))[0][1] == COUNTERS["messages_in"]
 
     asyncio.run(turns())
@@ -154,7 +154,7 @@ def test_a_turn_without_a_cluster_is_no_failure() -> None:
         raise TroveError(errors.BROKER_UNREACHABLE, "nobody")
 
     clocks = Clocks()
-    asyncio.run(Sampler(Cluster(connect, clocks.monotonic), History(clocks.monotonic)).turn())
+    asyncio.run(Sampler(Cluster(connect, clocks.monotonic), History(clocks.monotonic)).sample())
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e12)), min_size=2).map(sorted))
