@@ -12,7 +12,7 @@ from trovemq_store.files.files import DISK_FULL_NUMBERS
 
 
 @contextmanager
-def disk_full_told(place: StoragePath) -> Iterator[None]:
+def reporting_disk_full(place: StoragePath) -> Iterator[None]:
     """Raises an OSError that means "no space" as TroveError DISK_FULL; other errors stay as they are."""
     try:
         yield

@@ -109,7 +109,7 @@ class Selection:
     damage: bool = False
     """Also the files of damage."""
 
-    def takes(self, entry: FileEntry) -> bool:
+    def includes(self, entry: FileEntry) -> bool:
         if entry.topic is None or entry.date is None:
             return self.damage
         return (
@@ -121,10 +121,10 @@ class Selection:
             and (
                 self.physical_offset is None or entry.physical[0] <= self.physical_offset < entry.physical[1]
             )
-            and self._takes_queues(entry)
+            and self._includes_queues(entry)
         )
 
-    def _takes_queues(self, entry: FileEntry) -> bool:
+    def _includes_queues(self, entry: FileEntry) -> bool:
         if self.queue is None and self.queue_offset_from is None and self.queue_offset_to is None:
             return True
         spans = [span for queue, span in entry.queues.items() if self.queue is None or queue == self.queue]

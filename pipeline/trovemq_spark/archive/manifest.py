@@ -26,7 +26,7 @@ from uuid import uuid4
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive import chain, view
-from trovemq_spark.archive.disk_full import disk_full_told
+from trovemq_spark.archive.disk_full import reporting_disk_full
 from trovemq_spark.archive.entry import FileEntry, Selection
 from trovemq_spark.archive.lock import locked
 from trovemq_spark.storage import StoragePath
@@ -80,7 +80,7 @@ class Manifest:
         place = path if isinstance(path, StoragePath) else StoragePath(path)
         if not place.exists(chain.DIRECTORY):
             _new_state(place)  # raises before anything is created, if this cannot be an archive
-        with disk_full_told(place), locked(place, f"{chain.DIRECTORY}/lock", job):
+        with reporting_disk_full(place), locked(place, f"{chain.DIRECTORY}/lock", job):
             manifest = cls(place, chain.load(place) or _new_state(place))
             manifest._recover(sweep)
             try:
@@ -98,7 +98,7 @@ class Manifest:
 
     def files(self, selection: Selection = EVERYTHING) -> list[FileEntry]:
         """The committed files that may have rows of the selection, by topic, date and place in the log."""
-        chosen = [entry for entry in self._state.files.values() if selection.takes(entry)]
+        chosen = [entry for entry in self._state.files.values() if selection.includes(entry)]
         return sorted(chosen, key=lambda entry: (entry.topic or "", entry.date or "", entry.physical))
 
     def paths(self, selection: Selection = EVERYTHING) -> list[str]:
@@ -174,7 +174,7 @@ class Manifest:
             return False
         gone = [self._state.files[name] for name in removed]
         self._check_added(added)
-        with disk_full_told(self.place):
+        with reporting_disk_full(self.place):
             if added:
                 chain.sync_directory(self.place, FILES)
             commit = {

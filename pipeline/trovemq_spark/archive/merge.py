@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.archive.disk_full import disk_full_told
+from trovemq_spark.archive.disk_full import reporting_disk_full
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.parquet_files import LAYOUT_DEFAULT, TABLE_COLUMNS, FileLayout, ParquetFile
 from trovemq_spark.archive.segment_rows import cut_chunks
@@ -61,7 +61,7 @@ def merge_files(task: MergeTask) -> Merged:
     first = task.entries[0]
     segments = [entry.segments for entry in task.entries]
     with (
-        disk_full_told(place),
+        reporting_disk_full(place),
         ParquetFile(
             place,
             first.topic,

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
-from trovemq_spark.archive.disk_full import disk_full_told
+from trovemq_spark.archive.disk_full import reporting_disk_full
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.parquet_files import LAYOUT_DEFAULT, TABLE_COLUMNS, FileLayout, ParquetFile
 from trovemq_spark.archive.segment_rows import ChunkRows, FileRows, SegmentRows, chunk_rows
@@ -86,7 +86,7 @@ def archive_segment(task: SegmentTask) -> SegmentResult:
     rows = _gather(task, segment, result, damages)
     if not task.is_last:
         result.end = task.file.end
-    with ExitStack() as written, disk_full_told(out):
+    with ExitStack() as written, reporting_disk_full(out):
         for file in rows.files(task.layout):
             entry = _write(task, segment, out, file, result)
             if entry is not None:
@@ -122,7 +122,7 @@ def _gather(task: SegmentTask, segment: Segment, result: SegmentResult, damages:
     settled = 0
     for part in scan_segment(segment, bounds):
         if isinstance(part, Damage):
-            _tell_damage(task, result, part)
+            _report_damage(task, result, part)
             damages.append(part)
             continue
         result.end, result.last_record = part.end, _last_record(part)
@@ -152,7 +152,7 @@ def _of_topics(records: RecordBatch, topics: frozenset[str] | None) -> RecordBat
     return records.where(chosen.to_numpy(zero_copy_only=False))
 
 
-def _tell_damage(task: SegmentTask, result: SegmentResult, damage: Damage) -> None:
+def _report_damage(task: SegmentTask, result: SegmentResult, damage: Damage) -> None:
     what = f"bytes [{damage.physical_offset}, {damage.end}) are not a good record: {damage.state.value}"
     if task.mode == FAILFAST:
         raise TroveError(

@@ -40,7 +40,7 @@ _RENAME_EXCHANGE: Final = 2
 
 def change_links(root: Path, folder: str, added: Mapping[str, Path], removed: Collection[str]) -> None:
     """Makes the links `added` (name -> file) in a folder below root, and removes those named `removed`. Links
-    that exist, or have gone, are taken as they are. Raises OSError."""
+    that exist, or have gone, are used as they are. Raises OSError."""
     if not (added and removed and _exchanged(root, folder, added, removed)):
         _change_in_place(root / folder, added, removed)
 
@@ -130,5 +130,5 @@ def _clear(root: Path, folder: str, last: Collection[str] = ()) -> None:
 
 def _remove_empty(*folders: Path) -> None:
     for folder in folders:
-        with suppress(OSError):  # it has gone, or holds a file of a user whose name is taken
+        with suppress(OSError):  # it has gone, or holds a file of a user with the same name
             folder.rmdir()

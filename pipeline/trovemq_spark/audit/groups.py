@@ -121,13 +121,13 @@ def _open_of(
     restarts = np.flatnonzero(np.isin(events["kind"], _RESTARTS))
     events = events[restarts[-1] + 1 :] if len(restarts) else events
     size = min(max(end - committed, 0), _WINDOW_MAX)
-    looked_at = np.arange(committed, committed + size) < _looked_to(events)
+    read = np.arange(committed, committed + size) < _read_to(events)
     handed_out = _covered(events[np.isin(events["kind"], _HANDED_OUT)], committed, size)
     settled = _covered(events[np.isin(events["kind"], SETTLED)], committed, size)
-    return [_open(key, committed, end, settled | (looked_at & ~handed_out))]
+    return [_open(key, committed, end, settled | (read & ~handed_out))]
 
 
-def _looked_to(events: NDArray[np.void]) -> int:
+def _read_to(events: NDArray[np.void]) -> int:
     """The offset up to which the group has read: its filter skipped the messages that were not delivered."""
     ends = np.where(events["kind"] == EventKind.ADVANCED, events["until"], events["offset"] + events["count"])
     known = np.isin(events["kind"], (EventKind.ADVANCED, EventKind.DEAD_LETTERED, *_HANDED_OUT))

@@ -62,7 +62,7 @@ class IndexFacts:
 
 @dataclass(frozen=True, slots=True)
 class AuditedStore:
-    """See the module. queues and index_files are empty until they are examined."""
+    """The store of an audit. queues and index_files are empty until they are examined."""
 
     place: StoragePath
     log: LogDirectory

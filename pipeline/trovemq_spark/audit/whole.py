@@ -62,7 +62,7 @@ class Audit:
         if not store.place.exists(LOG_DIRECTORY):
             self._checks &= _OF_SEGMENTS_ALONE
             self._report.notes.append(f"{text} is not a whole store: only its segments are checked")
-        store = self._look(store, found)
+        store = self._examine_files(store, found)
         results = self._check_segments(store)
         end = max((result.end for result in results), default=store.log.begin)
         gaps = [(PhysicalOffset(gap.begin), PhysicalOffset(gap.end)) for gap in store.log.gaps]
@@ -74,10 +74,10 @@ class Audit:
             )
             self._check_queues(store, LogBounds(store.log.begin, end, unknown), results)
         if "index" in self._checks:
-            self._take(self._runner.map("index files", partial(check_index, store, end), store.index_files))
+            self._add(self._runner.map("index files", partial(check_index, store, end), store.index_files))
         if "uniqueKeys" in self._checks:
             read = partial(keys_of_segment, store)
-            self._take(
+            self._add(
                 self._runner.shuffle("unique keys", read, store.log.segments, partial(find_twice, store))
             )
         if "files" in self._checks:
@@ -87,22 +87,22 @@ class Audit:
             open_messages = unacknowledged(store, self._runner, self._groups, found)
             self._report.facts["unacknowledged"] = [one.to_json() for one in open_messages]
             self._report.note_missing(self._groups, known_groups(store), "committed offset of group")
-        self._take([Counted.of(found)])
+        self._add([Counted.of(found)])
         self._report.findings.sort(key=lambda finding: (finding.file, finding.offset, finding.kind))
         self._report_facts(store, results, end)
 
     # --- the steps --------------------------------------------------------------------------------------
-    def _look(self, store: AuditedStore, found: FindingList) -> AuditedStore:
+    def _examine_files(self, store: AuditedStore, found: FindingList) -> AuditedStore:
         """The store with the facts of its queue and index files."""
-        looked = self._runner.map("queue files", partial(queue_facts, store), queue_keys(store))
-        queues = {key: facts for key, facts, _ in looked if facts.files}
+        examined = self._runner.map("queue files", partial(queue_facts, store), queue_keys(store))
+        queues = {key: facts for key, facts, _ in examined if facts.files}
         if "queues" in self._checks:
-            self._take(Counted.of(each) for _, _, each in looked)
+            self._add(Counted.of(each) for _, _, each in examined)
         index_files = []
         if store.index_is_readable and "index" in self._checks:
             results = self._runner.map("index files", partial(index_facts, store), index_paths(store))
             index_files = [facts for facts, _ in results if facts is not None]
-            self._take(counted for _, counted in results)
+            self._add(counted for _, counted in results)
         known_end = store.known_end
         if not store.own_state and store.clean:
             known_end = max([known_end, *(facts.last_record_end for facts in queues.values())])
@@ -118,7 +118,7 @@ class Audit:
             return []
         check = partial(check_segment, store, self._checks)
         results = self._runner.map("segments", check, store.log.segments)
-        self._take(result.found for result in results)
+        self._add(result.found for result in results)
         return results
 
     def _check_log(
@@ -141,12 +141,12 @@ class Audit:
         for result in results:
             for key, part in result.runs.items():
                 runs.setdefault(key, []).append(part)
-        self._take(
+        self._add(
             self._runner.map("queues", partial(check_queue, store, log), sorted(runs.items(), key=_key))
         )
 
     # --- the report ---------------------------------------------------------------------------------------
-    def _take(self, counted: Iterable[Counted]) -> None:
+    def _add(self, counted: Iterable[Counted]) -> None:
         for one in counted:
             for found in one.kept:
                 if not found.note:

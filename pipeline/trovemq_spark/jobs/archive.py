@@ -113,7 +113,7 @@ def archive_log(runner: Runner, arguments: ArchiveArguments) -> Report:
     with Manifest.writing(arguments.out, JOB) as manifest:
         _check_selection(manifest, arguments)
         read_to = manifest.read_to(arguments.broker_name)
-        _tell_missing(log, read_to, report)
+        _report_missing(log, read_to, report)
         tasks = list(_plan(log, read_to, arguments))
         runner.begin("segments", len(tasks))
         wave = arguments.segments_per_commit or _SEGMENTS_A_CORE * runner.core_count
@@ -261,7 +261,7 @@ def _check_selection(manifest: Manifest, arguments: ArchiveArguments) -> None:
     )
 
 
-def _tell_missing(log: LogDirectory, read_to: Mapping[str, Mapping[str, Any]], report: Report) -> None:
+def _report_missing(log: LogDirectory, read_to: Mapping[str, Mapping[str, Any]], report: Report) -> None:
     """Reports bytes of the log that are in no segment and not in the archive."""
     archived_to = max((facts["end"] for facts in read_to.values()), default=0)
     missing = [(gap.begin, gap.end) for gap in log.gaps]

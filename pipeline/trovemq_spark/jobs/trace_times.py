@@ -55,7 +55,7 @@ class TracedLog:
     topics: frozenset[str]
     groups: frozenset[str]
 
-    def takes(self, topic: str) -> bool:
+    def includes(self, topic: str) -> bool:
         return not self.topics or topic in self.topics
 
 
@@ -83,7 +83,7 @@ def _pairs(traced: TracedLog, run: DispatchBatch) -> Iterator[tuple[Key, NDArray
             continue
         if is_retry or topic.startswith(DEAD_LETTER_PREFIX):
             yield from _copies(traced, records, topic, indexes)
-        elif not is_system_topic(topic) and traced.takes(topic):
+        elif not is_system_topic(topic) and traced.includes(topic):
             yield from _stored(records, topic, indexes)
         else:
             continue
@@ -114,7 +114,7 @@ def _copies(
             if is_retry and origin and group.endswith(separator + origin):
                 owner = group.removesuffix(separator + origin)
         attempts = int(records.reconsume_times[index])
-        if (not origin or traced.takes(origin)) and (not traced.groups or owner in traced.groups):
+        if (not origin or traced.includes(origin)) and (not traced.groups or owner in traced.groups):
             counts[owner, origin, attempts] = counts.get((owner, origin, attempts), 0) + 1
     for (owner, origin, attempts), count in counts.items():
         kind = "retries" if is_retry else "deadLetters"
@@ -137,7 +137,7 @@ def _events(traced: TracedLog, file: SegmentFile) -> Iterator[tuple[str, Key, ND
     """(group, key, events), an event for each offset."""
     for (group, topic, queue_id), block in events_of_segment(traced.log, file):
         kind, origin = kind_of(group, topic)
-        is_wanted = kind is not SourceKind.TOPIC or traced.takes(origin)
+        is_wanted = kind is not SourceKind.TOPIC or traced.includes(origin)
         if not is_wanted or (traced.groups and group not in traced.groups):
             continue
         events = np.frombuffer(block, EVENT_DTYPE)

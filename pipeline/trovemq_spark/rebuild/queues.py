@@ -1,7 +1,7 @@
 """Builds the files of one consume queue from its pieces of all segments. Their form is in
 index.consume_queue.
 
-Pieces are taken in log order, and cut into stretches of consecutive queue offsets. A stretch that
+Pieces are processed in log order, and cut into stretches of consecutive queue offsets. A stretch that
 
 - continues where the queue ends is added;
 - begins below the end is added without the units that the queue has, as a broker skips dispatched records;
@@ -124,7 +124,7 @@ def build_queue(task: QueueTask) -> QueueResult:
         elif first > end:
             result.blank_count += first - end
             writer.add(end, np.repeat(BLANK_UNIT, first - end))
-        _take(stretch, known, task.blocks, writer)
+        _add_units(stretch, known, task.blocks, writer)
         result.unit_count += stretch.count - known
         end = stretch.end
     result.end_offset = max(end, 0)
@@ -165,7 +165,7 @@ def _physical(stretch: _Stretch, index: int, blocks: StoragePath) -> int:
     return int(stretch.piece.units(blocks, stretch.begin + index, 1)["physical_offset"][0])
 
 
-def _take(stretch: _Stretch, known: int, blocks: StoragePath, writer: _FileWriter) -> None:
+def _add_units(stretch: _Stretch, known: int, blocks: StoragePath, writer: _FileWriter) -> None:
     for index in range(known, stretch.count, _UNITS_AT_ONCE):
         count = min(_UNITS_AT_ONCE, stretch.count - index)
         writer.add(stretch.first + index, stretch.piece.units(blocks, stretch.begin + index, count))

@@ -29,15 +29,15 @@ _NO_SUCH_ID: Final = (errors.MESSAGE_NOT_FOUND, errors.MESSAGE_ID_ILLEGAL, error
 class ServerPart:
     """One search over all brokers of an address."""
 
-    def __init__(self, server: str, question: Question, take: Callable[[pa.RecordBatch], None]) -> None:
+    def __init__(self, server: str, question: Question, add: Callable[[pa.RecordBatch], None]) -> None:
         self._cluster = Cluster(server, _RECONNECT_TIMEOUT_MS)
         self._question = question
-        self._take = take
+        self._add = add
         self.notes: list[str] = []
         self.complete = True
 
     def run(self) -> None:
-        """Passes every row that is found to `take`. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        """Passes every row that is found to `add`. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
         self._cluster.ask(self._ask)
 
     async def _ask(self, client: Client) -> None:
@@ -66,7 +66,7 @@ class ServerPart:
             if error.spec not in _NO_SUCH_ID:
                 raise
             return
-        self._take_messages(list(answer.messages))
+        self._add_messages(list(answer.messages))
 
     async def _by_topic(self, client: Client, topic: str) -> None:
         if not self._question.index_key:
@@ -94,23 +94,23 @@ class ServerPart:
                 async for message in found:
                     messages.append(message)
                     if len(messages) == _MESSAGES_AT_ONCE:
-                        self._take_messages(messages)
+                        self._add_messages(messages)
                         messages = []
         except TroveError as error:
             if error.spec not in (errors.BROKER_UNREACHABLE, errors.MESSAGES_REMOVED_EARLY):
                 raise
             self.complete = False
             self.notes.append(error.message)
-        self._take_messages(messages)
+        self._add_messages(messages)
 
-    def _take_messages(self, messages: list[Message]) -> None:
+    def _add_messages(self, messages: list[Message]) -> None:
         """Takes those of a broker's messages for which all conditions hold."""
         if not messages:
             return
         records = RecordBatch.split(b"".join(message.record for message in messages))
         offsets = np.array([message.queue_offset for message in messages], np.int64)
         for rows in answers(records, self._question, queue_offsets=offsets):
-            self._take(rows)
+            self._add(rows)
 
     # --- reading queues ---
 
@@ -124,7 +124,7 @@ class ServerPart:
             if begin < queue.max_offset:
                 async with aclosing(self._rows(client, topic, queue, max(begin, queue.min_offset))) as found:
                     async for rows in found:
-                        self._take(rows)
+                        self._add(rows)
 
     async def _rows(
         self, client: Client, topic: str, queue: QueueOffsets, begin: int

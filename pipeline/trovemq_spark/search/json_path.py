@@ -82,7 +82,7 @@ def text_of(value: object) -> str:
 
 def literal_in_body(wanted: str | None) -> bytes | None:
     """Bytes that every body with this value has, unless it uses escapes; None if that is not certain (a
-    number can be written in several ways)."""
+    number can be written in several forms)."""
     if not wanted or not all(character.isalnum() or character in " _-.:" for character in wanted):
         return None
     try:

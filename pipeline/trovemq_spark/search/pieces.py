@@ -150,9 +150,9 @@ def _find_in(file: pq.ParquetFile, group: int, question: Question) -> Iterator[p
     if question.needs_body:
         wanted.append(DAMAGE_COLUMN)
     schema = arrow_schema(wanted)
-    looked_at = file.read_row_group(group, columns=wanted, use_threads=False).select(wanted).cast(schema)
+    read = file.read_row_group(group, columns=wanted, use_threads=False).select(wanted).cast(schema)
     batch = pa.RecordBatch.from_arrays(
-        [pa.concat_arrays(column.chunks) for column in looked_at.columns], schema=schema
+        [pa.concat_arrays(column.chunks) for column in read.columns], schema=schema
     )
     found = question.matches(batch)
     if question.needs_body:

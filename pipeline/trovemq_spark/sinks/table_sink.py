@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.archive.disk_full import disk_full_told
+from trovemq_spark.archive.disk_full import reporting_disk_full
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import FileLayout, ParquetFile
@@ -75,7 +75,7 @@ def write_files(place: StoragePath, batches: Iterable[pa.RecordBatch], layout: F
     """
     entries: list[FileEntry] = []
     try:
-        with disk_full_told(place):
+        with reporting_disk_full(place):
             for rows, indices in _groups(list(batches)):
                 entries.append(_write_file(place, rows, indices, layout))
     except BaseException:

@@ -7,7 +7,7 @@ the offsets.
 
 If a topic was deleted and recreated, its identity is another one, which is data loss: its messages that were
 not read are gone. Without failOnDataLoss the new topic is read from its beginning. Checkpoints of earlier
-versions have no identity: the topic that is found is taken for theirs, and its identity is added.
+versions have no identity: the topic that is found is assumed to be theirs, and its identity is added.
 """
 
 from __future__ import annotations

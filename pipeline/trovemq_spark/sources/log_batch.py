@@ -35,7 +35,13 @@ from trovemq_spark.log.scan import ScanBounds
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.log_conditions import asked_conditions
-from trovemq_spark.sources.log_reading import LogInputPartition, LogReading, check_gaps, pass_loss, read_part
+from trovemq_spark.sources.log_reading import (
+    LogInputPartition,
+    LogReading,
+    check_gaps,
+    handle_loss,
+    read_part,
+)
 from trovemq_spark.sources.options import LOG, SourceOptions, parse_source_options
 from trovemq_spark.sources.pushdown import push
 from trovemq_spark.sources.rows import columns_of_schema
@@ -112,7 +118,7 @@ def _check_range(log: LogDirectory, options: SourceOptions) -> None:
             f"startingPhysicalOffset = {begin}: the log ends before it", "startingPhysicalOffset"
         )
     if begin is not None and begin < log.begin:
-        pass_loss(f"the log begins at {log.begin}, after {begin}", options.fail_on_data_loss)
+        handle_loss(f"the log begins at {log.begin}, after {begin}", options.fail_on_data_loss)
 
 
 def _check_time(log: LogDirectory, options: SourceOptions) -> None:

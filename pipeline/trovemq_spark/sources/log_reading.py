@@ -67,7 +67,7 @@ def read_part(
     except TroveError as error:
         if error.spec is not errors.OFFSET_OUT_OF_RANGE:
             raise
-        pass_loss(f"segment {part.file.name} was removed while the log was read", reading.fail_on_data_loss)
+        handle_loss(f"segment {part.file.name} was removed while the log was read", reading.fail_on_data_loss)
         return
     maker = RowMaker(request, part.file.name, part.file.start)
     items = scan_segment(segment, part.bounds, check_crc=request.check_crc, run_bytes_max=_RUN_BYTES)
@@ -76,7 +76,7 @@ def read_part(
         counts.add(maker.counts)
 
 
-def pass_loss(what: str, fail_on_data_loss: bool) -> None:
+def handle_loss(what: str, fail_on_data_loss: bool) -> None:
     """Raises TroveError DATA_LOST, or logs the loss."""
     if fail_on_data_loss:
         raise data_lost(what)
@@ -87,7 +87,7 @@ def check_gaps(log: LogDirectory, begin: int, end: int, fail_on_data_loss: bool)
     """Reports segments that are missing in [begin, end)."""
     for gap in log.gaps:
         if gap.begin < end and gap.end > begin:
-            pass_loss(
+            handle_loss(
                 f"segments are missing in {log.place}: nothing has the log's bytes {gap.begin} to {gap.end}",
                 fail_on_data_loss,
             )

@@ -34,7 +34,13 @@ from trovemq_spark.log.parts import first_record_at, first_stored_at, log_end, p
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.log_conditions import asked_conditions
-from trovemq_spark.sources.log_reading import LogInputPartition, LogReading, check_gaps, pass_loss, read_part
+from trovemq_spark.sources.log_reading import (
+    LogInputPartition,
+    LogReading,
+    check_gaps,
+    handle_loss,
+    read_part,
+)
 from trovemq_spark.sources.offsets import EARLIEST_MARK
 from trovemq_spark.sources.options import LOG, SourceOptions
 from trovemq_spark.sources.rows import columns_of_schema
@@ -100,7 +106,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except TroveError as error:
             if error.spec is not errors.OFFSET_OUT_OF_RANGE:
                 raise
-            pass_loss(error.message, self._options.fail_on_data_loss)
+            handle_loss(error.message, self._options.fail_on_data_loss)
             return start  # the next call sees the log as it is then
         if self._target is None and self._holds_back(budget.rows):
             return start
@@ -139,7 +145,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._open()
         begin = self._not_lost(log, begin)
         if stop > log.capacity_end:
-            pass_loss(f"the log ends at {log.capacity_end}, before {stop}", self._options.fail_on_data_loss)
+            handle_loss(f"the log ends at {log.capacity_end}, before {stop}", self._options.fail_on_data_loss)
         check_gaps(log, begin, stop, self._options.fail_on_data_loss)
         parts = plan_parts(log, begin, stop, min_parts=self._options.min_partitions, is_snapshot=True)
         return [LogInputPartition(log.place, part) for part in parts]
@@ -160,7 +166,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "path",
             )
         if begin < log.begin:
-            pass_loss(f"the log begins at {log.begin}, after {begin}", self._options.fail_on_data_loss)
+            handle_loss(f"the log begins at {log.begin}, after {begin}", self._options.fail_on_data_loss)
         return max(begin, log.begin)
 
 

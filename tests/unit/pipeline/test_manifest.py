@@ -111,7 +111,7 @@ def test_pruning_never_leaves_out_a_row(tmp_path: Path) -> None:
             queue_offset_to=first,
             physical_offset=entry.physical[0],
         )
-        assert [other for other in entries if asked.takes(other)] == [entry]
+        assert [other for other in entries if asked.includes(other)] == [entry]
         for change in (
             {"topics": frozenset("X")},
             {"queue": queue + 1},
@@ -123,8 +123,8 @@ def test_pruning_never_leaves_out_a_row(tmp_path: Path) -> None:
             {"queue_offset_to": first - 1},
             {"physical_offset": entry.physical[1]},
         ):
-            assert not replace(asked, **change).takes(entry), change
-    assert not Selection().takes(entry_of(1, None))
+            assert not replace(asked, **change).includes(entry), change
+    assert not Selection().includes(entry_of(1, None))
 
 
 # --- damage --------------------------------------------------------------------------------------------
