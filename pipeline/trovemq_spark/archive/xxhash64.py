@@ -12,12 +12,12 @@ _P4: Final = 0x85EBCA77C2B2AE63
 _P5: Final = 0x27D4EB2F165667C5
 
 
-def _rotated_left(value: int, bits: int) -> int:
+def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> (64 - bits)) & _MASK
 
 
 def _mixed(lane: int, value: int) -> int:
-    return _rotated_left((lane + value * _P2) & _MASK, 31) * _P1 & _MASK
+    return _rotated((lane + value * _P2) & _MASK, 31) * _P1 & _MASK
 
 
 def _lanes(data: bytes) -> int:
@@ -26,7 +26,7 @@ def _lanes(data: bytes) -> int:
     for at in range(0, len(data) - 31, 32):
         for i in range(4):
             lanes[i] = _mixed(lanes[i], int.from_bytes(data[at + 8 * i : at + 8 * i + 8], "little"))
-    result = sum(_rotated_left(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+    result = sum(_rotated(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
     for lane in lanes:
         result = ((result ^ _mixed(0, lane)) * _P1 + _P4) & _MASK
     return result
@@ -39,14 +39,14 @@ def xxhash64(data: bytes) -> int:
     at = len(data) & ~31
     while at + 8 <= len(data):
         result ^= _mixed(0, int.from_bytes(data[at : at + 8], "little"))
-        result = (_rotated_left(result, 27) * _P1 + _P4) & _MASK
+        result = (_rotated(result, 27) * _P1 + _P4) & _MASK
         at += 8
     if at + 4 <= len(data):
         result ^= int.from_bytes(data[at : at + 4], "little") * _P1 & _MASK
-        result = (_rotated_left(result, 23) * _P2 + _P3) & _MASK
+        result = (_rotated(result, 23) * _P2 + _P3) & _MASK
         at += 4
     for byte in data[at:]:
-        result = _rotated_left(result ^ byte * _P5 & _MASK, 11) * _P1 & _MASK
+        result = _rotated(result ^ byte * _P5 & _MASK, 11) * _P1 & _MASK
     result = (result ^ result >> 33) * _P2 & _MASK
     result = (result ^ result >> 29) * _P3 & _MASK
     return result ^ result >> 32

@@ -34,7 +34,7 @@ class Stands:
 
 @dataclass
 class GroupState:
-    """A group's state in the model: what its members have been given."""
+    """A group's state in the model."""
 
     read_to: int = 0
     messages: list[Stands] = field(default_factory=list)
