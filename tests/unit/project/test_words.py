@@ -164,7 +164,7 @@ DIALECT: Final[dict[str, Phrase]] = {
         (" own",), "separate, dedicated; its X", {
             "bench": 22, "broker": 1, "broker/atomic": 1, "broker/daemon": 3, "broker/groups": 5,
             "broker/produce": 3, "broker/server": 6, "broker/transactions": 1, "clients": 18, "daemon": 7,
-            "deploy": 2, "docs": 42, "pages": 9, "proto": 6, "rpc": 4, "store/engine": 3, "store/files": 3,
+            "deploy": 2, "docs": 41, "pages": 9, "proto": 6, "rpc": 4, "store/engine": 3, "store/files": 3,
             "store/index": 3, "store/log": 1, "store/topics": 2, "tests": 70,
         },
     ),
