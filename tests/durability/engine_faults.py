@@ -327,21 +327,21 @@ ENGINE_FAULTS: Final = (
         "            if truth is False:\n                return False\n            if "
         "truth is None:\n                result = None\n",
         "            if not truth:\n                return False\n",
-        ("tests/unit/filters/test_sql_filter.py::test_what_is_not_taken",),
+        ("tests/unit/filters/test_sql_filter.py::test_conditions_that_do_not_match_the_message",),
     ),
     Planted(
         "BETWEEN leaves its ends out",
         "broker/trovemq_broker/filters/conditions.py",
         "compare(value, high, lambda a, b: a <= b)",
         "compare(value, high, lambda a, b: a < b)",
-        ("tests/unit/filters/test_sql_filter.py::test_what_is_taken",),
+        ("tests/unit/filters/test_sql_filter.py::test_conditions_that_match_the_message",),
     ),
     Planted(
         "a filter whose condition is unknown takes the message",
         "broker/trovemq_broker/filters/sql.py",
         "return self._condition(properties) is True",
         "return self._condition(properties) is not False",
-        ("tests/unit/filters/test_sql_filter.py::test_what_is_not_taken",),
+        ("tests/unit/filters/test_sql_filter.py::test_conditions_that_do_not_match_the_message",),
     ),
     Planted(
         "a tag that is a part of another one is taken",

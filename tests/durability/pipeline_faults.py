@@ -41,7 +41,7 @@ PIPELINE_FAULTS: Final = (
         "    for prefix in (PREFIX,):",
         (
             "tests/unit/pipeline/test_replay_messages.py::"
-            "test_a_message_keeps_what_is_the_users_and_says_where_it_came_from",
+            "test_a_message_keeps_the_users_properties_and_names_its_origin",
         ),
     ),
     Planted(
@@ -70,7 +70,7 @@ PIPELINE_FAULTS: Final = (
         "pipeline/trovemq_spark/sources/live_ranges.py",
         "    if span.minimum <= wanted <= span.maximum:",
         "    if wanted <= span.maximum:",
-        ("tests/unit/pipeline/test_live_ranges.py::test_what_is_out_of_range_is_lost_or_skipped[4-5]",),
+        ("tests/unit/pipeline/test_live_ranges.py::test_offsets_out_of_range_are_lost_or_skipped[4-5]",),
     ),
     Planted(
         "the last message of an event's range is open",
@@ -79,7 +79,7 @@ PIPELINE_FAULTS: Final = (
         'np.clip(events["offset"] + events["count"] - 1 - begin, 0, size), -1)',
         (
             "tests/unit/pipeline/test_audit_groups.py::"
-            "test_what_was_not_acknowledged_is_reported_with_its_first_offsets[0]",
+            "test_unacknowledged_messages_are_reported_with_first_offsets[0]",
         ),
     ),
     Planted(
@@ -87,7 +87,7 @@ PIPELINE_FAULTS: Final = (
         "pipeline/trovemq_spark/archive/manifest.py",
         "batch[1] <= self.last_batch(batch[0]):",
         "batch[1] < self.last_batch(batch[0]):",
-        ("tests/unit/pipeline/test_manifest.py::test_it_says_what_the_model_says[1]",),
+        ("tests/unit/pipeline/test_manifest.py::test_the_manifest_agrees_with_the_model[1]",),
     ),
     Planted(
         "a file that is not as it was written is committed",
@@ -101,14 +101,14 @@ PIPELINE_FAULTS: Final = (
         "pipeline/trovemq_spark/archive/manifest.py",
         "(*state.files, *state.retired)}",
         "(*state.files,)}",
-        ("tests/unit/pipeline/test_manifest.py::test_it_says_what_the_model_says[0]",),
+        ("tests/unit/pipeline/test_manifest.py::test_the_manifest_agrees_with_the_model[0]",),
     ),
     Planted(
         "a small backlog beside a large one gets no share",
         "pipeline/trovemq_spark/sources/live_admission.py",
         "1 + (space * (size - 1) // rest if rest else 0)",
         "(space * (size - 1) // rest if rest else 0)",
-        ("tests/unit/pipeline/test_live_ranges.py::test_shares_are_in_proportion_and_starve_nobody",),
+        ("tests/unit/pipeline/test_live_ranges.py::test_shares_are_in_proportion_and_starve_no_queue",),
     ),
     Planted(
         "a number in an option may be beyond its bound",
@@ -117,7 +117,7 @@ PIPELINE_FAULTS: Final = (
         "or not low <= int(text):",
         (
             "tests/unit/pipeline/test_options.py::"
-            "test_what_contradicts_or_means_nothing_is_refused[options17]",
+            "test_contradicting_or_useless_options_are_refused[options17]",
         ),
     ),
     Planted(

@@ -107,7 +107,7 @@ def test_on_spark_and_read_by_spark(
     assert read_archive(spark, out, Selection(topics=frozenset()), ["topic"]).columns == ["topic"]
 
 
-def test_files_hold_one_topic_and_day_in_order_and_say_so(log: GrowingLog, tmp_path: Path) -> None:
+def test_files_have_one_topic_and_day_in_order(log: GrowingLog, tmp_path: Path) -> None:
     log.grow(300)
     out = tmp_path / "archive"
     archive(log.store, out, row_group_rows=7)
@@ -182,7 +182,7 @@ def test_segments_that_are_gone_stay_archived(log: GrowingLog, tmp_path: Path) -
     assert archive_rows(out) == expected
 
 
-def test_what_was_lost_before_it_was_archived_is_reported_once(log: GrowingLog, tmp_path: Path) -> None:
+def test_a_gap_before_the_first_archive_run_is_reported_once(log: GrowingLog, tmp_path: Path) -> None:
     out = tmp_path / "archive"
     log.grow(50)
     archive(log.store, out)

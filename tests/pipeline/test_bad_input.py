@@ -180,13 +180,13 @@ def test_a_kind_of_storage_that_is_not_known(command: Command) -> None:
 
 
 @pytest.mark.parametrize("server", ["nowhere", "host:port", "http://host:1", "host:99999"])
-def test_an_address_that_is_none(server: str, command: Command) -> None:
+def test_a_malformed_address_is_refused(server: str, command: Command) -> None:
     done = command("search", "--server", server, "--set", "key=a")
     assert done.code == 2
     assert "is not HOST:PORT" in done.err
 
 
-def test_a_message_id_that_is_none(command: Command, log: GrowingLog) -> None:
+def test_a_malformed_message_id_is_refused(command: Command, log: GrowingLog) -> None:
     done = command("search", "--store", log.store, "--set", "msg_id=xyz")
     assert (done.code, "32 or 56" in done.err) == (2, True)
 

@@ -60,7 +60,7 @@ def kept(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> _Kept:
         ("bug", 3, "error: ValueError: a bug"),
     ],
 )
-def test_what_a_task_does_is_reported_in_one_line(
+def test_the_outcome_of_a_task_is_reported_in_one_line(
     deed: str, code: int, said: str, kept: _Kept, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["probe", "--out", "x", "--set", f"deed={deed}", "--set", "row_count=5"]) == code

@@ -102,7 +102,7 @@ def test_old_files_stay_for_one_generation(log: GrowingLog, out: Path) -> None:
     assert archive_rows(out) == sorted(glob_rows(out)) == log_rows(log.store)
 
 
-def test_large_files_are_left_alone(out: Path) -> None:
+def test_large_files_are_not_merged(out: Path) -> None:
     files = Manifest.open(out).files()
     assert compacted(out, target_bytes=1000).facts["filesMerged"] == 0
     assert Manifest.open(out).files() == files
@@ -155,7 +155,7 @@ def test_damage_is_kept(log: GrowingLog, tmp_path: Path) -> None:
     assert archive_rows(out) == sorted(glob_rows(out)) == log_rows(log.store)
 
 
-def test_what_is_not_an_archive_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_without_an_archive_is_not_changed(tmp_path: Path) -> None:
     with pytest.raises(TroveError, match="is not an archive"):
         compacted(tmp_path)
     assert list(tmp_path.iterdir()) == []

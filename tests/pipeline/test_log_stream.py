@@ -178,7 +178,7 @@ def test_few_rows_wait_for_more_or_for_their_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [(0,), (4096,), (0, 4096)])
-def test_what_retention_took_is_reported_or_passed(gone: tuple[int, ...], tmp_path: Path) -> None:
+def test_segments_removed_by_retention_are_reported_or_skipped(gone: tuple[int, ...], tmp_path: Path) -> None:
     log = LogFiles(tmp_path)
     append_some(log, random.Random(5), 60)
     start = reader_of(tmp_path).initialOffset()

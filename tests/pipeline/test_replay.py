@@ -119,7 +119,7 @@ def check_once_and_in_order(messages: list[Message], ledger: Path) -> None:
         assert (state.sent, state.source_offset, state.in_flight) == (MESSAGES, MESSAGES - 1, False)
 
 
-def test_every_message_is_replayed_once_in_order_with_what_was_its_own(
+def test_every_message_is_replayed_once_in_order_with_its_properties(
     spark: SparkSession, broker: BrokerProcess, store: Path, tmp_path: Path
 ) -> None:
     report = replay(spark, broker, store, tmp_path, "copy")

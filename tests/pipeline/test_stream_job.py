@@ -125,7 +125,7 @@ def test_a_log_that_grows_is_the_table(spark: SparkSession, tmp_path: Path) -> N
     assert archive_rows(out) == log_rows(log.store)
 
 
-def test_a_damaged_record_ends_it_and_what_was_before_stays(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_record_ends_the_job_and_earlier_commits_stay(spark: SparkSession, tmp_path: Path) -> None:
     log = GrowingLog(tmp_path / "store", 4, topics=("orders",))
     log.grow(10)
     out = tmp_path / "table"

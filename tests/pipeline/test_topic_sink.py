@@ -109,7 +109,7 @@ def test_a_row_the_broker_refuses_is_named_and_acknowledged_rows_stay(
     assert count >= 4096, "the first Arrow batch was sent before the row came"
 
 
-def test_no_other_mode_no_unknown_topic_and_no_broker_that_is_gone(
+def test_other_modes_unknown_topics_and_lost_brokers_are_refused(
     spark: SparkSession, broker: BrokerProcess
 ) -> None:
     rows = spark.range(3).select(sf.lit("b").alias("body"))
@@ -135,7 +135,7 @@ def test_dedup_gives_unique_keys_of_query_batch_partition_and_row(
     assert found == dict.fromkeys(expected, 2), "written twice: the same unique keys again"
 
 
-def test_what_is_written_twice_to_a_deduplicated_topic_is_stored_once(
+def test_rows_written_twice_to_a_deduplicated_topic_are_stored_once(
     spark: SparkSession, broker: BrokerProcess
 ) -> None:
     topic = make_topic(broker, "once", deduplicate="1h")

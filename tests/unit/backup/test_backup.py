@@ -215,9 +215,7 @@ def test_the_manifest_names_every_file(store: MessageStore, root: Path, tmp_path
                                                       "consumequeue", "trovemq"}  # fmt: skip
 
 
-def test_a_backup_that_is_given_up_leaves_the_target_as_it_was(
-    store: MessageStore, root: Path, tmp_path: Path
-) -> None:
+def test_a_cancelled_backup_restores_the_target(store: MessageStore, root: Path, tmp_path: Path) -> None:
     for target in (tmp_path / "new", tmp_path / "empty"):
         if target.name == "empty":
             target.mkdir()

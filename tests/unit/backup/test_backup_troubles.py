@@ -166,7 +166,7 @@ def test_an_empty_directory_is_replaced_by_the_restored_store(backup: Path, tmp_
     again.close(NOW_MS)
 
 
-def test_what_an_interrupted_restore_left_is_not_touched(backup: Path, tmp_path: Path) -> None:
+def test_files_of_an_interrupted_restore_are_not_touched(backup: Path, tmp_path: Path) -> None:
     left = tmp_path / f"restored{SUFFIX}"
     left.mkdir()
     with pytest.raises(TroveError, match="a restore left it unfinished"):

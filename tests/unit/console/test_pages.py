@@ -191,7 +191,7 @@ def test_the_brokers_own_topics_are_listed_where_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("first", ["20000", "99999999999999999999", "-1", "x"])
-def test_a_part_of_the_list_that_is_none(first: str) -> None:
+def test_an_illegal_page_of_a_list(first: str) -> None:
     with console() as browser:
         assert browser.status("/topics", **{"from": first}) in (200, 400)
 

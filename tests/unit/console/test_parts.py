@@ -111,7 +111,7 @@ def test_a_rate_is_over_the_last_minute_and_never_negative() -> None:
     assert history.rate(("a",)) is None
 
 
-def test_a_look_of_a_page_beside_that_of_the_sampler_drew_a_spike() -> None:
+def test_a_sample_of_a_page_beside_the_samplers_drew_a_spike() -> None:
     clocks = Clocks()
     history = History(clocks.monotonic)
     for seconds, value in ((0, 0), (5, 50), (5.1, 55), (10, 100), (15, 150), (15.2, 150)):
@@ -127,7 +127,7 @@ def test_a_history_forgets_its_oldest_values() -> None:
     assert len(history.points(("a",))) == POINTS_MAX
 
 
-def test_watched_things_are_looked_at_for_half_an_hour() -> None:
+def test_watched_values_are_sampled_for_half_an_hour() -> None:
     clocks, looks = Clocks(), []
 
     async def connect() -> Any:
@@ -149,7 +149,7 @@ def test_watched_things_are_looked_at_for_half_an_hour() -> None:
     assert looks == [0]
 
 
-def test_a_turn_without_a_cluster_is_no_failure() -> None:
+def test_a_sample_without_a_cluster_is_no_failure() -> None:
     async def connect() -> Any:
         raise TroveError(errors.BROKER_UNREACHABLE, "nobody")
 

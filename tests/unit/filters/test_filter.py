@@ -12,7 +12,7 @@ from trovemq_proto.records import java_hash
 
 
 @pytest.mark.parametrize("expression", ["*", "", " * ", "  "])
-def test_a_star_or_nothing_takes_all(expression: str) -> None:
+def test_a_star_or_an_empty_expression_matches_all(expression: str) -> None:
     made = parse_filter("tag", expression)
     assert made.takes_all
     assert made.tag_hashes is None

@@ -55,7 +55,7 @@ def matches(expression: str, properties: Mapping[str, str] = ORDER) -> bool:
         "price = 12 -- the rest is a comment", "/* first */ price /***/ = 12 /* a * b */",
     ],
 )  # fmt: skip
-def test_what_is_taken(expression: str) -> None:
+def test_conditions_that_match_the_message(expression: str) -> None:
     assert matches(expression)
 
 
@@ -81,7 +81,7 @@ def test_what_is_taken(expression: str) -> None:
         "region NOT BETWEEN 1 AND 2", "region > price", "note < 1",
     ],
 )  # fmt: skip
-def test_what_is_not_taken(expression: str) -> None:
+def test_conditions_that_do_not_match_the_message(expression: str) -> None:
     assert not matches(expression)
 
 

@@ -128,7 +128,7 @@ async def test_a_known_broker_registers_under_its_name_and_leaves(
         (ALICE, "ACCESS_DENIED"),
     ],
 )
-async def test_nobody_else_registers(
+async def test_other_users_may_not_register(
     users_file: Path, transport: GrpcTransport, who: Credentials | None, reason: str
 ) -> None:
     async with served(users_file, transport) as (app, address):
@@ -145,7 +145,7 @@ async def test_a_broker_does_not_register_under_the_name_of_another(users_file: 
         assert app.registry.table.broker_count == 0
 
 
-async def test_a_broker_with_credentials_registers_where_nobody_is_asked(transport: GrpcTransport) -> None:
+async def test_a_broker_with_credentials_registers_without_authentication(transport: GrpcTransport) -> None:
     async with served("", transport) as (app, address), registering(address, BROKER, transport):
         await until(lambda: app.registry.table.broker_count == 1)
 
@@ -214,7 +214,7 @@ async def test_a_secret_that_is_changed_ends_the_old_ones_registration(
         await registrations.stop()
 
 
-async def test_a_watch_ends_when_its_user_is_taken_out(users_file: Path) -> None:
+async def test_a_watch_ends_when_its_user_is_removed(users_file: Path) -> None:
     async with (
         served(users_file) as (app, address),
         trovemq.connect(str(address), access_key="alice", secret_key=SECRET),

@@ -196,7 +196,7 @@ async def test_a_restarted_nameserver_regains_the_broker_before_a_heartbeat() ->
 
 
 @pytest.mark.asyncio
-async def test_a_taken_name_is_a_readiness_problem_until_it_is_free() -> None:
+async def test_a_name_in_use_is_a_readiness_problem_until_it_is_free() -> None:
     app, address = await start_nameserver()
     first, _ = local_broker(port=8081)
     second, _ = local_broker(port=8082)

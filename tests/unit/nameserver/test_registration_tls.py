@@ -180,7 +180,7 @@ def test_the_tls_address_of_routes_has_a_host_that_can_be_dialled() -> None:
     assert settings.nameserver_tls_options() == TlsOptions(ca="c", certificate="a", key="k")
 
 
-def test_a_tls_address_that_nobody_can_dial_is_refused() -> None:
+def test_a_tls_address_that_cannot_be_dialled_is_refused() -> None:
     for text in ("nowhere", "0.0.0.0:1", "h:0", "x" * 300):
         info = common_pb2.BrokerInfo(cluster="c", name="b", address="10.0.0.1:8081", tls_address=text)
         with pytest.raises(TroveError):

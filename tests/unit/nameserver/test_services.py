@@ -115,7 +115,7 @@ async def test_a_killed_broker_was_forgotten() -> None:
         assert 0 <= lost.lost_ms < 30_000
 
 
-async def test_nobody_said_who_had_the_topic_of_a_killed_broker() -> None:
+async def test_the_error_names_the_killed_broker_that_had_the_topic() -> None:
     async with nameserver(broker_broken_ms=100) as (app, channel):
         killed = await register(channel, heartbeat("a", "orders", "bills"))
         await register(channel, heartbeat("b", "orders", port=8082))

@@ -26,7 +26,7 @@ def unacknowledged(root: Path, *groups: str) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_not_acknowledged_is_reported_with_its_first_offsets(seed: int, tmp_path: Path) -> None:
+def test_unacknowledged_messages_are_reported_with_first_offsets(seed: int, tmp_path: Path) -> None:
     source = random.Random(seed)
     engine = Engine(queue_count=1)
     open_offsets: set[int] = set()

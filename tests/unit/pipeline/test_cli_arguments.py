@@ -107,7 +107,9 @@ FIELDS = [FieldHelp("store", "str", MISSING, ""), FieldHelp("row_count", "int", 
         ({"store": "s"}, {"store": ["t"]}, "twice"),
     ],
 )
-def test_names_that_a_job_has_not(common: dict[str, str], settings: dict[str, list[str]], said: str) -> None:
+def test_unknown_names_of_a_job_are_refused(
+    common: dict[str, str], settings: dict[str, list[str]], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         arguments.check_names("sample", FIELDS, common, settings)
 

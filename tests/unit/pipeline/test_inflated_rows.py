@@ -117,7 +117,7 @@ def test_a_row_group_is_bounded_by_what_its_bodies_inflate_to(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_search_looks_at_few_inflated_bodies_at_a_time(
+def test_a_search_inflates_a_bounded_number_of_bodies_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run's bodies were inflated together, and those of all its answers."""

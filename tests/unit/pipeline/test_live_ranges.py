@@ -34,7 +34,7 @@ QUEUES = [Queue(topic, broker, number) for topic in "tu" for broker in "bc" for 
 
 
 @given(backlogs=st.dictionaries(st.integers(0, 9), st.integers(0, 1 << 40)), limit=st.integers(1, 1 << 41))
-def test_shares_are_in_proportion_and_starve_nobody(backlogs: dict[int, int], limit: int) -> None:
+def test_shares_are_in_proportion_and_starve_no_queue(backlogs: dict[int, int], limit: int) -> None:
     taken = share(backlogs, limit)
     present = {key: size for key, size in backlogs.items() if size}
     assert taken.keys() == present.keys()
@@ -73,7 +73,7 @@ def test_a_queue_that_one_side_does_not_name_has_no_range() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "nearest"), [(4, 5), (9, 8)])
-def test_what_is_out_of_range_is_lost_or_skipped(wanted: int, nearest: int) -> None:
+def test_offsets_out_of_range_are_lost_or_skipped(wanted: int, nearest: int) -> None:
     span = Span(5, 8)
     assert within(QUEUE, wanted, span, fail=False) == nearest
     with pytest.raises(TroveError, match=f"topic t, broker b, queue 0: offset {wanted} .* 5") as lost:
@@ -180,7 +180,7 @@ def test_tags_of_conditions_are_asked_for_where_the_broker_knows_them() -> None:
     assert asked(In(("tags",), tuple(f"t{i}" for i in range(65)))) == ()
 
 
-def test_a_report_takes_offsets_of_ours_and_skips_others() -> None:
+def test_a_report_commits_this_querys_offsets_and_skips_others() -> None:
     ours = '{"t": {"b": {"0": 7}}}'
     assert _end_offsets([ours, None, "12", '{"t": {"0": 7}}', {"u": {"b": {"1": 1}}}]) == {
         QUEUE: 7,

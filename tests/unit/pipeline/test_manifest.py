@@ -57,7 +57,9 @@ def linked(archive: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_says_what_the_model_says(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_agrees_with_the_model(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random commits by several runs; a reader opens the model's files, links and batches."""
     monkeypatch.setattr(chain, "SNAPSHOT_EVERY", 3)
     source = random.Random(seed)
@@ -180,7 +182,7 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Manifest.open(place)
 
 
-def test_what_is_not_an_archive_is_reported(tmp_path: Path) -> None:
+def test_a_path_without_an_archive_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TroveError, match="is not an archive"):
         Manifest.open(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
@@ -201,7 +203,7 @@ def test_a_file_that_is_not_as_it_was_written_is_not_committed(tmp_path: Path) -
 # --- after a killed run ----------------------------------------------------------------------------------
 
 
-def test_the_next_run_clears_away_what_no_commit_names(tmp_path: Path) -> None:
+def test_the_next_run_removes_files_that_no_commit_names(tmp_path: Path) -> None:
     place = StoragePath(str(tmp_path / "a"))
     kept = make_archive(place, 2).files()
     orphan = write_file(place, 7)

@@ -101,7 +101,7 @@ def test_words_in_any_case() -> None:
         '{"t": {"b": {"0": 1}}, "t": {"b": {"0": 1}}}',
     ],
 )
-def test_what_is_not_an_offsets_is_refused(text: str) -> None:
+def test_illegal_offsets_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_starting_offsets(text)
 
@@ -115,6 +115,6 @@ def test_kafkas_form_gets_a_hint_where_the_broker_belongs() -> None:
     "text",
     ["{}", '{"t": {"b": []}}', '{"t": {"b": [1, 1]}}', '{"t": {"b": {"0": 1}}}', '{"t": {"b": [true]}}', "t"],
 )
-def test_what_is_not_an_assignment_is_refused(text: str) -> None:
+def test_a_malformed_assignment_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_assignment(text)

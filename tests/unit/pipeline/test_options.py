@@ -152,7 +152,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
         {"path": " "},
     ],
 )
-def test_what_contradicts_or_means_nothing_is_refused(options: dict[str, Any]) -> None:
+def test_contradicting_or_useless_options_are_refused(options: dict[str, Any]) -> None:
     assert refusal(**options).message
 
 
@@ -173,7 +173,7 @@ def test_an_option_under_two_names_is_refused() -> None:
     assert "one option" in refusal(subscribe="a", topic="a").message
 
 
-def test_what_is_required_is_asked_for() -> None:
+def test_a_missing_required_argument_is_named() -> None:
     for given, source, name in (
         ({}, LOG, "path"),
         ({"subscribe": "T"}, LIVE, "nameServer"),

@@ -114,7 +114,7 @@ def test_an_index_without_tags_has_the_keys_only(tmp_path: Path) -> None:
     assert with_tags - without == sum(bool(message["tags"]) for message in messages)
 
 
-def test_run_again_gives_the_same_and_what_an_earlier_store_left_goes(tmp_path: Path) -> None:
+def test_a_second_rebuild_is_equal_and_removes_files_of_another_store(tmp_path: Path) -> None:
     small, collide, out = unpack("small", tmp_path), unpack("collide", tmp_path), tmp_path / "out"
     rebuild_here(small, out)
     first = files_of(out)

@@ -59,7 +59,7 @@ def batch_of(rows: list[dict[str, Any]], queues: list[SourceQueue]) -> pa.Record
     broker=st.sampled_from(["", "broker-a"]),
     cut=st.integers(0, 7),
 )
-def test_a_message_keeps_what_is_the_users_and_says_where_it_came_from(
+def test_a_message_keeps_the_users_properties_and_names_its_origin(
     rows: list[dict[str, Any]], broker: str, cut: int
 ) -> None:
     queue = SourceQueue("orders", broker, 5)

@@ -190,7 +190,7 @@ def test_times_of_no_calendar_are_found_like_others(tmp_path: Path) -> None:
     assert len(rows_of(search(**places[0], **places[1]))) == 6, "each once"
 
 
-def test_what_was_gone_before_it_was_archived_is_reported(tmp_path: Path) -> None:
+def test_segments_removed_before_they_were_archived_are_reported(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", 12)
     messages = living_messages(store)
     names = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())

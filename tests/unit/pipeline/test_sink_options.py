@@ -98,7 +98,7 @@ def test_the_server_must_be_named() -> None:
         parse_sink_options({"topic": "t"})
 
 
-def test_nothing_but_appending_is_taken() -> None:
+def test_an_output_mode_other_than_append_is_refused() -> None:
     schema = struct("body binary")
     for make in (batch_writer, stream_writer):
         with pytest.raises(TroveError, match="append"):

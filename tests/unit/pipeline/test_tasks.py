@@ -41,7 +41,7 @@ def test_a_step_of_several_calls_is_begun_once() -> None:
     assert (progress.steps, progress.advanced) == ([("squares", 5)], [5])
 
 
-def test_what_fails_in_either_half_of_a_shuffle_is_raised() -> None:
+def test_a_failure_in_either_half_of_a_shuffle_is_raised() -> None:
     runner = OneProcess(Counting())
     assert sorted(runner.shuffle("digits", digits, [12, 21, 2], total)) == [("1", 33), ("2", 35)]
     with pytest.raises(TroveError, match=r"OFFSET_OUT_OF_RANGE.*thirteen"):

@@ -106,7 +106,7 @@ def test_a_batch_in_any_number_of_parts_has_none_of_it(seed: int, tmp_path: Path
         assert [row["physicalOffset"] for row in found.rows] == log.places(end)
 
 
-def test_what_the_broker_knows_to_be_written_is_read(tmp_path: Path) -> None:
+def test_records_below_the_known_end_are_read(tmp_path: Path) -> None:
     """Below the known end nothing is cut: there is damage after these records."""
     log = TransactionLog(tmp_path)
     log.plain()

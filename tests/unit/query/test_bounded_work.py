@@ -189,7 +189,7 @@ def test_of_many_damaged_records_the_first_are_noted() -> None:
         (KeyQuery("orders", "", KeyType.TAG), False),
     ],
 )
-def test_what_a_record_answers(query: KeyQuery, answers: bool) -> None:
+def test_conditions_that_a_record_meets(query: KeyQuery, answers: bool) -> None:
     """Its time counts; and two spaces between its keys make no empty key, nor does a tag that it lacks."""
     data = memoryview(record(b"x", keys="k  l", store_timestamp=NOW_MS + 1))
     fields = read_fields(data, 0, len(data))

@@ -121,7 +121,7 @@ def test_units_that_the_disk_does_not_give_have_no_size(monkeypatch: pytest.Monk
     assert finished(sizes.size_of(queue_of(store))) == bytes_of(queue_of(store))
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cached_queue_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_sizes, "KEPT_QUEUES_MAX", 2)
     store, sizes = open_store(MemoryFileSystem(), SETTINGS), QueueSizes()
     for number in range(4):

@@ -103,7 +103,7 @@ def test_terms_are_merged_as_a_set_would_be_sorted(
 
 
 @given(st.lists(st.sets(OFFSETS, max_size=12), min_size=1, max_size=4), BLOCKS, st.booleans(), st.booleans())
-def test_walks_together_name_what_sets_together_hold(
+def test_joined_walks_equal_operations_on_sets(
     sets: list[set[int]], blocks: list[int], newest_first: bool, listed: bool
 ) -> None:
     records = {b"%d" % n: offsets for n, offsets in enumerate(sets)}

@@ -213,7 +213,7 @@ def test_however_a_prefix_is_served_it_is_equal_to_a_scan(
         (Has(TAG, b"t", True), "more terms than thought", "location: "),
     ],
 )
-def test_explain_names_the_way_by_which_a_prefix_is_served(
+def test_explain_names_the_plan_that_serves_a_prefix(
     has: Has, way: str, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = indexed_in_steps(unique=has.kind == UNIQUE_KEY)

@@ -171,7 +171,7 @@ def test_retention_keeps_records_longer_than_messages() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"id": 5}', b"\xff", b'"text"'])
-def test_bytes_that_are_no_record_are_none(body: bytes) -> None:
+def test_malformed_bytes_are_no_audit_record(body: bytes) -> None:
     assert decode_audit(body) is None
 
 

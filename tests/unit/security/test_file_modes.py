@@ -103,7 +103,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_daemons_file_was_taken_without_a_warning(tmp_path: Path, name: str) -> None:
+def test_a_readable_file_of_a_daemon_is_warned_about(tmp_path: Path, name: str) -> None:
     content, read = READERS[name]
     path = made(tmp_path / "file", content, 0o600)
     with capture_logs() as lines:
@@ -117,7 +117,7 @@ def test_a_daemons_file_was_taken_without_a_warning(tmp_path: Path, name: str) -
     assert (line["path"], line["mode"]) == (str(path), "0604")
 
 
-def test_a_daemons_key_was_taken_without_a_warning(certificate: Path) -> None:
+def test_a_readable_key_of_a_daemon_is_warned_about(certificate: Path) -> None:
     key = certificate.with_suffix(".key")
     with capture_logs() as lines:
         read_identity(certificate, key)

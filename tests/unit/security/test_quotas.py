@@ -108,7 +108,7 @@ def test_open_calls_are_counted_and_refused_above_the_limit() -> None:
     book.open_call(uses, "c1")
 
 
-def test_a_query_waits_for_what_queries_took_and_nothing_else_does() -> None:
+def test_only_queries_wait_for_the_time_of_queries() -> None:
     book = made(User_alice=Quota(query_ms_per_s=100))
     uses = uses_of(book)
     assert book.take_request(uses, 0, EpochMs(0), is_query=True) == 0.0

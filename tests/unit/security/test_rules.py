@@ -102,7 +102,7 @@ def test_the_order_of_rules_is_of_no_meaning(
 
 
 @given(rule_lists(), resources, actions, st.sampled_from(SOURCES))
-def test_the_deciding_rule_is_one_that_says_so(
+def test_the_decision_is_that_of_its_rule(
     rules: list[Rule], resource: Resource, wanted: Action, source: str
 ) -> None:
     decision = decide(rules, resource, wanted, source)
@@ -128,7 +128,7 @@ def test_without_a_rule_nothing_is_allowed() -> None:
     assert decide([], Resource(Kind.TOPIC, "a"), ALL_ACTIONS, "127.0.0.1") == Decision(False)
 
 
-def test_many_names_do_not_grow_what_is_remembered() -> None:
+def test_many_names_do_not_grow_the_cache() -> None:
     subject = SubjectRules([make_rule(1, "alice", allow=True, actions="Pub", resource="Topic:a*")])
     for number in range(20_000):
         subject.allowed(Resource(Kind.TOPIC, f"x{number}"), Action.PUB, "10.0.0.1")

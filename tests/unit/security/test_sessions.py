@@ -159,7 +159,7 @@ def test_messages_of_a_call_cannot_be_left_out_repeated_or_moved() -> None:
     assert not message_checker(key, 4)(first), "of another call"
 
 
-def test_after_a_wrong_message_no_other_is_taken() -> None:
+def test_after_a_wrong_message_no_other_is_accepted() -> None:
     key = SigningKey(bytes(16), b"k" * 32)
     check, sign = message_checker(key, 0), message_signer(key, 0)
     sign(b"lost")

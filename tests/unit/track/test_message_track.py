@@ -151,7 +151,7 @@ def test_not_reached_says_how_many_are_ahead(world: World) -> None:
     assert status.subscribed == 1
 
 
-def test_what_its_filter_drops_is_not_ahead_of_it(world: World) -> None:
+def test_messages_that_the_filter_drops_are_not_ahead(world: World) -> None:
     world.send("a")
     world.receive(count=1)
     world.members["workers"] = [Member(expression="paid")]
@@ -191,7 +191,7 @@ def test_by_priority_what_is_ahead_is_reported_after_a_start_without_trees(world
     assert [world.status(f"p{number}").ahead for number in (3, 4)] == [1, 0]
 
 
-def test_nobody_is_there(world: World) -> None:
+def test_a_group_without_members_or_with_another_topic(world: World) -> None:
     world.send("a")
     world.send("b")
     world.receive(count=1)

@@ -97,7 +97,7 @@ def test_a_group_that_began_after_the_message_has_skipped_it() -> None:
     assert groups.last_events["workers", PLACE].result is TrackEventKind.STARTED
 
 
-def test_a_group_that_began_before_it_says_nothing_of_it_and_continues() -> None:
+def test_a_start_before_the_message_is_not_an_event_of_it() -> None:
     groups = told(
         event(EventKind.STARTED, 0), event(EventKind.RECEIVED, 7, attempt=1, lease=1, until=NOW_MS + 5)
     )
@@ -108,7 +108,7 @@ def test_a_forgotten_group_that_never_had_it_is_not_in_the_track() -> None:
     assert told(event(EventKind.FORGOTTEN, 0)).timeline == []
 
 
-def test_a_record_of_events_that_cannot_be_read_is_said_and_skipped(world: World) -> None:
+def test_an_unreadable_record_of_events_is_noted_and_skipped(world: World) -> None:
     world.send("a")
     world.receive()
     world.model.events.flush(world.now_ms)
