@@ -298,7 +298,7 @@ class Subscription:
         return message
 
     def _ready(self) -> ReceivedMessage | None:
-        """The next message of a batch that waits in the inbox, unless the loop needs a turn first."""
+        """The next message of a batch that waits in the inbox, unless other work of the loop is due."""
         turns = self._turns
         if turns is not None and turns.lately_until <= turns.clock() < turns.due_at:
             for message in (inbox := self._inbox).messages:

@@ -153,7 +153,7 @@ def test_a_taker_cancelled_in_its_turn_passes_its_message_on() -> None:
     scene(program)
 
 
-def test_a_waiting_message_is_not_taken_before_a_due_turn_or_an_answer() -> None:
+def test_a_waiting_message_is_not_taken_before_work_that_is_due() -> None:
     async def program(here: Blocking) -> None:
         subscription = object.__new__(Subscription)
         subscription._turns, subscription._inbox = here.turns, Inbox(8, 1_000)
@@ -166,7 +166,7 @@ def test_a_waiting_message_is_not_taken_before_a_due_turn_or_an_answer() -> None
         here.turns.lately_until = 0.0
         assert ready() == "second"
         here.block(TURN_AFTER_S)
-        assert ready() is None, "a turn is due"
+        assert ready() is None, "other work of the loop is due"
         here.turns.note()
         assert [ready(), ready()] == ["third", None]
 
