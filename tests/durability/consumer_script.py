@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.durability.engine_script import STEPS, WORKERS
 from tests.durability.tree_script import TreeScript, void
+from tests.support.settling import acknowledge, dead_letter
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import decode_message
@@ -157,12 +158,12 @@ class ConsumerScript(TreeScript):
         self.attempt(self.sync)
         for body, one in found[:acknowledged]:
             self.ledger.status[body] = "acknowledged"
-            self.model.delivery.acknowledge(group.name, topic, one.receipt_handle, self.tick())
+            acknowledge(self.model.delivery, group.name, topic, one.receipt_handle, self.tick())
         for body, one in found[acknowledged : acknowledged + dead]:
 
             def die(body: bytes = body, one: Delivered = one) -> None:
                 self.ledger.status[body] = "perhaps dead"
-                self.model.delivery.dead_letter(group.name, topic, one.receipt_handle, self.tick())
+                dead_letter(self.model.delivery, group.name, topic, one.receipt_handle, self.tick())
                 self.ledger.status[body] = "dead"
 
             self.attempt(die)

@@ -18,6 +18,7 @@ import pytest
 from tests.durability.crash_promises import Delayed, Half, Plain, Promises
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
+from tests.support.settling import acknowledge, change_invisible
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.state.consumer_state import ConsumerState
@@ -269,15 +270,15 @@ class Script:
             plain, handle = self.promises.plain[body], self._handles.pop(body)
             plain.acked, plain.ack_end = True, None
             try:
-                self.model.delivery.acknowledge(WORKERS.name, PLAIN, handle, self.now_ms)
+                acknowledge(self.model.delivery, WORKERS.name, PLAIN, handle, self.now_ms)
             except TroveError:
                 plain.acked = False  # its lease had ended
 
     def change_invisible(self) -> None:
         for body, handle in sorted(self._handles.items())[:1]:
             try:
-                self._handles[body] = self.model.delivery.change_invisible(
-                    WORKERS.name, PLAIN, handle, 2 * LEASE_MS, self.now_ms
+                self._handles[body] = change_invisible(
+                    self.model.delivery, WORKERS.name, PLAIN, handle, 2 * LEASE_MS, self.now_ms
                 )
             except TroveError:
                 del self._handles[body]

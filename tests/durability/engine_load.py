@@ -17,6 +17,7 @@ from typing import Final
 from tests.durability.engine_threads import EngineThreads, Reply
 from tests.durability.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from tests.support.engine import append, record
+from tests.support.settling import acknowledge_all
 from trovemq_broker.admin.topic_changes import TopicChanges
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.maintenance.retention_task import RetentionTask
@@ -220,7 +221,7 @@ class EngineLoad:
             return
         self._ledger.add("take", [identifier for identifier, _ in chosen])
         handles = [handle for _, handle in chosen]
-        refusals = self._model.delivery.acknowledge_many(WORKERS, TOPIC, handles, self._now_ms)
+        refusals = acknowledge_all(self._model.delivery, WORKERS, TOPIC, handles, self._now_ms)
         self._may_be_consumed |= {
             one for (one, _), refusal in zip(chosen, refusals, strict=True) if refusal is None
         }

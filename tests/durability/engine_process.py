@@ -33,6 +33,7 @@ from tests.durability.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
 from tests.durability.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
 from tests.durability.oracle_check import StoreCheck
 from tests.support.engine import NOW_MS, SMALL
+from tests.support.settling import acknowledge_all
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.state.consumer_state import ConsumerState
@@ -132,7 +133,7 @@ def drain(
         ledger.add("take", ids)
         received |= set(ids)
         handles = [one.receipt_handle for one in delivered]
-        assert not any(model.delivery.acknowledge_many(WORKERS, TOPIC, handles, now_ms))
+        assert not any(acknowledge_all(model.delivery, WORKERS, TOPIC, handles, now_ms))
         empty = 0 if delivered else empty + 1
         if empty == EMPTY_RECEIVES:
             break

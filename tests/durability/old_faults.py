@@ -316,8 +316,8 @@ FAULTS: Final = (
     Planted(
         "A delivery that its client suspended twice kept every later event from the log",
         "broker/trovemq_broker/groups/delivery/settlements.py",
-        "            max(0, before.attempt - suspend),",
-        "            before.attempt - suspend,",
+        "            max(0, before.attempt - self._suspend),",
+        "            before.attempt - self._suspend,",
         (
             "tests/unit/delivery/test_rare_moments.py::test_a_delivery_suspended_twice_kept_every_later_event_from_the_log",
         ),
@@ -406,8 +406,8 @@ FAULTS: Final = (
     ),
     Planted(
         "After a kill a transaction acknowledged what waited for its priority, and it was delivered again",
-        "broker/trovemq_broker/groups/delivery/settlements.py",
-        "                or was_skipped(self.context, state, offset)  # a crash has lost the lease\n",
+        "broker/trovemq_broker/groups/delivery/lease_resolvers.py",
+        "            or was_skipped(context, state, offset)  # a crash has lost the lease\n",
         "",
         (
             "tests/unit/delivery/test_priority_order.py::test_a_handle_whose_lease_a_crash_lost_acknowledges_nothing_waiting",
@@ -525,7 +525,7 @@ FAULTS: Final = (
         "        except Exception as error:  # begun by themselves, those at fault meet it, and no others",
         "        except ZeroDivisionError as error:",
         (
-            "tests/unit/server/rocketmq/test_usual_acknowledgements.py::test_a_fault_in_the_usual_way_failed_all_calls_of_the_turn",
+            "tests/unit/server/rocketmq/test_turns_of_acknowledgements.py::test_a_fault_in_a_joint_answer_failed_all_calls_of_the_turn",
         ),
     ),
     Planted(
@@ -572,9 +572,9 @@ FAULTS: Final = (
     Planted(
         "A topic was deleted and recreated: the end of a stream of the old one could end leases of the new"
         " one, whose messages were delivered a second time",
-        "broker/trovemq_broker/groups/delivery/delivery.py",
-        "                and lease.granted_until_ms == head.granted_until_ms",
-        "                and True",
+        "broker/trovemq_broker/groups/delivery/lease_resolvers.py",
+        " or lease.granted_until_ms != head.granted_until_ms",
+        "",
         (
             "tests/unit/server/test_consume_stream.py::test_an_old_stream_ended_the_leases_of_its_topics_namesake",
         ),

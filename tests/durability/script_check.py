@@ -9,6 +9,7 @@ from tests.durability.consumer_script import HOUR_MS, ConsumerScript
 from tests.durability.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, EngineScript, Ledger
 from tests.durability.tree_check import check_transactions_whole, check_unique
 from tests.support.engine import read_queue
+from tests.support.settling import acknowledge
 from trovemq_broker.groups.delivery.dead_letters import dead_letter_topic
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.query.key_query import KeyQuery, KeyType
@@ -152,7 +153,7 @@ def receive_all(script: EngineScript, topic: str, group: SubscriptionGroup, rece
     delivered = script.model.delivery.receive(request)
     for one in delivered:
         received[decode_message(one.record).body] += 1
-        script.model.delivery.acknowledge(group.name, topic, one.receipt_handle, script.now_ms)
+        acknowledge(script.model.delivery, group.name, topic, one.receipt_handle, script.now_ms)
     script.sync()
     return len(delivered)
 

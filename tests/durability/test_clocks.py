@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from tests.support import settling
 from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, record
 from tests.support.trials import Trials
 from trovemq_broker.consumer_settings import ConsumerSettings
@@ -188,7 +189,9 @@ class Run:
             assert self.leases.get(body, self.now_ms) <= self.now_ms, "a lease holds until its time"
             self.leases[body] = self.now_ms + LEASE_MS
             if acknowledge:
-                self.model.delivery.acknowledge("workers", "tasks", one.receipt_handle, EpochMs(self.now_ms))
+                settling.acknowledge(
+                    self.model.delivery, "workers", "tasks", one.receipt_handle, EpochMs(self.now_ms)
+                )
                 self.settled.add(body)
         self.sync()
         return len(delivered)

@@ -18,6 +18,7 @@ import pytest
 
 from tests.durability.scarcity import LASTS, Scarcity
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker, bodies
+from tests.support.settling import acknowledge
 from tests.support.trials import Trials, strata
 from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
 from trovemq_broker.groups.delivery.request import ReceiveRequest
@@ -156,7 +157,7 @@ class Life:
         assert all(one.attempt == 1 for one in found), "an attempt was used up"
         self.received[topic] += bodies(found)
         for one in found:
-            self.broker.model.delivery.acknowledge(group.name, topic, one.receipt_handle, self.broker.now_ms)
+            acknowledge(self.broker.model.delivery, group.name, topic, one.receipt_handle, self.broker.now_ms)
         self.broker.model.events.flush(self.broker.now_ms)
         self.broker.sync()
         return len(found)

@@ -27,6 +27,7 @@ from tests.interop.ours import (
 from tests.interop.probe import Seen, run_probe
 from tests.support.engine import append, record
 from tests.support.golden import load_manifest, settings_of, unpack
+from tests.support.settling import acknowledge
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.timers.timers import WHEEL_TOPIC
@@ -158,7 +159,7 @@ def _messages_in_flight(state: Exported, store: MessageStore, model: ConsumerSta
     state.acknowledged = set(sorted(given)[:2])
     state.in_flight = given.keys() - state.acknowledged
     for text in state.acknowledged:
-        model.delivery.acknowledge("billing", "orders", given[text].receipt_handle, now_ms())
+        acknowledge(model.delivery, "billing", "orders", given[text].receipt_handle, now_ms())
 
 
 def _ordered_messages(store: MessageStore, model: ConsumerState) -> None:
@@ -170,7 +171,7 @@ def _ordered_messages(store: MessageStore, model: ConsumerState) -> None:
     sync(store)
     given = receive(model, group, "entries", 3)
     assert sorted(given) == texts[:3]
-    model.delivery.acknowledge("ledger", "entries", given["entry 0"].receipt_handle, now_ms())
+    acknowledge(model.delivery, "ledger", "entries", given["entry 0"].receipt_handle, now_ms())
 
 
 def _transactions(store: MessageStore, model: ConsumerState) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.support.engine import NOW_MS, SMALL, flush, send
+from tests.support.settling import acknowledge
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.filters.filter import TAKE_ALL, Filter
 from trovemq_broker.groups.delivery.delivery import Delivery
@@ -55,7 +56,7 @@ class Engine:
             self.delivery.restore(state)
         for event in self.events.replay(QueueOffset(begin)):
             self.delivery.apply(event)
-        self.delivery.settle()
+        self.delivery.complete_replay()
 
     def _appended(self) -> None:
         self.store.dispatch()
@@ -161,7 +162,7 @@ class Engine:
 
     def ack(self, *delivered: Delivered, group: str = "workers", topic: str = "orders") -> None:
         for one in delivered:
-            self.delivery.acknowledge(group, topic, one.receipt_handle, self.now_ms)
+            acknowledge(self.delivery, group, topic, one.receipt_handle, self.now_ms)
 
     def committed(
         self, group: str = "workers", topic: str = "orders", queue_id: QueueId = QueueId(0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.support.engine import NOW_MS, SMALL, flush, send
+from tests.support.settling import acknowledge
 from trovemq_broker.admin.topic_changes import TopicChanges
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
@@ -139,7 +140,7 @@ class Broker:
         self, delivered: list[Delivered], group: SubscriptionGroup = WORKERS, topic: str = "orders"
     ) -> None:
         for one in delivered:
-            self.model.delivery.acknowledge(group.name, topic, one.receipt_handle, self.now_ms)
+            acknowledge(self.model.delivery, group.name, topic, one.receipt_handle, self.now_ms)
         self.model.events.flush(self.now_ms)
         self.sync()
 

@@ -139,7 +139,7 @@ class ConsumerState:
         self.transactions.catch_up()
         self.timers.settle()
         self.transactions.settle()
-        self.delivery.settle()
+        self.delivery.complete_replay()
 
     def _restore(self, state: ConsumerSnapshot) -> None:
         self.timers.restore(state.timers)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.atomic import GROUP, SEGMENT, AtomicStore, batch_of, body_of
 from tests.support.engine import flush, read_queue, send, sent_record, validated
+from tests.support.settling import acknowledge
 from trovemq_broker.atomic.ends import ENDS_TOPIC, TransactionEnds
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.atomic.open_transactions import OpenTransactions
@@ -82,7 +83,7 @@ def test_acknowledgements_count_once_and_for_good(atomic: AtomicStore) -> None:
     atomic.flush()
     atomic.commit("u", [], [second])  # once more, while the handle would last
     assert atomic.check_all_or_none() >= {"t"}
-    atomic.model.delivery.acknowledge(GROUP, "feed", first.receipt_handle, EpochMs(atomic.now_ms - 10**6))
+    acknowledge(atomic.model.delivery, GROUP, "feed", first.receipt_handle, EpochMs(atomic.now_ms - 10**6))
     assert atomic.store.offsets.get(GROUP, "feed", QueueId(0)) == 2
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
+from tests.support.settling import acknowledge, change_invisible
 from tests.unit.delivery.test_rocketmq_import_of_wheel import store_of_rocketmq
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
@@ -41,7 +42,7 @@ class Run:
         return self.model.delivery.receive(request)
 
     def return_message(self, one: Delivered, after_ms: int) -> None:
-        self.model.delivery.change_invisible("workers", "orders", one.receipt_handle, after_ms, self.now_ms)
+        change_invisible(self.model.delivery, "workers", "orders", one.receipt_handle, after_ms, self.now_ms)
 
     def pass_time(self, ms: int) -> None:
         self.now_ms += ms
@@ -95,14 +96,14 @@ def test_lag_fell_to_0_at_a_clean_restart_while_a_retry_was_waited_for() -> None
     assert run.lags() == (1, 1, 0), "in the retry topic, of which the group has read nothing"
     (one,) = run.receive()
     assert (one.attempt, run.lags()) == (2, (1, 1, 1))
-    run.model.delivery.acknowledge("workers", "orders", one.receipt_handle, run.now_ms)
+    acknowledge(run.model.delivery, "workers", "orders", one.receipt_handle, run.now_ms)
     assert run.lags() == (0, 0, 0)
 
 
 def test_lag_stays_what_it_was_when_a_stop_makes_retries_at_once() -> None:
     run = run_with(3)
     first, *_ = run.receive()
-    run.model.delivery.acknowledge("workers", "orders", first.receipt_handle, run.now_ms)
+    acknowledge(run.model.delivery, "workers", "orders", first.receipt_handle, run.now_ms)
     assert run.lags() == (2, 2, 2)
     run.pass_time(40_000)  # their leases are over
     assert run.lags() == (2, 2, 0)

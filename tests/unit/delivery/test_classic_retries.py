@@ -69,7 +69,7 @@ def test_a_retry_that_can_be_read_again_goes_to_its_own_topic() -> None:
     files.unreadable[f"commitlog/{0:020d}"] = (0, engine.store.end_offset)
     engine.delivery = Delivery(engine.store, engine.writer, engine.events, engine.groups, engine.settings)
     engine.delivery.restore(state)
-    engine.delivery.settle()
+    engine.delivery.complete_replay()
     files.unreadable.clear()
     assert bodies(engine.receive()) == ["a"], "nobody knew whose lease it was"
     assert engine.receive() == []

@@ -14,6 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush
+from tests.support.settling import (
+    acknowledge,
+    acknowledge_all,
+    acknowledge_range,
+    change_invisible,
+    change_range,
+)
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -186,12 +193,12 @@ class DeliveryMachine(RuleBasedStateMachine):
         if how == "runs":
             self._acknowledge_runs(group, chosen)
         elif how == "a call":
-            results = self.engine.delivery.acknowledge_many(group, "orders", handles, self.engine.now_ms)
+            results = acknowledge_all(self.engine.delivery, group, "orders", handles, self.engine.now_ms)
             assert results == [None] * len(handles)
         else:
             with self.engine.delivery.gathering() if how == "calls of a turn" else nullcontext():
                 for handle in handles:
-                    self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
+                    acknowledge(self.engine.delivery, group, "orders", handle, self.engine.now_ms)
         for place in chosen:
             self.model.of(group, *place).done = True
 
@@ -199,7 +206,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         """As a stream does: by receipt, neighbours together."""
         for receipt, offsets in self._runs(group, places):
             args = (group, "orders", receipt, offsets, self.engine.now_ms)
-            assert self.engine.delivery.acknowledge_run(*args) == []
+            assert acknowledge_range(self.engine.delivery, *args) == []
 
     def _runs(self, group: str, places: list[tuple[int, int]]) -> list[tuple[str, range]]:
         found: list[tuple[str, range]] = []
@@ -223,7 +230,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         now_ms = self.engine.now_ms
         for receipt, offsets in self._runs(group, chosen):
             args = (group, "orders", receipt, offsets, 0, now_ms)
-            assert self.engine.delivery.change_run(*args, suspend=True) == []
+            assert change_range(self.engine.delivery, *args, suspend=True) == []
         for place in chosen:
             state = self.model.of(group, *place)
             self.old_handles.append((group, state.handle))
@@ -238,7 +245,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         state = self.model.of(group, *data.draw(st.sampled_from(places)))
         self.old_handles.append((group, state.handle))
         now_ms = self.engine.now_ms
-        state.handle = self.engine.delivery.change_invisible(group, "orders", state.handle, after_ms, now_ms)
+        state.handle = change_invisible(self.engine.delivery, group, "orders", state.handle, after_ms, now_ms)
         state.until_ms = now_ms + after_ms
 
     @rule(group=st.sampled_from(list(GROUPS)), data=st.data())
@@ -253,8 +260,12 @@ class DeliveryMachine(RuleBasedStateMachine):
         ]
         if late:
             with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
-                self.engine.delivery.acknowledge(
-                    group, "orders", data.draw(st.sampled_from(late)), self.engine.now_ms
+                acknowledge(
+                    self.engine.delivery,
+                    group,
+                    "orders",
+                    data.draw(st.sampled_from(late)),
+                    self.engine.now_ms,
                 )
 
     @rule(group=st.sampled_from(list(GROUPS)), data=st.data())
@@ -274,9 +285,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         place = data.draw(st.sampled_from(late))
         ((receipt, offsets),) = self._runs(group, [place])
         args = (group, "orders", receipt, offsets, self.engine.now_ms)
-        (refused,) = self.engine.delivery.acknowledge_run(*args, client_id="another")
+        (refused,) = acknowledge_range(self.engine.delivery, *args, client_id="another")
         assert refused.error.spec is errors.RECEIPT_HANDLE_ILLEGAL
-        assert self.engine.delivery.acknowledge_run(*args, client_id="client") == []
+        assert acknowledge_range(self.engine.delivery, *args, client_id="client") == []
         self.model.of(group, *place).done = True
 
     @rule(data=st.data())
@@ -287,7 +298,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             group, handle = data.draw(st.sampled_from(self.old_handles))
             if handle not in {state.handle for state in self.model.states.values()}:
                 with suppress(TroveError):
-                    self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
+                    acknowledge(self.engine.delivery, group, "orders", handle, self.engine.now_ms)
 
     @rule(by_ms=st.sampled_from([1, 2_999, LEASE_MS, 25_000]))
     def time_goes_on(self, by_ms: int) -> None:
@@ -366,7 +377,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.receive(group, 32)
                 for queue_id, offset in self._open(group):
                     state = self.model.of(group, queue_id, offset)
-                    self.engine.delivery.acknowledge(group, "orders", state.handle, self.engine.now_ms)
+                    acknowledge(self.engine.delivery, group, "orders", state.handle, self.engine.now_ms)
                     state.done = True
             for queue_id, keys in enumerate(self.keys):
                 assert all(self.model.of(group, queue_id, offset).done for offset in range(len(keys)))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import send
+from tests.support.settling import acknowledge, change_invisible
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -140,7 +141,7 @@ def test_events_piled_up_without_end_while_the_disk_was_full(monkeypatch: pytest
     handle = engine.receive()[0].receipt_handle
 
     def change() -> str:
-        return engine.delivery.change_invisible("workers", "orders", handle, 1_000, engine.now_ms)
+        return change_invisible(engine.delivery, "workers", "orders", handle, 1_000, engine.now_ms)
 
     with full_disk(engine):
         while engine.events.pending_count < 20:
@@ -150,6 +151,6 @@ def test_events_piled_up_without_end_while_the_disk_was_full(monkeypatch: pytest
     with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
         engine.receive()
     assert engine.events.pending_count == 20
-    engine.delivery.acknowledge("workers", "orders", handle, engine.now_ms)
+    acknowledge(engine.delivery, "workers", "orders", handle, engine.now_ms)
     engine.events.flush(engine.now_ms)
     assert engine.receive() == []

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import append, record
+from tests.support.settling import acknowledge, change_invisible
 from tests.unit.delivery.test_delivery_troubles import full_disk
 from trovemq_broker.groups.delivery.due_watch import NOW
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -36,8 +37,8 @@ def test_a_last_attempt_returned_with_a_delay_waited_for_the_next_receive(orderl
     engine = engine_of("m0", "m1", key="a" if orderly else "", retry_max=0, orderly=orderly)
     group = engine.groups.require("workers")
     first, second = engine.receive(group)
-    engine.delivery.change_invisible("workers", "orders", first.receipt_handle, 5_000, engine.now_ms)
-    engine.delivery.acknowledge("workers", "orders", second.receipt_handle, engine.now_ms)
+    change_invisible(engine.delivery, "workers", "orders", first.receipt_handle, 5_000, engine.now_ms)
+    acknowledge(engine.delivery, "workers", "orders", second.receipt_handle, engine.now_ms)
     engine.now_ms += 4_999
     turn(engine)
     assert letters(engine) == []

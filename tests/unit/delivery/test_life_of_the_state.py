@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import flush
+from tests.support.settling import acknowledge, change_invisible
 from trovemq_broker.groups.delivery.reappends import CARRIED_TOPIC
 from trovemq_broker.timers.wheel_records import WHEEL_TOPIC
 from trovemq_proto import errors
@@ -51,8 +52,8 @@ def test_a_stored_offset_that_is_further_than_the_events_wins(engine: Engine) ->
 def test_leases_attempts_and_handles_survive(engine: Engine, how: str) -> None:
     sent(engine, 3)
     got = engine.receive()
-    handle = engine.delivery.change_invisible(
-        "workers", "orders", got[0].receipt_handle, 30_000, engine.now_ms
+    handle = change_invisible(
+        engine.delivery, "workers", "orders", got[0].receipt_handle, 30_000, engine.now_ms
     )
     engine.ack(got[2])
     if how == "crash":
@@ -60,7 +61,7 @@ def test_leases_attempts_and_handles_survive(engine: Engine, how: str) -> None:
     else:
         engine.restart()
     assert engine.receive() == []
-    engine.delivery.acknowledge("workers", "orders", handle, engine.now_ms)
+    acknowledge(engine.delivery, "workers", "orders", handle, engine.now_ms)
     engine.now_ms += LEASE_MS
     again = engine.receive()
     assert bodies(again) == ["m1"]
@@ -192,7 +193,7 @@ def test_a_clean_stop_makes_retry_messages_of_what_is_in_flight(engine: Engine) 
     sent(engine, 3)
     got = engine.receive()
     engine.ack(got[0])
-    engine.delivery.change_invisible("workers", "orders", got[1].receipt_handle, 0, engine.now_ms)
+    change_invisible(engine.delivery, "workers", "orders", got[1].receipt_handle, 0, engine.now_ms)
     engine.now_ms += 1
     engine.export_to_rocketmq()
     assert engine.committed() == 3

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from tests.support.settling import change_invisible
 from trovemq_broker.filters.filter import parse_filter
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -66,7 +67,7 @@ def test_a_returned_message_waits_for_the_later_ones_that_are_still_out(engine: 
     engine.send("a0", key="a")
     engine.send("a1", key="a")
     a0, a1 = engine.receive()
-    engine.delivery.change_invisible("workers", "orders", a0.receipt_handle, 0, engine.now_ms)
+    change_invisible(engine.delivery, "workers", "orders", a0.receipt_handle, 0, engine.now_ms)
     assert engine.receive() == []
     engine.ack(a1)
     assert bodies(engine.receive()) == ["a0"]

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.support.delivery import LEASE_MS, Engine, bodies
 from tests.support.engine import NOW_MS, send
+from tests.support.settling import acknowledge, acknowledge_all, change_invisible
 from tests.support.trials import SOAK
 from tests.unit.delivery.test_delivery_model import DeliveryMachine
 from tests.unit.delivery.test_priority_model import PriorityMachine
@@ -385,15 +386,15 @@ def test_packed_messages_can_be_changed_and_acknowledged_many_at_once() -> None:
     got = [one for _ in range(32) for one in engine.receive(count=2)]
     (state,) = states_of(engine)
     assert state.open.packed.count
-    handle = engine.delivery.change_invisible(
-        "workers", "orders", got[5].receipt_handle, 30_000, engine.now_ms
+    handle = change_invisible(
+        engine.delivery, "workers", "orders", got[5].receipt_handle, 30_000, engine.now_ms
     )
     handles = [one.receipt_handle for one in got if one is not got[5]]
-    assert engine.delivery.acknowledge_many("workers", "orders", handles, engine.now_ms) == [None] * 63
+    assert acknowledge_all(engine.delivery, "workers", "orders", handles, engine.now_ms) == [None] * 63
     assert engine.committed() == 5
     assert state.consumed().ranges() == [(6, 64)]
     assert state.open.in_flight_count(engine.now_ms) == 1
-    engine.delivery.acknowledge("workers", "orders", handle, engine.now_ms)
+    acknowledge(engine.delivery, "workers", "orders", handle, engine.now_ms)
     assert engine.committed() == 64
 
 

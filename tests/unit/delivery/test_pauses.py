@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import NOW_MS
+from tests.support.settling import acknowledge, change_invisible
 from trovemq_broker.groups.delivery.lease_time import GRACE_MAX_MS, PAUSE_MIN_MS, LeaseTime
 from trovemq_proto.errors import TroveError
 
@@ -45,12 +46,12 @@ def test_a_lease_can_be_extended_after_a_pause(engine: Engine) -> None:
     engine.send("m0")
     (one,) = engine.receive()
     engine.now_ms += PAUSE_MS
-    handle = engine.delivery.change_invisible(
-        "workers", "orders", one.receipt_handle, LEASE_MS, engine.now_ms
+    handle = change_invisible(
+        engine.delivery, "workers", "orders", one.receipt_handle, LEASE_MS, engine.now_ms
     )
     run(engine, LEASE_MS - 100)
     assert engine.receive() == []
-    engine.delivery.acknowledge("workers", "orders", handle, engine.now_ms)
+    acknowledge(engine.delivery, "workers", "orders", handle, engine.now_ms)
 
 
 def test_what_nobody_renews_comes_back_when_as_long_again_has_passed(engine: Engine) -> None:

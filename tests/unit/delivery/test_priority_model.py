@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
+from tests.support.settling import acknowledge, change_invisible
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery import priority_order
 from trovemq_proto.positions import EpochMs
@@ -170,7 +171,7 @@ class PriorityMachine(RuleBasedStateMachine):
             return
         for offset in data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6, unique=True)):
             state = self.models[group].of(offset)
-            self.engine.delivery.acknowledge(group, "orders", state.handle, self.engine.now_ms)
+            acknowledge(self.engine.delivery, group, "orders", state.handle, self.engine.now_ms)
             state.done = True
 
     @rule(group=st.sampled_from(GROUPS), after_ms=st.sampled_from([0, 1, 3_000]), data=st.data())
@@ -178,7 +179,7 @@ class PriorityMachine(RuleBasedStateMachine):
         if not (places := self._some_open(group)):
             return
         state, now_ms = self.models[group].of(data.draw(st.sampled_from(places))), self.engine.now_ms
-        state.handle = self.engine.delivery.change_invisible(group, "orders", state.handle, after_ms, now_ms)
+        state.handle = change_invisible(self.engine.delivery, group, "orders", state.handle, after_ms, now_ms)
         state.until_ms = now_ms + after_ms
 
     @rule(by_ms=st.sampled_from([1, 2_999, LEASE_MS]))
@@ -280,7 +281,7 @@ class PriorityMachine(RuleBasedStateMachine):
                 self.receive(group, 32)
                 for offset in self._open(group):
                     state = self.models[group].of(offset)
-                    self.engine.delivery.acknowledge(group, "orders", state.handle, self.engine.now_ms)
+                    acknowledge(self.engine.delivery, group, "orders", state.handle, self.engine.now_ms)
                     state.done = True
             assert all(self.models[group].of(offset).done for offset in range(len(self.priorities)))
             assert (self.engine.committed(group) or 0) == len(self.priorities)

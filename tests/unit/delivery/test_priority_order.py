@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, attempts, bodies
 from tests.support.engine import flush, send
+from tests.support.settling import change_invisible
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.filters.filter import parse_filter
 from trovemq_broker.groups.delivery import priority_order
@@ -80,7 +81,7 @@ def test_a_failed_high_one_goes_before_new_low_ones_when_its_time_is_over() -> N
         put(target, f"low{number}", 0)
     (high,) = target.receive(count=1)
     assert bodies(target.receive(count=1)) == ["low0"]
-    target.delivery.change_invisible("workers", "orders", high.receipt_handle, 1_000, target.now_ms)
+    change_invisible(target.delivery, "workers", "orders", high.receipt_handle, 1_000, target.now_ms)
     assert bodies(target.receive(count=1)) == ["low1"]
     target.now_ms += 1_000
     got = target.receive(count=2)
@@ -93,7 +94,7 @@ def test_a_failed_low_one_waits_for_new_high_ones() -> None:
     put(target, "low", 0)
     put(target, "low2", 0)
     (low,) = target.receive(count=1)
-    target.delivery.change_invisible("workers", "orders", low.receipt_handle, 0, target.now_ms)
+    change_invisible(target.delivery, "workers", "orders", low.receipt_handle, 0, target.now_ms)
     put(target, "high", 9)
     assert bodies(target.receive(count=3)) == ["high", "low", "low2"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from tests.support.settling import acknowledge, change_invisible, dead_letter
 from trovemq_broker.filters.filter import parse_filter
 from trovemq_broker.groups.delivery import delivery as delivery_module
 from trovemq_broker.groups.delivery import group_topic as pair_module
@@ -161,7 +162,7 @@ def test_a_forwarded_message_that_cannot_be_read_is_skipped_and_counted(engine: 
     first, second = engine.receive()
     engine.spoil(0)
     for one in (first, second):
-        engine.delivery.dead_letter("workers", "orders", one.receipt_handle, engine.now_ms)
+        dead_letter(engine.delivery, "workers", "orders", one.receipt_handle, engine.now_ms)
     assert engine.delivery.damaged_count == 1
     assert [letter.body for letter in engine.messages("%DLQ%workers")] == [b"m1"]
     assert engine.committed() == 2
@@ -172,7 +173,7 @@ def test_a_message_that_was_settled_while_it_was_ready_does_not_come_again(engin
     got = engine.receive()
     handle = got[0].receipt_handle
     engine.now_ms += LEASE_MS - 1
-    kept = engine.delivery.change_invisible("workers", "orders", handle, 5_000, engine.now_ms)
+    kept = change_invisible(engine.delivery, "workers", "orders", handle, 5_000, engine.now_ms)
     engine.now_ms += 1
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
     engine.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(2))
@@ -180,7 +181,7 @@ def test_a_message_that_was_settled_while_it_was_ready_does_not_come_again(engin
     assert state is not None
     state.drop_below(2)  # as a stored offset that is further does at a start
     assert bodies(engine.receive()) == ["m2"]
-    engine.delivery.acknowledge("workers", "orders", kept, engine.now_ms)
+    acknowledge(engine.delivery, "workers", "orders", kept, engine.now_ms)
 
 
 def test_an_orderly_group_skips_what_its_new_filter_does_not_take(engine: Engine) -> None:
@@ -237,8 +238,8 @@ def test_a_delivery_suspended_twice_kept_every_later_event_from_the_log(engine: 
     sent(engine, 1)
     handle = engine.receive()[0].receipt_handle
     for _ in range(3):
-        handle = engine.delivery.change_invisible(
-            "workers", "orders", handle, 1_000, engine.now_ms, suspend=True
+        handle = change_invisible(
+            engine.delivery, "workers", "orders", handle, 1_000, engine.now_ms, suspend=True
         )
     engine.crash(flushed=True)
     engine.now_ms += 1_000

@@ -69,7 +69,7 @@ def test_a_queue_that_is_shorter_than_the_state_cuts_the_state(kept: int, orderl
     state: DeliveryState = before.delivery.snapshot()
     after = with_messages(min(kept, 5))
     after.delivery.restore(state)
-    after.delivery.settle()
+    after.delivery.complete_replay()
     for number in range(min(kept, 5), 6):
         after.send(f"new {number}")
     after.now_ms += LEASE_MS
@@ -86,7 +86,7 @@ def test_a_stored_offset_beyond_the_queue_is_cut_too() -> None:
     after = with_messages(2)
     after.store.offsets.commit("workers", "orders", QueueId(0), QueueOffset(3))
     after.delivery.restore(state)
-    after.delivery.settle()
+    after.delivery.complete_replay()
     assert after.committed() == 2
     after.send("new")
     assert bodies(after.receive()) == ["new"]

@@ -35,7 +35,7 @@ def test_a_store_of_rocketmq_gives_each_group_what_it_has_not_consumed(tmp_path:
         groups = SubscriptionGroups.load(files)
         delivery = Delivery(store, writer, EventLog(store, writer), groups, ConsumerSettings())
         import_from_rocketmq(delivery, store, files, (), now_ms)
-        delivery.settle()
+        delivery.complete_replay()
         got: dict[str, list[tuple[str, int]]] = {}
         for group, topic in [("Alfa-group", "AlfaOrders"), ("Alfa-lite", "Alfa-events_log")]:
             request = ReceiveRequest(

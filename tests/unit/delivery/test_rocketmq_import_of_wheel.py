@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, flush, read_queue
+from tests.support.settling import acknowledge
 from tests.unit.timers.rocketmq import RocketMqTimers
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
@@ -124,7 +125,7 @@ def test_a_check_point_that_was_taken_over_is_not_taken_over_again() -> None:
     run = Run(files, NOW_MS + 4_000)
     assert run.waiting() == {RETRY_TOPIC: 3}
     (new,) = run.receive()
-    run.model.delivery.acknowledge("workers", "orders", new.receipt_handle, run.now_ms)
+    acknowledge(run.model.delivery, "workers", "orders", new.receipt_handle, run.now_ms)
     run.deliver_timers(DUE_MS)
     assert run.bodies() == [b"m0", b"m1", b"m3"]
     run.stop()

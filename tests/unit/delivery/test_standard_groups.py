@@ -7,10 +7,18 @@ from dataclasses import replace
 import pytest
 
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from tests.support.settling import (
+    RefusedOffset,
+    acknowledge,
+    acknowledge_all,
+    acknowledge_range,
+    change_invisible,
+    change_range,
+    dead_letter,
+)
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.filters.filter import parse_filter
 from trovemq_broker.groups.delivery.delivery import RECEIVE_READS_MAX
-from trovemq_broker.groups.delivery.settlements import RefusedOffset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
@@ -50,12 +58,12 @@ def test_a_run_is_acknowledged_by_its_receipt_message_by_message(engine: Engine)
     sent(engine, 6)
     (run,) = engine.receive_runs()
     assert handles_of(run.receipt, run.offsets) == [one.receipt_handle for one in run.messages()]
-    engine.delivery.change_invisible("workers", "orders", handle_of(run.receipt, 1), 500, engine.now_ms)
+    change_invisible(engine.delivery, "workers", "orders", handle_of(run.receipt, 1), 500, engine.now_ms)
     args = ("workers", "orders", run.receipt)
-    refused = engine.delivery.acknowledge_run(*args, range(5), engine.now_ms)
+    refused = acknowledge_range(engine.delivery, *args, range(5), engine.now_ms)
     assert [(one.offset, one.error.spec) for one in refused] == [(1, errors.RECEIPT_HANDLE_ILLEGAL)]
-    assert engine.delivery.acknowledge_run(*args, range(2, 5), engine.now_ms) == [], "once more is fine"
-    refused = engine.delivery.acknowledge_run(*args, range(5, 8), engine.now_ms)
+    assert acknowledge_range(engine.delivery, *args, range(2, 5), engine.now_ms) == [], "once more is fine"
+    refused = acknowledge_range(engine.delivery, *args, range(5, 8), engine.now_ms)
     assert [one.offset for one in refused] == [6, 7], "messages that nobody received"
     engine.now_ms += LEASE_MS
     assert bodies(engine.receive()) == ["m1"]
@@ -69,9 +77,9 @@ def test_a_receipt_of_another_group_or_topic_settles_nothing(engine: Engine, gro
     engine.receive("others")
     engine.receive("workers", "other")
     with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
-        engine.delivery.acknowledge_run(group, topic, run.receipt, run.offsets, engine.now_ms)
+        acknowledge_range(engine.delivery, group, topic, run.receipt, run.offsets, engine.now_ms)
     with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
-        engine.delivery.change_run(group, topic, run.receipt, run.offsets, 0, engine.now_ms)
+        change_range(engine.delivery, group, topic, run.receipt, run.offsets, 0, engine.now_ms)
     assert engine.receive() == []
 
 
@@ -79,8 +87,8 @@ def test_returned_runs_come_at_once_and_a_suspended_one_counts_no_attempt(engine
     sent(engine, 3)
     (run,) = engine.receive_runs()
     args = ("workers", "orders", run.receipt)
-    assert engine.delivery.change_run(*args, range(2), 0, engine.now_ms, suspend=True) == []
-    assert engine.delivery.change_run(*args, range(2, 3), 0, engine.now_ms) == []
+    assert change_range(engine.delivery, *args, range(2), 0, engine.now_ms, suspend=True) == []
+    assert change_range(engine.delivery, *args, range(2, 3), 0, engine.now_ms) == []
     assert attempts(engine.receive()) == [1, 1, 2]
 
 
@@ -91,14 +99,16 @@ def test_a_member_that_stood_still_settles_late_until_the_next_delivery(
     def settle(offset: int, client_id: str = "client") -> list[RefusedOffset]:
         args = ("workers", "orders", run.receipt, range(offset, offset + 1))
         if returned:
-            return engine.delivery.change_run(*args, 9_000, engine.now_ms, suspend=True, client_id=client_id)
-        return engine.delivery.acknowledge_run(*args, engine.now_ms, client_id)
+            return change_range(
+                engine.delivery, *args, 9_000, engine.now_ms, suspend=True, client_id=client_id
+            )
+        return acknowledge_range(engine.delivery, *args, engine.now_ms, client_id)
 
     sent(engine, 3)
     (run,) = engine.receive_runs()
     engine.now_ms += 10 * LEASE_MS
     with pytest.raises(TroveError, match="has expired"):  # RocketMQ's calls
-        engine.delivery.acknowledge("workers", "orders", handle_of(run.receipt, 0), engine.now_ms)
+        acknowledge(engine.delivery, "workers", "orders", handle_of(run.receipt, 0), engine.now_ms)
     assert [one.offset for one in settle(0, "another")] == [0]
     assert settle(0) == []
     assert bodies(engine.receive(count=1)) == ["m1"]
@@ -124,7 +134,7 @@ def test_messages_returned_late_came_twice_in_one_batch(order: str) -> None:
     engine.now_ms += LEASE_MS
     engine.delivery.due_pairs(engine.now_ms)
     args = ("workers", "orders", run.receipt, range(3), 1_000, engine.now_ms)
-    assert engine.delivery.change_run(*args, client_id="client") == []
+    assert change_range(engine.delivery, *args, client_id="client") == []
     engine.now_ms += 1_000
     again = engine.receive()
     assert bodies(again) == names
@@ -188,7 +198,7 @@ def test_a_malformed_handle_is_refused(engine: Engine, spoil: object) -> None:
     (one,) = engine.receive()
     assert callable(spoil)
     with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
-        engine.delivery.acknowledge("workers", "orders", spoil(one.receipt_handle), engine.now_ms)
+        acknowledge(engine.delivery, "workers", "orders", spoil(one.receipt_handle), engine.now_ms)
 
 
 def test_a_handle_of_another_group_or_topic_is_refused(engine: Engine) -> None:
@@ -200,36 +210,36 @@ def test_a_handle_of_another_group_or_topic_is_refused(engine: Engine) -> None:
     engine.receive("workers", "other")
     for group, topic in [("others", "orders"), ("workers", "other"), ("nobody", "orders")]:
         with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
-            engine.delivery.acknowledge(group, topic, mine.receipt_handle, engine.now_ms)
+            acknowledge(engine.delivery, group, topic, mine.receipt_handle, engine.now_ms)
     engine.ack(mine)
 
 
 def test_a_changed_time_gives_a_new_handle_and_voids_the_old_one(engine: Engine) -> None:
     sent(engine, 2)
     one, two = engine.receive()
-    handle = engine.delivery.change_invisible("workers", "orders", one.receipt_handle, 60_000, engine.now_ms)
+    handle = change_invisible(engine.delivery, "workers", "orders", one.receipt_handle, 60_000, engine.now_ms)
     with pytest.raises(TroveError, match="replaced"):
         engine.ack(one)
     engine.now_ms += LEASE_MS
     assert bodies(engine.receive()) == ["m1"]
     engine.now_ms += 50_000 - LEASE_MS
-    engine.delivery.acknowledge("workers", "orders", handle, engine.now_ms)
+    acknowledge(engine.delivery, "workers", "orders", handle, engine.now_ms)
     with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
-        engine.delivery.change_invisible("workers", "orders", handle, 1, engine.now_ms)
+        change_invisible(engine.delivery, "workers", "orders", handle, 1, engine.now_ms)
     assert two.attempt == 1
 
 
 def test_a_message_returned_at_once_is_there_at_once(engine: Engine) -> None:
     sent(engine, 1)
     (one,) = engine.receive()
-    engine.delivery.change_invisible("workers", "orders", one.receipt_handle, 0, engine.now_ms)
+    change_invisible(engine.delivery, "workers", "orders", one.receipt_handle, 0, engine.now_ms)
     assert attempts(engine.receive()) == [2]
 
 
 def test_a_suspended_message_does_not_count_the_attempt(engine: Engine) -> None:
     sent(engine, 1)
     (one,) = engine.receive()
-    engine.delivery.change_invisible("workers", "orders", one.receipt_handle, 5, engine.now_ms, suspend=True)
+    change_invisible(engine.delivery, "workers", "orders", one.receipt_handle, 5, engine.now_ms, suspend=True)
     engine.now_ms += 5
     assert attempts(engine.receive()) == [1]
 
@@ -239,7 +249,7 @@ def test_a_change_to_an_illegal_time_is_refused(engine: Engine, duration: int) -
     sent(engine, 1)
     (one,) = engine.receive()
     with pytest.raises(TroveError, match="INVISIBLE_DURATION_ILLEGAL"):
-        engine.delivery.change_invisible("workers", "orders", one.receipt_handle, duration, engine.now_ms)
+        change_invisible(engine.delivery, "workers", "orders", one.receipt_handle, duration, engine.now_ms)
     engine.ack(one)
 
 
@@ -283,13 +293,13 @@ def test_a_forwarded_message_is_copied_once(engine: Engine) -> None:
     sent(engine, 1)
     (one,) = engine.receive()
     for _ in range(2):
-        engine.delivery.dead_letter("workers", "orders", one.receipt_handle, engine.now_ms)
+        dead_letter(engine.delivery, "workers", "orders", one.receipt_handle, engine.now_ms)
     assert [letter.body for letter in engine.messages("%DLQ%workers")] == [b"m0"]
     assert engine.committed() == 1
     engine.now_ms += LEASE_MS
     assert engine.receive() == []
     with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
-        engine.delivery.dead_letter("workers", "orders", one.receipt_handle, engine.now_ms)
+        dead_letter(engine.delivery, "workers", "orders", one.receipt_handle, engine.now_ms)
 
 
 def test_what_the_filter_does_not_take_is_consumed(engine: Engine) -> None:
@@ -404,7 +414,7 @@ def test_acknowledging_many_does_as_one_by_one(engine: Engine) -> None:
     got = engine.receive()
     before = engine.events.pending_count
     handles = [one.receipt_handle for one in got[:4]] + ["junk", got[5].receipt_handle, got[0].receipt_handle]
-    results = engine.delivery.acknowledge_many("workers", "orders", handles, engine.now_ms)
+    results = acknowledge_all(engine.delivery, "workers", "orders", handles, engine.now_ms)
     assert [result is None for result in results] == [True] * 4 + [False, True, True]
     assert engine.events.pending_count == before + 2
     assert engine.committed() == 4

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.engine import NOW_MS, open_store, send
+from tests.support.settling import acknowledge
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.delivery import Delivered, ReceiveRequest
 from trovemq_broker.state.consumer_state import SNAPSHOT_PATH, ConsumerState
@@ -43,7 +44,7 @@ def worked(files: MemoryFileSystem) -> tuple[MessageStore, ConsumerState]:
     for body in (b"-a", b"-b", b"-c"):
         send(store, body)
     first, *_ = receive(model)
-    model.delivery.acknowledge("group", "orders", first.receipt_handle, NOW_MS)
+    acknowledge(model.delivery, "group", "orders", first.receipt_handle, NOW_MS)
     model.events.flush(NOW_MS)
     return store, model
 
@@ -103,7 +104,7 @@ def test_a_log_that_continued_after_our_stop_was_rocketmqs() -> None:
     for body in (b"-a", b"-b"):
         send(store, body)
     for one in receive(model):
-        model.delivery.acknowledge("group", "orders", one.receipt_handle, NOW_MS)
+        acknowledge(model.delivery, "group", "orders", one.receipt_handle, NOW_MS)
     stop(store, model)
     foreign = open_store(files)
     send(foreign, b"-c")

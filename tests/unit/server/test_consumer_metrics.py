@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.engine import NOW_MS, send
 from tests.support.metrics_bench import Bench
+from tests.support.settling import acknowledge, dead_letter
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_broker.maintenance import consumer_tasks
@@ -62,13 +63,13 @@ async def test_messages_of_a_group_from_ready_to_dead_letter(bench: Bench) -> No
     assert (first.attempt, second.attempt) == (2, 2)
     assert figures() == (3, 2, 3_000 + LEASE_MS, 2, 0)
     delivery = bench.parts.model.delivery
-    delivery.dead_letter("workers", "orders", first.receipt_handle, bench.now_ms)
+    dead_letter(delivery, "workers", "orders", first.receipt_handle, bench.now_ms)
     assert figures()[3:] == (2, 1)
     bench.now_ms += LEASE_MS
     new = receive(bench)
     assert figures() == (0, 3, 0, 2, 2), "its attempts were over"
     for one in new:
-        delivery.acknowledge("workers", "orders", one.receipt_handle, bench.now_ms)
+        acknowledge(delivery, "workers", "orders", one.receipt_handle, bench.now_ms)
     assert figures() == (0, 0, 0, 2, 2)
     names = ("ready_messages", "inflight_messages", "redelivered_messages", "dead_letters")
     assert [bench.counter(name) for name in names] == [0, 0, 2, 2]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import BORN_HOST, NOW_MS, flush, send
+from tests.support.settling import acknowledge, change_invisible
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
@@ -127,10 +128,10 @@ class World:
 
     def ack(self, *delivered: Delivered, group: str = "workers", topic: str = "orders") -> None:
         for one in delivered:
-            self.model.delivery.acknowledge(group, topic, one.receipt_handle, self.now_ms)
+            acknowledge(self.model.delivery, group, topic, one.receipt_handle, self.now_ms)
 
     def return_message(self, one: Delivered, after_ms: int, group: str = "workers") -> None:
-        self.model.delivery.change_invisible(group, "orders", one.receipt_handle, after_ms, self.now_ms)
+        change_invisible(self.model.delivery, group, "orders", one.receipt_handle, after_ms, self.now_ms)
 
     # --- the question ------------------------------------------------------------------------------------
     def _members_of(self, group: str, topic: str) -> Members:

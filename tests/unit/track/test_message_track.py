@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import NOW_MS
+from tests.support.settling import dead_letter
 from trovemq_broker.filters.filter import parse_filter
 from trovemq_broker.track.copies import CopyRole, Location
 from trovemq_proto import errors
@@ -311,7 +312,7 @@ def test_a_dead_letter_says_how_often_it_was_delivered(world: World) -> None:
 def test_a_client_that_forwards_to_the_dead_letters(world: World) -> None:
     world.send("a")
     (one,) = world.receive()
-    world.model.delivery.dead_letter("workers", "orders", one.receipt_handle, world.now_ms)
+    dead_letter(world.model.delivery, "workers", "orders", one.receipt_handle, world.now_ms)
     assert world.status("a").reason == "dead"
 
 
@@ -346,7 +347,7 @@ def test_after_a_stop_it_continues_as_a_retry_message(world: World) -> None:
 def test_a_deleted_topic_leaves_the_dead_letter(world: World) -> None:
     world.send("a")
     (one,) = world.receive()
-    world.model.delivery.dead_letter("workers", "orders", one.receipt_handle, world.now_ms)
+    dead_letter(world.model.delivery, "workers", "orders", one.receipt_handle, world.now_ms)
     world.send("b")
     world.store.delete_topic("orders", world.now_ms)
     world.model.delivery.forget_topic("orders", world.now_ms)

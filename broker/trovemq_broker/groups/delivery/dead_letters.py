@@ -25,7 +25,7 @@ COPIED_BYTES_OF_READ: Final = 4_096
 
 
 def reads_of_copy(record: memoryview) -> int:
-    """What a copy costs, in reads of a receive: 16, and one more for each 4 KiB."""
+    """The cost of a copy, in reads of a receive: 16, and one more for each 4 KiB."""
     return READS_OF_COPY + len(record) // COPIED_BYTES_OF_READ
 
 

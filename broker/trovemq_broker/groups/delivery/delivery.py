@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -25,6 +25,7 @@ from trovemq_broker.groups.delivery.due_watch import NOW, DueWatch
 from trovemq_broker.groups.delivery.exhausted import ExhaustedMessages
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.group_topics import GroupTopicTable
+from trovemq_broker.groups.delivery.lease_resolvers import GrantedLease
 from trovemq_broker.groups.delivery.lease_time import LeaseTime
 from trovemq_broker.groups.delivery.lease_writer import Batch
 from trovemq_broker.groups.delivery.leases import Lease
@@ -37,7 +38,6 @@ from trovemq_broker.groups.delivery.priority_receiver import (
 )
 from trovemq_broker.groups.delivery.queue_receiver import QueueReceiver
 from trovemq_broker.groups.delivery.queue_state import QueueState
-from trovemq_broker.groups.delivery.renewals import Renewed
 from trovemq_broker.groups.delivery.request import (
     RECEIVE_BYTES_MAX,
     Delivered,
@@ -46,8 +46,7 @@ from trovemq_broker.groups.delivery.request import (
     ReceiveRequest,
     messages_of,
 )
-from trovemq_broker.groups.delivery.settlements import illegal_duration
-from trovemq_broker.groups.delivery.settling_together import SettlingTogether
+from trovemq_broker.groups.delivery.settlements import COPIED, RENEW_BEFORE_MS, Settling, illegal_duration
 from trovemq_broker.groups.delivery.snapshots import DeliveryState
 from trovemq_broker.groups.delivery.void_watch import VoidWatch
 from trovemq_proto import errors
@@ -73,15 +72,11 @@ UNITS_OF_READ: Final = RECEIVE_UNITS_MAX // RECEIVE_READS_MAX
 """To examine so many units takes as long as to read one record."""
 RETRY_FIRST_EVERY: Final = 5
 """One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
-RENEW_BEFORE_MS: Final = 10_000
-"""A renewed lease is extended when it would end within this time."""
 RENEWED_STEP: Final = 1_024
 """The most leases that one step extends or releases."""
-CONFIRMED_MS: Final = 2_000
-"""The time from the confirmation of a message to the first renewal of its lease."""
 
 
-class Delivery(SettlingTogether):
+class Delivery(Settling):
     """All groups of one store. Used from one thread; nothing blocks except creating a topic."""
 
     def __init__(
@@ -255,7 +250,7 @@ class Delivery(SettlingTogether):
     def _dead_lettered(
         self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs
     ) -> None:
-        self._settle(pair, state, EventKind.DEAD_LETTERED, lease, offsets, now_ms)
+        self.settle(pair.group, pair.topic, GrantedLease(state, offsets), COPIED, now_ms)
 
     @property
     def lease_time(self) -> LeaseTime:
@@ -271,10 +266,10 @@ class Delivery(SettlingTogether):
             lease = entry.lease
             old = now_ms - lease.received_ms >= self._settings.renewed_total_max_ms
             if old or not is_alive(lease.client_id):
-                self._release(entry, now_ms, now_ms)
+                self.release(entry, now_ms, now_ms)
                 continue
             renewals.extend(entry, now_ms + self._settings.renewed_lease_ms)
-            self._record_changed(entry.state, lease, now_ms)
+            self.record_changed(entry.state, lease, now_ms)
         renewals.forget_idle()
         next_ms = renewals.earliest_ms()
         return renewals.has_dropped or (next_ms is not None and next_ms <= now_ms + self._renew_before_ms)
@@ -292,78 +287,7 @@ class Delivery(SettlingTogether):
 
     def _release_dropped(self, now_ms: EpochMs) -> None:
         for entry, gone_ms in self.context.renewals.take_dropped(RENEWED_STEP):
-            self._release(entry, now_ms, gone_ms)
-
-    def confirm_run(self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs) -> None:
-        """The client has received these messages: their leases are renewed from now on. Settled messages and
-        void receipts are skipped. No event records it before the first renewal: most messages are settled by
-        then, and after a crash the others are delivered again when their short lease ends."""
-        for pair, state, lease in self._leases_of(group, topic, receipt, offsets, now_ms):
-            if not lease.renewed:
-                lease.renewed, lease.until_ms = True, now_ms + RENEW_BEFORE_MS + CONFIRMED_MS
-                self.context.note_lease(pair, state, lease)
-
-    def release_run(
-        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, *, counted: bool
-    ) -> None:
-        """As release_handles(), for messages under one receipt."""
-        self._release_leases(self._leases_of(group, topic, receipt, offsets, now_ms), now_ms, counted)
-
-    def _leases_of(
-        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs
-    ) -> list[Renewed]:
-        """The leases of the receipt under which these messages are open; none if the receipt is void."""
-        try:
-            pair, state, head = self._find_run(group, topic, receipt)
-        except TroveError:
-            return []
-        leases: dict[int, Lease] = {}
-        for offset in offsets:
-            lease = state.open.get(offset)
-            if (
-                lease is not None
-                and lease.number == head.lease
-                and lease.granted_until_ms == head.granted_until_ms  # a recreated topic has the same numbers
-            ):
-                leases[id(lease)] = lease
-        now_ms = self.context.lease_time.at(now_ms)
-        return [Renewed(pair, state, lease) for lease in leases.values() if not lease.over(now_ms)]
-
-    def release_handles(
-        self,
-        group: str,
-        topic: str,
-        receipt_handles: Sequence[str],
-        now_ms: EpochMs,
-        *,
-        counted: bool = False,
-    ) -> None:
-        """Ends the leases of these messages after released_after_ms; until then their handles are valid. The
-        delivery does not count as an attempt unless `counted`. Settled messages and void handles are
-        skipped."""
-        leases: dict[int, Renewed] = {}
-        for handle in receipt_handles:
-            try:
-                pair, state, head, offset = self._find(group, topic, handle)
-                lease = self._open_lease(state, head, offset, now_ms)
-            except TroveError:
-                continue
-            if lease is not None:
-                leases[id(lease)] = Renewed(pair, state, lease)
-        self._release_leases(leases.values(), now_ms, counted)
-
-    def _release_leases(self, entries: Iterable[Renewed], now_ms: EpochMs, counted: bool) -> None:
-        for entry in entries:
-            if not counted:
-                entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
-            self._release(entry, now_ms, now_ms)
-
-    def _release(self, entry: Renewed, now_ms: EpochMs, gone_ms: EpochMs) -> None:
-        entry.lease.renewed = False
-        end_ms = max(now_ms, gone_ms + self._settings.released_after_ms)
-        entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
-        self.context.note_lease(entry.pair, entry.state, entry.lease)
-        self._record_changed(entry.state, entry.lease, now_ms)
+            self.release(entry, now_ms, gone_ms)
 
     # --- administration ----------------------------------------------------------------------------------
     def reset(
@@ -484,7 +408,7 @@ class Delivery(SettlingTogether):
 
     # --- start and stop ------------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:
-        """Applies one event; events come in log order, then settle() is to be called."""
+        """Applies one event; events come in log order, then complete_replay() is to be called."""
         replay.apply(self.group_topics, event)
 
     def snapshot(self) -> DeliveryState:
@@ -493,13 +417,13 @@ class Delivery(SettlingTogether):
 
     def restore(self, state: DeliveryState) -> None:
         """Restores the state of an empty engine; then apply() is to be called for later events, then
-        settle()."""
+        complete_replay()."""
         snapshots.restore(self.group_topics, state)
 
-    def settle(self) -> None:
+    def complete_replay(self) -> None:
         """Completes the replay: higher stored offsets count, offsets after a queue's end are cut, and the
         pairs get their leases."""
-        replay.settle(self.context, self.group_topics)
+        replay.complete(self.context, self.group_topics)
 
     def export_to_rocketmq(self, now_ms: EpochMs, files: FileSystem) -> None:
         """Prepares the store for RocketMQ at a clean stop. Blocks. Raises as appends do."""

@@ -6,7 +6,7 @@ settle() of the queue state, which may pack leases again.
 
 Invariants
 - An offset is in here once: either loose or packed.
-- An unpacked lease that has not ended is in `heap`, if there is a heap (before that, replaying.settle() puts
+- An unpacked lease that has not ended is in `heap`, if there is a heap (before that, replay.complete() puts
   all loose leases there). So is the clock of the packed ones.
 """
 

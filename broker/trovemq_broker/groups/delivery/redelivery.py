@@ -13,9 +13,12 @@ So an acknowledgement counts if it was sent before its receive was cancelled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.groups.delivery.lease_resolvers import Handles
 from trovemq_broker.groups.delivery.request import Delivered
+from trovemq_broker.groups.delivery.settlements import Invisible, Released
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 
@@ -24,9 +27,7 @@ def return_messages(
     delivery: Delivery, group: str, topic: str, delivered: Sequence[Delivered], written: int, now_ms: EpochMs
 ) -> None:
     """Returns the messages of one receive; the first `written` of them were sent to the client."""
-    for one in delivered[written:]:
-        try:
-            delivery.change_invisible(group, topic, one.receipt_handle, 0, now_ms, suspend=True)
-        except TroveError:
-            continue  # its lease has ended already
-    delivery.release_handles(group, topic, [one.receipt_handle for one in delivered[:written]], now_ms)
+    handles = [one.receipt_handle.encode() for one in delivered]
+    with suppress(TroveError):  # too many events wait for the disk: the leases end by themselves
+        delivery.settle(group, topic, Handles(handles[written:]), Invisible(0, suspend=True), now_ms)
+    delivery.settle(group, topic, Handles(handles[:written]), Released(), now_ms)

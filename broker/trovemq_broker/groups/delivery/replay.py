@@ -1,7 +1,7 @@
 """Builds the state from its events, at a start.
 
 Invariant: apply() changes a state exactly as the live operation did when it added the event; the order of the
-log is the order of the operations. Only settle() adds leases to their pairs.
+log is the order of the operations. Only complete() adds leases to their pairs.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def _change(state: QueueState, event: Event) -> None:
         state.hand_out(_lease_of(event, before.received_ms), offsets)
 
 
-def settle(context: Context, pairs: GroupTopicTable) -> None:
+def complete(context: Context, pairs: GroupTopicTable) -> None:
     """Completes the replay; to be called once, after all events."""
     for state in list(pairs.states()):
-        _settle_one(context, state)
+        _complete_state(context, state)
     pairs.complete()
     for state in pairs.states():
         if state.kind is SourceKind.CLASSIC_RETRY:
@@ -125,7 +125,7 @@ def settle(context: Context, pairs: GroupTopicTable) -> None:
         _know_leases(context, pairs, state)
 
 
-def _settle_one(context: Context, state: QueueState) -> None:
+def _complete_state(context: Context, state: QueueState) -> None:
     stored = context.store.offsets.get(state.group, state.topic, state.queue_id)
     if stored is not None and stored > state.committed:
         state.drop_below(stored)

@@ -1,49 +1,211 @@
-"""The ends of deliveries: acknowledgements, changes of the invisible time, dead letters.
+"""The ends of deliveries: acknowledgements, changes of the invisible time, dead letters, releases.
 
-A receipt handle names one delivered message. Consecutive messages of one receive can be named together: by
-the receipt that their handles share, and by their offsets. Both ways change the same state and write the same
-events.
+| outcome        | the messages                                        | their lease                    |
+|----------------|-----------------------------------------------------|--------------------------------|
+| `Consumed`     | are not delivered again                             | ends                           |
+| `Invisible`    | are delivered again after a time                    | is replaced by one for each    |
+| `DeadLettered` | are copied to `%DLQ%group`, and not delivered again | ends                           |
+| `Released`     | are delivered again soon                            | ends after `released_after_ms` |
+| `Confirmed`    | have reached the client                             | is renewed                     |
 
-Invariant: a handle or receipt changes a message only while the message is open under the lease that it names.
-A lease that has ended counts only for the member that had it, by a receipt, until the message is delivered
-again: a member whose program stood still has done its work, and can say so only afterwards.
+Invariants
+- Whatever a caller has to name deliveries (lease_resolvers.py), settle() is the one function that ends them.
+- A dead letter's copy is in the log before the message counts as consumed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, TypeAlias
 
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.context import Context
 from trovemq_broker.groups.delivery.dead_letters import copy_open_message
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.group_topics import GroupTopicTable
+from trovemq_broker.groups.delivery.lease_resolvers import (
+    GrantedLease,
+    Handles,
+    Leases,
+    NamedRun,
+    Refusals,
+    check_name,
+)
 from trovemq_broker.groups.delivery.leases import Lease
 from trovemq_broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement
-from trovemq_broker.groups.delivery.priority_receiver import was_skipped
 from trovemq_broker.groups.delivery.queue_state import QueueState
+from trovemq_broker.groups.delivery.renewals import Renewed
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.events.codec import Event, EventKind
-from trovemq_store.events.receipt_handle import (
-    HandleHead,
-    encode_handle,
-    handle_head,
-    illegal_handle,
-)
+from trovemq_store.events.receipt_handle import encode_handle, handle_head, illegal_handle
 
 OnSettled = Callable[[EventKind, QueueState, range], None]
 """Called for messages that are acknowledged, become dead letters, or get another invisible time."""
+RENEW_BEFORE_MS: Final = 10_000
+"""A renewed lease is extended when it would end within this time."""
+CONFIRMED_MS: Final = 2_000
+"""The time from the confirmation of a message to the first renewal of its lease."""
 
 
-class RefusedOffset(NamedTuple):
-    """The message of a run that could not be settled, and why."""
+@dataclass(slots=True)
+class Results:
+    """The results of one settle(), by the places of the messages. A message without an entry is settled."""
 
-    offset: int
-    error: TroveError
+    refused: Refusals = field(default_factory=dict)
+    """Why a message has not changed: RECEIPT_HANDLE_ILLEGAL, or an error of the dead letter's append."""
+    handles: dict[int, str] = field(default_factory=dict)
+    """The new handle of a message with another invisible time; its old one is void."""
+    attempts_left: int = 0
+    """How many messages were delivered less often than attempts_min, and have not changed."""
+
+    def require(self, place: int = 0) -> None:
+        """Raises the refusal of that message, if there is one."""
+        if place in self.refused:
+            raise self.refused[place]
+
+
+OpenRun: TypeAlias = tuple[GroupTopic, QueueState, Lease | None, range, int]
+"""Adjacent messages that are open under one lease (None: one message, which is consumed already): their group
+and topic, queue, lease, offsets, and the place of the first."""
+
+
+class Outcome:
+    """The end of deliveries. `alone`: they are settled one by one. `open_only`: those that are
+    consumed already are left out, whatever their names are."""
+
+    alone: ClassVar[bool] = False
+    open_only: ClassVar[bool] = False
+
+    def check(self, engine: Settling) -> None:
+        """Raises TroveError if no message can have this outcome now."""
+
+    def apply(self, engine: Settling, run: OpenRun, now_ms: EpochMs, results: Results) -> None:
+        """Settles the messages of the run, which is valid."""
+        raise NotImplementedError
+
+
+class Consumed(Outcome):
+    """`kind`: the event that says so. `recorded`: it is in the log already."""
+
+    def __init__(self, kind: EventKind, *, recorded: bool = False) -> None:
+        self._kind = kind
+        self._recorded = recorded
+
+    def apply(self, engine: Settling, run: OpenRun, now_ms: EpochMs, results: Results) -> None:
+        pair, state, lease, offsets, _ = run
+        if lease is not None:
+            engine.consume(pair, state, lease, offsets, self._kind)
+            if not self._recorded:
+                engine.context.add_settled(self._kind, state, lease, offsets, now_ms)
+
+
+class Invisible(Outcome):
+    """The messages are visible again after invisible_ms. `suspend`: the delivery does not count as an
+    attempt. A message that is consumed is refused."""
+
+    alone = True
+
+    def __init__(self, invisible_ms: int, *, suspend: bool = False) -> None:
+        self._invisible_ms = invisible_ms
+        self._suspend = suspend
+
+    def check(self, engine: Settling) -> None:
+        """TroveError INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED."""
+        engine.check_invisible_time(self._invisible_ms)
+
+    def apply(self, engine: Settling, run: OpenRun, now_ms: EpochMs, results: Results) -> None:
+        pair, state, before, offsets, place = run
+        if before is None:
+            results.refused[place] = illegal_handle("is of a message that is consumed")
+            return
+        lease = Lease(
+            state.take_lease_number(),
+            max(0, before.attempt - self._suspend),
+            offsets.start,
+            offsets.stop,
+            EpochMs(now_ms + self._invisible_ms),
+            before.received_ms,
+            before.client_id,
+            renewed=False,
+        )
+        engine.replace_lease(pair, state, lease, now_ms)
+        head = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
+        results.handles[place] = encode_handle(pair.seed, head, offsets.start)
+
+
+class DeadLettered(Outcome):
+    """The messages are copied to the group's dead-letter topic if they were delivered at least attempts_min
+    times. A copy that is refused refuses its message, which stays as it is."""
+
+    alone = True
+
+    def __init__(self, attempts_min: int = 0) -> None:
+        self._attempts_min = attempts_min
+
+    def apply(self, engine: Settling, run: OpenRun, now_ms: EpochMs, results: Results) -> None:
+        pair, state, lease, offsets, place = run
+        if lease is None:
+            return
+        if lease.attempt < self._attempts_min:
+            results.attempts_left += 1
+            return
+        try:
+            copy_open_message(engine.context, pair, state, lease, offsets.start, now_ms)
+        except TroveError as error:
+            results.refused[place] = error
+            return
+        engine.consume(pair, state, lease, offsets, EventKind.DEAD_LETTERED)
+        engine.context.add_settled(EventKind.DEAD_LETTERED, state, lease, offsets, now_ms)
+
+
+class Released(Outcome):
+    """The leases of the messages end after released_after_ms; until then the messages can be settled. The
+    delivery counts as an attempt only if `counted`."""
+
+    open_only = True
+
+    def __init__(self, *, counted: bool = False) -> None:
+        """For one settle()."""
+        self._counted = counted
+        self._leases: set[Lease] = set()
+
+    def apply(self, engine: Settling, run: OpenRun, now_ms: EpochMs, results: Results) -> None:
+        pair, state, lease, _, _ = run
+        if lease is None or lease in self._leases:
+            return
+        self._leases.add(lease)
+        if not self._counted:
+            lease.attempt, lease.attempt_id = max(0, lease.attempt - 1), ""
+        engine.release(Renewed(pair, state, lease), now_ms, now_ms)
+
+
+class Confirmed(Outcome):
+    """The client has received the messages: their leases are renewed from now on.
+
+    No event records it before the first renewal: most messages are settled by then, and after a crash the
+    others are delivered again when their short lease ends.
+    """
+
+    open_only = True
+
+    def apply(self, engine: Settling, run: OpenRun, now_ms: EpochMs, results: Results) -> None:
+        pair, state, lease, _, _ = run
+        if lease is None or lease.renewed:
+            return
+        lease.renewed, lease.until_ms = True, EpochMs(now_ms + RENEW_BEFORE_MS + CONFIRMED_MS)
+        engine.context.note_lease(pair, state, lease)
+
+
+ACKNOWLEDGED: Final = Consumed(EventKind.ACKNOWLEDGED)
+COMMITTED: Final = Consumed(EventKind.ACKNOWLEDGED, recorded=True)
+"""Acknowledged by an atomic transaction, whose record has the events."""
+COPIED: Final = Consumed(EventKind.DEAD_LETTERED)
+"""Dead letters whose copies are in the log."""
+CONFIRMED: Final = Confirmed()
 
 
 class Settling:
@@ -56,169 +218,103 @@ class Settling:
         self.on_settled: OnSettled | None = None
 
     def gathering(self) -> AbstractContextManager[None]:
-        """A block without a pause, whose acknowledgements share events. Else each call here adds its own."""
+        """A block without a pause: its acknowledgements share events, which are written at its end."""
         return self.context.gathering
 
-    def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: EpochMs) -> None:
-        """The message is consumed. To repeat the call while the handle is valid changes nothing.
+    def settle(self, group: str, topic: str, leases: Leases, outcome: Outcome, now_ms: EpochMs) -> Results:
+        """Ends deliveries of the group, or changes how long they last. To repeat a call while the names are
+        valid changes nothing more.
 
-        TroveError RECEIPT_HANDLE_ILLEGAL.
+        Raises TroveError RECEIPT_HANDLE_ILLEGAL (the receipt of a range is not of this group and topic),
+        INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED (too many events wait for the disk): then nothing has
+        changed.
         """
-        pair, state, head, offset = self._find(group, topic, receipt_handle)
-        lease = self._open_lease(state, head, offset, now_ms)
-        if lease is not None:
-            self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(offset, offset + 1), now_ms)
-
-    def acknowledge_many(
-        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: EpochMs
-    ) -> list[TroveError | None]:
-        """As acknowledge(), for several messages: None, or the error, for each. Consecutive messages under
-        one lease are handled together."""
-        results: list[TroveError | None] = []
-        last: tuple[GroupTopic, QueueState, Lease] | None = None
-        last_head: HandleHead | None = None
-        first = end = 0
-        kind = EventKind.ACKNOWLEDGED
-        for handle in receipt_handles:
-            try:
-                pair, state, head, offset = self._find(group, topic, handle)
-                if (
-                    last is not None
-                    and head is last_head
-                    and offset == end
-                    and state.open.get(end) is last[2]
-                ):
-                    end += 1
-                    results.append(None)
-                    continue
-                if last is not None:
-                    self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
-                    last = None
-                lease = self._open_lease(state, head, offset, now_ms)
-            except TroveError as error:
-                results.append(error)
-                continue
-            results.append(None)
-            if lease is not None:
-                last, last_head, first, end = (pair, state, lease), head, offset, offset + 1
-        if last is not None:
-            self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
+        outcome.check(self)
+        results = Results()
+        pair = self.group_topics.get(group, topic)
+        lease_now_ms = self.context.lease_time.at(now_ms)
+        for run in leases.runs(pair, results.refused):
+            self._settle_run(pair, run, outcome, now_ms, lease_now_ms, results)
         return results
 
-    def acknowledge_run(
-        self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, client_id: str = ""
-    ) -> list[RefusedOffset]:
-        """As acknowledge(), for messages under one receipt; returns the refused ones. `client_id`: the
-        member, whose lease may have ended. Raises TroveError RECEIPT_HANDLE_ILLEGAL if the receipt is not of
-        this group and topic."""
-        pair, state, head = self._find_run(group, topic, receipt)
-        refused = []
-        at, end = offsets.start, offsets.stop
+    def _settle_run(
+        self,
+        pair: GroupTopic | None,
+        run: NamedRun,
+        outcome: Outcome,
+        now_ms: EpochMs,
+        lease_now_ms: EpochMs,
+        results: Results,
+    ) -> None:
+        assert pair is not None, "without a state of the group no message is named"
+        state, _, offsets, places, _ = run
+        lease_of, loose, alone = state.open.get, state.open.loose.get, outcome.alone
+        begin, end = offsets.start, offsets.stop
+        at = begin
         while at < end:
-            first, at = at, at + 1
+            first, lease = at, lease_of(at)
+            at += 1
+            if lease is None and outcome.open_only:
+                continue
             try:
-                lease = self._open_lease(state, head, first, now_ms, client_id)
+                check_name(self.context, run, first, lease, lease_now_ms)
             except TroveError as error:
-                refused.append(RefusedOffset(first, error))
+                results.refused[places[first - begin]] = error
                 continue
-            if lease is None:
-                continue
-            while at < end and state.open.get(at) is lease:
+            while at < end and not alone and lease is not None and loose(at) is lease:
                 at += 1
-            self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(first, at), now_ms)
-        return refused
+            outcome.apply(
+                self, (pair, state, lease, range(first, at), places[first - begin]), now_ms, results
+            )
 
-    def change_invisible(
-        self,
-        group: str,
-        topic: str,
-        receipt_handle: str,
-        invisible_ms: int,
-        now_ms: EpochMs,
-        *,
-        suspend: bool = False,
-    ) -> str:
-        """Makes the message visible again after invisible_ms. Returns its new handle; the old one is void.
-
-        `suspend`: this delivery does not count as an attempt. TroveError RECEIPT_HANDLE_ILLEGAL,
-        INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED.
-        """
-        self._check_change(invisible_ms)
-        pair, state, head, offset = self._find(group, topic, receipt_handle)
-        before = self._lease_to_change(state, head, offset, now_ms)
-        lease = self._change(pair, state, before, offset, now_ms, invisible_ms, suspend=suspend)
-        text = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
-        return encode_handle(pair.seed, text, offset)
-
-    def change_run(
-        self,
-        group: str,
-        topic: str,
-        receipt: str,
-        offsets: range,
-        invisible_ms: int,
-        now_ms: EpochMs,
-        *,
-        suspend: bool = False,
-        client_id: str = "",
-    ) -> list[RefusedOffset]:
-        """As change_invisible(), for messages under one receipt; returns the refused ones. The others have no
-        valid handle any more. `client_id`: as acknowledge_run(). Raises TroveError as change_invisible(), and
-        then nothing has changed."""
-        self._check_change(invisible_ms)
-        pair, state, head = self._find_run(group, topic, receipt)
-        refused = []
-        for offset in offsets:
-            try:
-                before = self._lease_to_change(state, head, offset, now_ms, client_id)
-                self._change(pair, state, before, offset, now_ms, invisible_ms, suspend=suspend)
-            except TroveError as error:
-                refused.append(RefusedOffset(offset, error))
-        return refused
-
-    def _check_change(self, invisible_ms: int) -> None:
+    # --- for outcomes ----------------------------------------------------------------------------------
+    def check_invisible_time(self, invisible_ms: int) -> None:
+        """TroveError INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED."""
         if not 0 <= invisible_ms <= self._settings.invisible_max_ms:
             raise illegal_duration(invisible_ms, 0, self._settings.invisible_max_ms)
         self.context.events.check_space()
 
-    def _lease_to_change(
-        self, state: QueueState, head: HandleHead, offset: int, now_ms: EpochMs, client_id: str = ""
-    ) -> Lease:
-        lease = self._open_lease(state, head, offset, now_ms, client_id)
-        if lease is None:
-            raise illegal_handle("is of a message that is consumed")
-        return lease
-
-    def _change(
-        self,
-        pair: GroupTopic,
-        state: QueueState,
-        before: Lease,
-        offset: int,
-        now_ms: EpochMs,
-        invisible_ms: int,
-        *,
-        suspend: bool,
-    ) -> Lease:
-        """The message's new lease."""
-        lease = Lease(
-            state.take_lease_number(),
-            max(0, before.attempt - suspend),
-            offset,
-            offset + 1,
-            now_ms + invisible_ms,
-            before.received_ms,
-            before.client_id,
-            renewed=False,
-        )
-        state.hand_out(lease, range(offset, offset + 1))
-        self.context.note_lease(pair, state, lease)
-        self._record_changed(state, lease, now_ms)
+    def consume(
+        self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range, kind: EventKind
+    ) -> None:
+        """Marks messages that are open under the lease as consumed; adds no event."""
         if self.on_settled is not None:
-            self.on_settled(EventKind.CHANGED, state, range(offset, offset + 1))
-        return lease
+            self.on_settled(kind, state, offsets)
+        begin = state.committed
+        moved = state.settle_run(lease, offsets)
+        if moved:
+            gathering = self.context.gathering
+            if gathering.is_open:
+                gathering.note_moved(state)
+            else:
+                self.context.commit(state)
+        window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
+        if (
+            state.held
+            or (pair.keyed and state.blocked)
+            or len(state.open) + len(offsets) >= self._settings.in_flight_max
+            or (pair.keyed and moved and window_was_full)
+        ):
+            self.context.wake(pair)  # others may have waited for that
 
-    def _record_changed(self, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
+    def replace_lease(self, pair: GroupTopic, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
+        """The messages of the lease, which is new, are open under it from now on."""
+        offsets = range(lease.first, lease.end)
+        state.hand_out(lease, offsets)
+        self.context.note_lease(pair, state, lease)
+        self.record_changed(state, lease, now_ms)
+        if self.on_settled is not None:
+            self.on_settled(EventKind.CHANGED, state, offsets)
+
+    def release(self, entry: Renewed, now_ms: EpochMs, gone_ms: EpochMs) -> None:
+        """The lease ends released_after_ms after gone_ms, and is not renewed."""
+        entry.lease.renewed = False
+        end_ms = EpochMs(max(now_ms, gone_ms + self._settings.released_after_ms))
+        entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
+        self.context.note_lease(entry.pair, entry.state, entry.lease)
+        self.record_changed(entry.state, entry.lease, now_ms)
+
+    def record_changed(self, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
         """Adds the event of a lease that is new or has another end."""
         self.context.add(
             Event(
@@ -237,98 +333,6 @@ class Settling:
             )
         )
 
-    def dead_letter(
-        self, group: str, topic: str, handle: str, now_ms: EpochMs, attempts_min: int = 0
-    ) -> bool:
-        """Copies the message to `%DLQ%group`; it is then consumed. To repeat the call changes nothing.
-
-        Returns False if it was delivered less often than attempts_min. Raises TroveError
-        RECEIPT_HANDLE_ILLEGAL and the errors of an append, and then nothing has changed.
-        """
-        pair, state, head, offset = self._find(group, topic, handle)
-        lease = self._open_lease(state, head, offset, now_ms)
-        if lease is None:
-            return True
-        if lease.attempt < attempts_min:
-            return False
-        copy_open_message(self.context, pair, state, lease, offset, now_ms)
-        self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)
-        return True
-
-    def _find(self, group: str, topic: str, handle: str) -> tuple[GroupTopic, QueueState, HandleHead, int]:
-        pair = self.group_topics.get(group, topic) or self._pair(group, topic)
-        head, offset = pair.handles.read(handle)
-        state = pair.sources.get(head[:2]) or _state_of(pair, head)
-        return pair, state, head, offset
-
-    def _find_run(self, group: str, topic: str, receipt: str) -> tuple[GroupTopic, QueueState, HandleHead]:
-        pair = self._pair(group, topic)
-        head = pair.handles.read_receipt(receipt)
-        return pair, _state_of(pair, head), head
-
-    def _pair(self, group: str, topic: str) -> GroupTopic:
-        pair = self.group_topics.get(group, topic)
-        if pair is None:
-            raise illegal_handle("is of a group that has received nothing from this topic")
-        return pair
-
-    def _open_lease(
-        self, state: QueueState, head: HandleHead, offset: int, now_ms: EpochMs, client_id: str = ""
-    ) -> Lease | None:
-        """The lease of the handle, which may have ended if `client_id` had it. None if the message is
-        consumed and the handle would still be valid."""
-        lease = state.open.get(offset)
-        now_ms = self.context.lease_time.at(now_ms)
-        if lease is None:
-            if (
-                offset >= state.next_offset
-                or head.lease <= state.ended_lease
-                or offset in state.held
-                or (not head.renewed and head.granted_until_ms <= now_ms)
-                or was_skipped(self.context, state, offset)  # a crash has lost the lease
-            ):
-                raise illegal_handle("is not valid any more")
-            return None
-        if lease.number != head.lease or lease.granted_until_ms != head.granted_until_ms:
-            raise illegal_handle("was replaced: the message was received again, or its time was changed")
-        if lease.over(now_ms) and (not client_id or lease.client_id != client_id):
-            raise illegal_handle("has expired")
-        return lease
-
-    def _settle(
-        self,
-        pair: GroupTopic,
-        state: QueueState,
-        kind: EventKind,
-        lease: Lease,
-        offsets: range,
-        now_ms: EpochMs,
-    ) -> None:
-        """Marks messages that are open under the lease as consumed."""
-        if self.on_settled is not None:
-            self.on_settled(kind, state, offsets)
-        self._consume(pair, state, lease, offsets)
-        self.context.add_settled(kind, state, lease, offsets, now_ms)
-
-    def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
-        """As _settle(), without its event."""
-        begin = state.committed
-        moved = state.settle_run(lease, offsets)
-        if moved:
-            gathering = self.context.gathering
-            if gathering.is_open:
-                gathering.note_moved(state)
-            else:
-                self.context.commit(state)
-        window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
-        if (
-            state.held
-            or (pair.keyed and state.blocked)
-            or len(state.open) + len(offsets) >= self._settings.in_flight_max
-            or (pair.keyed and moved and window_was_full)
-        ):
-            self.context.wake(pair)  # others may have waited for that
-
     # --- acknowledgements of an atomic transaction ---------------------------------------------------------
     def prepare_acknowledgements(
         self, acknowledgements: Sequence[Acknowledgement], now_ms: EpochMs
@@ -342,22 +346,37 @@ class Settling:
         prepared: dict[tuple[int, int], PreparedAcknowledgement] = {}
         for index, (group, topic, handle) in enumerate(acknowledgements):
             try:
-                pair, state, head, offset = self._find(group, topic, handle)
-                lease = self._open_lease(state, head, offset, now_ms)
+                found = self._prepared(group, topic, handle, now_ms)
             except TroveError as error:
                 text = f"acknowledgement {index} (group {group[:80]}, topic {topic[:80]}): {error.message}"
                 raise TroveError(error.spec, text, **{**error.fields, "index": index}) from error
-            if lease is not None:
-                prepared[id(state), offset] = PreparedAcknowledgement(pair, state, lease, offset)
+            if found is not None:
+                prepared[id(found.state), found.offset] = found
         return list(prepared.values())
+
+    def _prepared(
+        self, group: str, topic: str, handle: str, now_ms: EpochMs
+    ) -> PreparedAcknowledgement | None:
+        """None if the message is consumed already. TroveError RECEIPT_HANDLE_ILLEGAL."""
+        refused: Refusals = {}
+        pair, found = self.group_topics.get(group, topic), None
+        for run in Handles((handle.encode(),)).runs(pair, refused):
+            assert pair is not None, "without a state of the group no message is named"
+            state, _, offsets, _, _ = run
+            lease = state.open.get(offsets.start)
+            check_name(self.context, run, offsets.start, lease, self.context.lease_time.at(now_ms))
+            if lease is not None:
+                found = PreparedAcknowledgement(pair, state, lease, offsets.start)
+        for error in refused.values():
+            raise error
+        return found
 
     def consume_prepared(self, prepared: Sequence[PreparedAcknowledgement]) -> None:
         """Marks the prepared messages as consumed, when the events of their acknowledgements are in the log.
         Must be called before anything else changes the groups."""
-        for pair, state, lease, offset in prepared:
-            if self.on_settled is not None:
-                self.on_settled(EventKind.ACKNOWLEDGED, state, range(offset, offset + 1))
-            self._consume(pair, state, lease, range(offset, offset + 1))
+        for pair, state, _, offset in prepared:
+            named = GrantedLease(state, range(offset, offset + 1))
+            self.settle(pair.group, pair.topic, named, COMMITTED, EpochMs(0))
 
 
 def illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:
@@ -366,10 +385,3 @@ def illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:
         f"an invisible duration of {invisible_ms} ms is not {low} to {high} ms",
         field="invisible_duration",
     )
-
-
-def _state_of(pair: GroupTopic, head: HandleHead) -> QueueState:
-    state = pair.sources.get(head[:2])
-    if state is None:
-        raise illegal_handle("is of a queue that does not exist")
-    return state

@@ -6,107 +6,69 @@ permanent fault (a deleted group or topic) is reported as one of the handle.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
+from trovemq_broker.groups.delivery.lease_resolvers import Handles, Leases, Refusals
+from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Results
 from trovemq_broker.server.core.parts import RocketmqParts
-from trovemq_broker.server.core.usual_acknowledgements import UsualAcknowledgements
+from trovemq_broker.server.wire.acknowledgements import (
+    Acknowledge,
+    acknowledge_of,
+    acknowledge_reply,
+    read_acknowledge,
+    serialised_reply,
+)
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms
-from trovemq_broker.server.wire.statuses import OK_SIZED, OK_STATUS, Context, status_of
+from trovemq_broker.server.wire.statuses import OK_STATUS, Context, client_id_of, status_of
 from trovemq_daemon.callback_handlers import Answer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.varints import write_varint
 from trovemq_store.engine.steps import Steps, finished
 
-ENTRIES_MAX: Final = 4_096  # of one AckMessage
 ENTRIES_STEP: Final = 512  # the most entries that are settled in one step
-
-
-def reply_of_one(message_id: str, receipt_handle: str) -> bytes:
-    """The serialised AckMessageResponse to one message that is consumed:
-
-    | bytes | field |
-    | --- | --- |
-    | 0x0a, size, Status | status: OK |
-    | 0x12, size, the entry: | entries |
-    | 0x0a, size, text | message_id; left out if it is empty |
-    | 0x12, size, text | receipt_handle |
-    | 0x1a, size, Status | status: OK |
-    """
-    assert receipt_handle, "an empty handle names no message"
-    text, handle = message_id.encode(), receipt_handle.encode()
-    named = b"\x0a%b%b" % (write_varint(len(text)), text) if text else b""
-    entry = b"%b\x12%b%b\x1a%b" % (named, write_varint(len(handle)), handle, OK_SIZED)
-    return b"\x0a%b\x12%b%b" % (OK_SIZED, write_varint(len(entry)), entry)
 
 
 class Acknowledger:
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
-        self.usual = UsualAcknowledgements(parts, self.wake)
+        self.usual = TurnOfAcknowledgements(self)
 
     async def acknowledge(
         self, request: service_pb2.AckMessageRequest, _context: Context
     ) -> service_pb2.AckMessageResponse:
         """AckMessage: one result per entry, in order."""
-        return await self._parts.turns.run_from_now(self._acknowledged(request))
+        command = acknowledge_of(request)
+        return acknowledge_reply(command, await self._parts.turns.run_from_now(self._settle_all(command)))
 
     def begin_acknowledge(
         self, request: service_pb2.AckMessageRequest, _context: Context, answer: Answer
     ) -> bool:
-        """As acknowledge, without a task, for entries that take one step: it never waits."""
-        count = len(request.entries)
-        if count > ENTRIES_STEP:
+        """Answers a request whose entries take one step. False: it is left to acknowledge()."""
+        if len(request.entries) > ENTRIES_STEP:
             return False
-        answer(self._acknowledged_one(request) if count == 1 else finished(self._acknowledged(request)))
+        command = acknowledge_of(request)
+        answer(serialised_reply(command, finished(self._settle_all(command))))
         return True
 
-    def _acknowledged_one(
-        self, request: service_pb2.AckMessageRequest
-    ) -> service_pb2.AckMessageResponse | bytes:
-        """As _acknowledged, for the usual request."""
-        group, topic = group_name(request.group), topic_to_read(request.topic)
-        (entry,), delivery = request.entries, self._parts.delivery
-        handle = entry.receipt_handle
-        (error,) = delivery.acknowledge_many(group, topic, (handle,), self._parts.clock_ms())
-        self.wake(group, topic)
-        if error is None:
-            return reply_of_one(entry.message_id, handle)
-        response = service_pb2.AckMessageResponse(status=status_of(error))
-        response.entries.add(message_id=entry.message_id, receipt_handle=handle, status=response.status)
-        return response
-
-    def _acknowledged(self, request: service_pb2.AckMessageRequest) -> Steps[service_pb2.AckMessageResponse]:
-        entries = request.entries
-        if not 1 <= len(entries) <= ENTRIES_MAX:
-            raise TroveError(
-                errors.REQUEST_ILLEGAL, f"{len(entries)} entries; there may be 1 to {ENTRIES_MAX}"
-            )
-        group, topic = group_name(request.group), topic_to_read(request.topic)
-        response = service_pb2.AckMessageResponse()
-        status, codes = OK_STATUS, set()
-        for begin in range(0, len(entries), ENTRIES_STEP):
-            some = entries[begin : begin + ENTRIES_STEP]
-            handles = [entry.receipt_handle for entry in some]
-            results = self._parts.delivery.acknowledge_many(group, topic, handles, self._parts.clock_ms())
-            for entry, error in zip(some, results, strict=True):
-                status = OK_STATUS if error is None else status_of(error)
-                codes.add(status.code)
-                result = response.entries.add()
-                result.message_id = entry.message_id
-                result.receipt_handle = entry.receipt_handle
-                result.status.CopyFrom(status)
-            if begin + ENTRIES_STEP < len(entries):
+    def _settle_all(self, command: Acknowledge) -> Steps[Refusals]:
+        """Acknowledges the messages, at most ENTRIES_STEP in a step. The refusals, by index."""
+        refused: Refusals = {}
+        for begin in range(0, len(command.handles), ENTRIES_STEP):
+            if begin:
                 yield
-        if len(codes) == 1:
-            response.status.CopyFrom(status)
-        else:
-            response.status.code = v2.MULTIPLE_RESULTS
-        self.wake(group, topic)
-        return response
+            handles = command.handles[begin : begin + ENTRIES_STEP]
+            results = self.settle(command.group, command.topic, handles)
+            refused.update((begin + place, error) for place, error in results.refused.items())
+        self.wake(command.group, command.topic)
+        return refused
+
+    def settle(self, group: str, topic: str, handles: Sequence[bytes]) -> Results:
+        """The messages of these receipt handles are consumed."""
+        parts = self._parts
+        return parts.delivery.settle(group, topic, Handles(handles), ACKNOWLEDGED, parts.clock_ms())
 
     async def change_invisible(
         self, request: service_pb2.ChangeInvisibleDurationRequest, _context: Context
@@ -126,18 +88,14 @@ class Acknowledger:
                 f" {self._parts.settings.invisible_max_ms}",
             )
         handle = request.receipt_handle
-        if invisible_ms == 0 and not request.suspend and self.exhausted(group, topic, handle):
+        named = Handles((handle.encode(),))
+        if invisible_ms == 0 and not request.suspend and self.exhausted(group, topic, named):
             await self._dead_lettered(group, topic)
             return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
         try:
-            handle = self._parts.delivery.change_invisible(
-                group,
-                topic,
-                handle,
-                invisible_ms,
-                self._parts.clock_ms(),
-                suspend=request.suspend,
-            )
+            outcome = Invisible(invisible_ms, suspend=request.suspend)
+            results = self._parts.delivery.settle(group, topic, named, outcome, self._parts.clock_ms())
+            results.require()
         except TroveError as error:
             if error.spec is not errors.LIMIT_EXCEEDED:
                 raise
@@ -145,7 +103,9 @@ class Acknowledger:
             return service_pb2.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
         if invisible_ms == 0:
             self._parts.waits.wake((group, topic))
-        return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
+        return service_pb2.ChangeInvisibleDurationResponse(
+            status=OK_STATUS, receipt_handle=results.handles[0]
+        )
 
     async def dead_letter(
         self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, _context: Context
@@ -156,25 +116,26 @@ class Acknowledger:
         """
         parts = self._parts
         group, topic = group_name(request.group), topic_to_read(request.topic)
-        parts.delivery.dead_letter(group, topic, request.receipt_handle, parts.clock_ms())
+        named = Handles((request.receipt_handle.encode(),))
+        parts.delivery.settle(group, topic, named, DeadLettered(), parts.clock_ms()).require()
         await self._dead_lettered(group, topic)
         return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
 
-    def exhausted(self, group: str, topic: str, handle: str) -> bool:
+    def exhausted(self, group: str, topic: str, message: Leases) -> bool:
         """Makes the message a dead letter if it had its last attempt. Returns whether it is one.
 
-        False also if the copy is refused: the next receive tries again.
+        False also if the copy is refused: the next receive tries again. TroveError RECEIPT_HANDLE_ILLEGAL.
         """
         parts = self._parts
         settings = parts.groups.get(group)
         if settings is None:
             return False
-        try:
-            return parts.delivery.dead_letter(group, topic, handle, parts.clock_ms(), settings.max_attempts)
-        except TroveError as error:
+        outcome = DeadLettered(settings.max_attempts)
+        results = parts.delivery.settle(group, topic, message, outcome, parts.clock_ms())
+        for error in results.refused.values():
             if error.spec is errors.RECEIPT_HANDLE_ILLEGAL:
-                raise
-            return False
+                raise error
+        return not results.refused and not results.attempts_left
 
     async def _dead_lettered(self, group: str, topic: str) -> None:
         """Returns when the copy is durable."""
@@ -186,3 +147,39 @@ class Acknowledger:
         waits = self._parts.waits
         if waits.any_for((group, topic)) and self._parts.delivery.next_visible_ms(group, topic) == 0:
             waits.wake((group, topic))
+
+
+class TurnOfAcknowledgements:
+    """Acknowledgements that arrive in one iteration of the event loop: those of a group and topic are settled
+    together."""
+
+    def __init__(self, acknowledger: Acknowledger) -> None:
+        self._acknowledger = acknowledger
+
+    def answer(self, calls: Sequence[Any]) -> list[bytes | None]:
+        """The replies to calls of one message that is consumed now; None for any other call: nothing was done
+        for it."""
+        replies: list[bytes | None] = [None] * len(calls)
+        found: dict[tuple[str, str], list[tuple[int, Acknowledge]]] = {}
+        for place, call in enumerate(calls):
+            command = read_acknowledge(call.keep())
+            if command is None or not _has_client_id(call):
+                break  # it may name messages that later calls name, too: it comes before these
+            found.setdefault((command.group, command.topic), []).append((place, command))
+        for (group, topic), commands in found.items():
+            handles = [command.handles[0] for _, command in commands]
+            refused = self._acknowledger.settle(group, topic, handles).refused
+            for number, (place, command) in enumerate(commands):
+                if number not in refused:
+                    reply = serialised_reply(command, {})
+                    replies[place] = reply if isinstance(reply, bytes) else reply.SerializeToString()
+            self._acknowledger.wake(group, topic)
+        return replies
+
+
+def _has_client_id(call: Any) -> bool:
+    try:
+        client_id_of(call)
+    except TroveError:
+        return False
+    return True

@@ -44,14 +44,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import grpc
 
 from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from trovemq_broker.groups.delivery.lease_resolvers import ReceiptRange, Refusals
 from trovemq_broker.groups.delivery.request import DeliveredRun, ReceiveRequest
-from trovemq_broker.groups.delivery.settlements import RefusedOffset
+from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, CONFIRMED, Invisible, Outcome, Released
 from trovemq_broker.groups.members.receive_waits import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.parts import RocketmqParts
@@ -66,7 +68,6 @@ from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.receipts import handle_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.engine.steps import Steps
@@ -133,7 +134,8 @@ class _Subscription(NamedTuple):
 class _SettlingStep(NamedTuple):
     """The result of one step of a settlement."""
 
-    refused: Sequence[RefusedOffset] = ()
+    refused: Refusals | None = None
+    """By queue offset."""
     is_dead_letter: bool = False
     """A message became a dead letter."""
 
@@ -212,12 +214,9 @@ class ConsumeStream(ReplyStream):
             self._parts.rocketmq.waits.wake((self._subscription.group, self._subscription.topic))
 
     def _releases(self, subscription: _Subscription) -> Steps[None]:
-        rocketmq = self._parts.rocketmq
         while self._unconfirmed:
-            sent, now_ms = self._unconfirmed.popleft(), rocketmq.clock_ms()
-            for run in sent.runs:
-                pair = (subscription.group, subscription.topic)
-                rocketmq.delivery.release_run(*pair, *run, now_ms, counted=sent.is_written)
+            sent = self._unconfirmed.popleft()
+            self._settle_sent(subscription, sent, Released(counted=sent.is_written))
             yield
 
     async def handle(self, request: consumer_pb2.ConsumeFrame) -> None:
@@ -274,12 +273,14 @@ class ConsumeStream(ReplyStream):
             sent = self._unconfirmed.popleft()
             self._credited.set()
             if subscription.invisible_ms is None:
-                self._renew(subscription, sent)
+                self._settle_sent(subscription, sent, CONFIRMED)
 
-    def _renew(self, subscription: _Subscription, sent: _Sent) -> None:
+    def _settle_sent(self, subscription: _Subscription, sent: _Sent, outcome: Outcome) -> None:
+        """For all messages of the batch; settled ones and void receipts are left out."""
         delivery, now_ms = self._parts.rocketmq.delivery, self._parts.rocketmq.clock_ms()
         for run in sent.runs:
-            delivery.confirm_run(subscription.group, subscription.topic, *run, now_ms)
+            with suppress(TroveError):
+                delivery.settle(*subscription.pair, ReceiptRange(*run), outcome, now_ms)
 
     def _take_credit(self, messages: int, byte_count: int) -> None:
         if messages or byte_count:
@@ -436,8 +437,8 @@ class ConsumeStream(ReplyStream):
             result = reply.results.add(settlement_id=settlement.settlement_id)
             try:
                 for step in self._steps_of(subscription, settlement):
-                    for one in step.refused:
-                        result.refused.add(offset=one.offset, error=error_to_wire(one.error))
+                    for offset, error in (step.refused or {}).items():
+                        result.refused.add(offset=offset, error=error_to_wire(error))
                     if step.is_dead_letter and (not appended or appended[-1] is not result):
                         appended.append(result)
                     yield
@@ -459,31 +460,24 @@ class ConsumeStream(ReplyStream):
     def _steps_of(
         self, subscription: _Subscription, settlement: consumer_pb2.Settlement
     ) -> Iterator[_SettlingStep]:
-        delivery, clock_ms = self._parts.rocketmq.delivery, self._parts.rocketmq.clock_ms
-        run = (subscription.group, subscription.topic, settlement.receipt)
         for offsets in _ranges_of(settlement):
-            if settlement.kind == consumer_pb2.ACKNOWLEDGE:
-                yield _SettlingStep(
-                    delivery.acknowledge_run(*run, offsets, clock_ms(), client_id=self._client_id)
-                )
-            elif settlement.kind != consumer_pb2.RETURN:
-                raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {settlement.kind}")
-            else:
-                rest = yield from self._without_dead_letters(subscription, settlement, offsets)
-                invisible_ms, suspend = settlement.invisible_ms, settlement.suspend
-                for some in rest:
-                    yield _SettlingStep(
-                        delivery.change_run(
-                            *run,
-                            some,
-                            invisible_ms,
-                            clock_ms(),
-                            suspend=suspend,
-                            client_id=self._client_id,
-                        )
-                    )
-                if not invisible_ms:
-                    self._parts.rocketmq.waits.wake((subscription.group, subscription.topic))
+            outcome = _outcome_of(settlement)
+            if outcome is ACKNOWLEDGED:
+                yield self._settle_run(subscription, settlement.receipt, offsets, outcome)
+                continue
+            rest = yield from self._without_dead_letters(subscription, settlement, offsets)
+            for some in rest:
+                yield self._settle_run(subscription, settlement.receipt, some, outcome)
+            if not settlement.invisible_ms:
+                self._parts.rocketmq.waits.wake(subscription.pair)
+
+    def _settle_run(
+        self, subscription: _Subscription, receipt: str, offsets: range, outcome: Outcome
+    ) -> _SettlingStep:
+        """Late settlements of this client count. TroveError as settle()."""
+        rocketmq, named = self._parts.rocketmq, ReceiptRange(receipt, offsets, self._client_id)
+        results = rocketmq.delivery.settle(*subscription.pair, named, outcome, rocketmq.clock_ms())
+        return _SettlingStep(results.refused)
 
     def _without_dead_letters(
         self, subscription: _Subscription, settlement: consumer_pb2.Settlement, offsets: range
@@ -494,20 +488,26 @@ class ConsumeStream(ReplyStream):
             return [offsets]
         exhausted, rest = self._parts.acknowledger.exhausted, []
         for offset in offsets:
-            try:
-                handle = handle_of(settlement.receipt, offset)
-                if exhausted(subscription.group, subscription.topic, handle):
+            message = range(offset, offset + 1)
+            with suppress(TroveError):  # the change reports it
+                if exhausted(*subscription.pair, ReceiptRange(settlement.receipt, message)):
                     yield _SettlingStep(is_dead_letter=True)
                     continue
-            except (TroveError, ValueError):
-                pass  # the change reports it
-            rest.append(range(offset, offset + 1))
+            rest.append(message)
         return rest
 
 
 def _check_credit(frame: consumer_pb2.ConsumeFrame) -> None:
     if frame.credit_bytes < 0:
         raise TroveError(errors.REQUEST_ILLEGAL, "credit of bytes is not negative")
+
+
+def _outcome_of(settlement: consumer_pb2.Settlement) -> Outcome:
+    if settlement.kind == consumer_pb2.ACKNOWLEDGE:
+        return ACKNOWLEDGED
+    if settlement.kind == consumer_pb2.RETURN:
+        return Invisible(settlement.invisible_ms, suspend=settlement.suspend)
+    raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {settlement.kind}")
 
 
 def _message_count(settlement: consumer_pb2.Settlement) -> int:

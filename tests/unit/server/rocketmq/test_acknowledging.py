@@ -268,20 +268,14 @@ def test_an_expired_handle_cannot_be_changed() -> None:
     run(scene())
 
 
-def test_too_many_requests_leave_the_client_its_handle() -> None:
+def test_too_many_requests_leave_the_client_its_handle(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         parts = parts_with()
         (handle,) = await received_by(parts)
-        plain = parts.delivery.change_invisible
-
-        def limited(*_: Any, **__: Any) -> str:
-            raise TroveError(errors.LIMIT_EXCEEDED)
-
-        parts.delivery.change_invisible = limited  # type: ignore[method-assign]
+        monkeypatch.setattr("trovemq_store.events.event_log.PENDING_MAX", 0)
         response = await change(parts, handle, 1_000)
         assert response.status.code == v2.TOO_MANY_REQUESTS
         assert response.receipt_handle == handle
-        parts.delivery.change_invisible = plain  # type: ignore[method-assign]
 
     run(scene())
 
@@ -310,18 +304,18 @@ def test_the_last_attempt_returned_was_no_dead_letter_until_a_receive() -> None:
     run(scene())
 
 
-def test_a_last_attempt_whose_copy_is_refused_stays_visible() -> None:
+def test_a_last_attempt_whose_copy_is_refused_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         parts = parts_with()
         parts.groups.create(SubscriptionGroup("g", retry_max=0))
         (handle,) = await received_by(parts)
 
-        def refused(*_: Any, **__: Any) -> bool:
+        def refused(*_: Any, **__: Any) -> None:
             raise TroveError(errors.DISK_FULL)
 
-        plain, parts.delivery.dead_letter = parts.delivery.dead_letter, refused  # type: ignore[method-assign]
-        assert (await change(parts, handle, 0)).status.code == v2.OK
-        parts.delivery.dead_letter = plain  # type: ignore[method-assign]
+        with monkeypatch.context() as full:
+            full.setattr("trovemq_broker.groups.delivery.settlements.copy_open_message", refused)
+            assert (await change(parts, handle, 0)).status.code == v2.OK
         assert await parts.messages() == []
         await turns()
         assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", QueueId(0))] == [b"0"], (

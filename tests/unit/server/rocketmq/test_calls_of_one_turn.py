@@ -24,6 +24,7 @@ from tests.support.rocketmq_door import (
     scene,
 )
 from tests.support.rocketmq_parts import receive_request
+from tests.support.settling import change_invisible
 from trovemq_broker.server.core import receiver
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_proto.records.layout import COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
@@ -86,7 +87,7 @@ async def some_delivered() -> tuple[Door, dict[str, list[str]]]:
         assert len(found[group]) == MESSAGES
     found["returned"] = found["g"][:3]
     for handle in found["returned"]:
-        door.parts.delivery.change_invisible("g", "orders", handle, 0, door.parts.now_ms)
+        change_invisible(door.parts.delivery, "g", "orders", handle, 0, door.parts.now_ms)
     door.turn(RECEIVE, again := receive(batch_size=3))
     found["g"][:3] = handles([again])
     return door, found

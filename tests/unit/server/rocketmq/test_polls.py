@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.engine import append, record
 from tests.support.fake_loop import turns
 from tests.support.rocketmq_door import RECEIVE, Call, Door, messages, receive, scene
+from tests.support.settling import change_invisible
 from trovemq_broker.server.core.polls import ENDS_A_TURN
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_proto.errors import TroveError
@@ -224,7 +225,7 @@ async def waited(steps: Any, *, in_tasks: bool) -> tuple[list[list[bytes]], Any]
             for one in got:
                 handle = one.system_properties.receipt_handle
                 with contextlib.suppress(TroveError):
-                    door.parts.delivery.change_invisible("g", "orders", handle, 0, door.parts.now_ms)
+                    change_invisible(door.parts.delivery, "g", "orders", handle, 0, door.parts.now_ms)
                     door.parts.waits.wake(("g", "orders"))
         elif what == "sleep":
             await asyncio.sleep(how)

@@ -12,6 +12,7 @@ from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request
 from tests.support.rpc_context import RpcContext
+from tests.support.settling import dead_letter
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_broker.server.wire.statuses import code_of
@@ -252,7 +253,7 @@ def test_dead_letters_can_be_read() -> None:
         await parts.send(message(b"bad", message_id="M1"))
         await turns()
         (one,) = await parts.messages()
-        parts.delivery.dead_letter("g", "orders", one.system_properties.receipt_handle, NOW_MS)
+        dead_letter(parts.delivery, "g", "orders", one.system_properties.receipt_handle, NOW_MS)
         await turns()
         (dead,) = await parts.messages("%DLQ%g", group="reader")
         assert (dead.body, dead.topic.name) == (b"bad", "%DLQ%g")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
+from tests.support.settling import change_invisible
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -91,7 +92,7 @@ def test_what_a_member_gave_back_is_not_dropped_by_one_with_another_filter(order
         old, new = polls(parts, "old", "new")
         await turns()
         handle = got.system_properties.receipt_handle
-        parts.delivery.change_invisible("g", "one", handle, 0, parts.now_ms)
+        change_invisible(parts.delivery, "g", "one", handle, 0, parts.now_ms)
         parts.waits.wake(("g", "one"))
         await turns(20)
         assert not old.done()
