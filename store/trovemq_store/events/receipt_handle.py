@@ -115,7 +115,8 @@ class HandleReader:
     def read_mixed(self, handles: Sequence[bytes]) -> list[tuple[HandleHead, list[tuple[int, int]]]]:
         """The handles by lease: (queue offset, place in `handles`) of each. Left out are those that read()
         refuses."""
-        heads, found = self._heads, dict[bytes, list[tuple[int, int]]]()
+        heads = self._heads
+        found: dict[bytes, list[tuple[int, int]]] = {}
         for place, handle in enumerate(handles):
             try:
                 text, digits, check = handle.rsplit(b".", 2)

@@ -168,18 +168,20 @@ def _add_runs(found: list[NamedRun], state: QueueState, head: HandleHead, messag
     """Adds the runs of adjacent messages, and after them messages that are named again."""
     messages.sort()
     again: list[NamedRun] = []
-    first, places = messages[0][0], [messages[0][1]]
-    for offset, place in messages[1:]:
-        end = first + len(places)
+    places: list[int] = []
+    first = end = messages[0][0]
+    for offset, place in messages:
         if offset == end:
             places.append(place)
+            end += 1
         elif offset < end:
             again.append((state, head, range(offset, offset + 1), (place,), ""))
         else:
             found.append((state, head, range(first, end), places, ""))
-            first, places = offset, [place]
-    found.append((state, head, range(first, first + len(places)), places, ""))
-    found += again
+            first, end, places = offset, offset + 1, [place]
+    found.append((state, head, range(first, end), places, ""))
+    if again:
+        found += again
 
 
 def _of_no_group() -> TroveError:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
 from trovemq_broker.consumer_settings import ConsumerSettings
@@ -51,16 +50,18 @@ CONFIRMED_MS: Final = 2_000
 """The time from the confirmation of a message to the first renewal of its lease."""
 
 
-@dataclass(slots=True)
 class Results:
     """The results of one settle(), by the places of the messages. A message without an entry is settled."""
 
-    refused: Refusals = field(default_factory=dict)
-    """Why a message has not changed: RECEIPT_HANDLE_ILLEGAL, or an error of the dead letter's append."""
-    handles: dict[int, str] = field(default_factory=dict)
-    """The new handle of a message with another invisible time; its old one is void."""
-    attempts_left: int = 0
-    """How many messages were delivered less often than attempts_min, and have not changed."""
+    __slots__ = ("attempts_left", "handles", "refused")
+
+    def __init__(self) -> None:
+        self.refused: Refusals = {}
+        """Why a message has not changed: RECEIPT_HANDLE_ILLEGAL, or an error of the dead letter's append."""
+        self.handles: dict[int, str] = {}
+        """The new handle of a message with another invisible time; its old one is void."""
+        self.attempts_left = 0
+        """How many messages were delivered less often than attempts_min, and have not changed."""
 
     def require(self, place: int = 0) -> None:
         """Raises the refusal of that message, if there is one."""
