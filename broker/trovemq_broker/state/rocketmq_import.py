@@ -86,7 +86,7 @@ def _take_order_info(
                 until=offsets[-1] + 1,
             )
         )
-        state.look_past(offsets[-1] + 1)
+        state.mark_examined(offsets[-1] + 1)
 
 
 def _lease_out(context: Context, state: QueueState, offset: int, info: OrderInfo, now_ms: EpochMs) -> None:

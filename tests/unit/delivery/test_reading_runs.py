@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.support.delivery import LEASE_MS, Engine
 from tests.support.engine import SMALL
-from trovemq_broker.groups.delivery import queue_receiver
+from trovemq_broker.groups.delivery import records as record_reader
 from trovemq_broker.groups.delivery.records import (
-    FEW,
+    ROWS_MAX,
     AdjacentRecords,
-    _records_one_by_one,
-    _records_together,
+    _columns,
+    _rows,
 )
 from trovemq_broker.groups.delivery.request import RECEIVE_BYTES_MAX, DeliveredRun
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
@@ -70,9 +70,9 @@ def test_together_is_as_one_by_one(
         else:
             (offsets if kind == "offset" else sizes)[index] += change
     view = memoryview(data)
-    expected = _records_one_by_one(view, FIRST, units_of(offsets, sizes))
+    expected = _rows(view, FIRST, units_of(offsets, sizes))
     columns = np.array(offsets, np.int64), np.array(sizes, np.int64)
-    found = _records_together(view, columns[0] - FIRST, *columns)
+    found = _columns(view, columns[0] - FIRST, *columns)
     assert (None if found is None else list(found)) == expected
     if fault is None:
         assert found is not None
@@ -85,17 +85,17 @@ def test_a_unit_near_the_largest_offset_broke_the_reading_of_its_run(offset: int
     """The end of its record is too large for an int64."""
     data, offsets, sizes = stored([FIRST + 1_000] * 3, [])
     offsets[index] = offset
-    assert _records_one_by_one(memoryview(data), FIRST, units_of(offsets, sizes)) is None
+    assert _rows(memoryview(data), FIRST, units_of(offsets, sizes)) is None
     columns = np.array(offsets, np.int64), np.array(sizes, np.int64)
-    assert _records_together(memoryview(data), columns[0] - FIRST, *columns) is None
+    assert _columns(memoryview(data), columns[0] - FIRST, *columns) is None
 
 
 def test_adjacent_records_are_a_sequence_of_one_piece() -> None:
     data, offsets, sizes = stored([3, 1, 2], [])
     columns: Any = np.array(offsets, np.int64), np.array(sizes, np.int64)
-    found = _records_together(memoryview(data), columns[0] - FIRST, *columns)
+    found = _columns(memoryview(data), columns[0] - FIRST, *columns)
     assert found is not None
-    each = _records_one_by_one(memoryview(data), FIRST, units_of(offsets, sizes))
+    each = _rows(memoryview(data), FIRST, units_of(offsets, sizes))
     assert each is not None
     assert (len(found), found[1], found[-1], found[1:]) == (3, each[1], each[2], each[1:])
     runs = [
@@ -129,7 +129,7 @@ def receive_all(
         path, at, size = bad
         files.unreadable[path] = (at, at + size)
     messages = []
-    with patch.object(queue_receiver, "FEW", few):
+    with patch.object(record_reader, "ROWS_MAX", few):
         for count_max, bytes_max in requests:
             request = engine._request("workers", "orders", count_max, LEASE_MS)
             got = engine.delivery.receive(replace(request, bytes_max=bytes_max))
@@ -159,4 +159,4 @@ def test_few_messages_are_received_as_many_are(
         begin = int(bad[0][-20:]) + bad[1]
         assume(bad[0].startswith(LOG) or not begin - 20 < 20 * (len(sizes) - 1) < begin + bad[2])
         requests = [(count_max, RECEIVE_BYTES_MAX) for count_max, _ in requests]
-    assert receive_all(FEW, sizes, bad, requests) == receive_all(0, sizes, bad, requests)
+    assert receive_all(ROWS_MAX, sizes, bad, requests) == receive_all(0, sizes, bad, requests)

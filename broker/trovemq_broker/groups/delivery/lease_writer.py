@@ -28,7 +28,7 @@ from trovemq_store.files.files import ScarceError
 
 PROPERTY_BYTES_OF_READ: Final = 128
 READS_OF_AGAIN: Final = 2
-"""A message that was open or held, one by one, counts as so many reads of a receive."""
+"""The share of a receive's read budget that a message which was open or held takes."""
 
 
 class Batch:
@@ -108,39 +108,35 @@ class LeaseWriter:
         self._batch = batch
         self._number = 0
         self._first = self._end = self._attempt = 0
-        self._records: list[memoryview] = []
+        self._records: Sequence[memoryview] = ()
+        self._size = 0
         self._held_first = self._held_end = 0
-        self._told = state.next_offset
+        self._recorded_to = state.next_offset
         self._committed_before = state.committed
 
-    def give(self, offset: int, attempt: int, record: memoryview) -> None:
-        """Delivers one message; consecutive messages with the same attempt share an event."""
+    def give(self, first: int, attempt: int, records: Sequence[memoryview], size: int) -> None:
+        """Delivers adjacent messages, from queue offset `first` on; `size`: the sum of their records' bytes.
+        Adjacent calls with the same attempt share a lease and an event."""
         self._record_blocked()
         if self._records and (
-            offset != self._end
+            first != self._end
             or attempt != self._attempt
-            or self._first < self._state.next_offset <= offset  # an event is of old messages or of new ones
+            or self._first < self._state.next_offset <= first  # an event is of old messages or of new ones
         ):
             self._close_run()
-        if not self._records:
-            self._first, self._attempt = offset, attempt
-        self._records.append(record)
-        self._end = offset + 1
-        self._batch.wanted -= 1
-        self._batch.space -= len(record)
+        if self._records:
+            self._join(records)
+        else:
+            self._first, self._attempt, self._records = first, attempt, records
+        self._size += size
+        self._end = first + len(records)
+        self._batch.wanted -= len(records)
+        self._batch.space -= size
 
     def has(self, offset: int) -> bool:
         """Whether the message is delivered already, by the run that is not closed yet. (A message whose ended
         lease was changed late is ready twice.)"""
         return bool(self._records) and self._first <= offset < self._end
-
-    def give_run(self, first: int, records: Sequence[memoryview], size: int) -> None:
-        """New messages side by side, delivered for the first time."""
-        self._close_run()
-        self._first, self._end, self._attempt = first, first + len(records), 1
-        self._batch.wanted -= len(records)
-        self._batch.space -= size
-        self._hand_out(records, size)
 
     def hold(self, offset: int, key: str) -> None:
         """A new message that waits."""
@@ -173,20 +169,20 @@ class LeaseWriter:
             self._batch.dead_letters_refused = True
             return False
         if new:
-            self._state.look_past(offset + 1)
+            self._state.mark_examined(offset + 1)
         else:
             self._state.settle(offset)
         self._record(EventKind.DEAD_LETTERED, offset, attempt - 1)
-        self._told = max(self._told, offset + 1)
+        self._recorded_to = max(self._recorded_to, offset + 1)
         return True
 
-    def finish(self, looked_to: int | None = None) -> None:
-        """Everything below looked_to was looked at. Commits the group's offset where it moved."""
+    def finish(self, examined_to: int | None = None) -> None:
+        """Everything below examined_to was examined. Commits the group's offset where it moved."""
         self._close_run()
         self._record_blocked()
         state = self._state
-        if looked_to is not None and looked_to > self._told:
-            state.look_past(looked_to)
+        if examined_to is not None and examined_to > self._recorded_to:
+            state.mark_examined(examined_to)
             self._context.add(
                 Event(
                     EventKind.ADVANCED,
@@ -194,17 +190,24 @@ class LeaseWriter:
                     state.group,
                     state.topic,
                     state.queue_id,
-                    self._told,
-                    until=looked_to,
+                    self._recorded_to,
+                    until=examined_to,
                 )
             )
         if state.committed != self._committed_before:
             self._context.commit(state)
 
+    def _join(self, records: Sequence[memoryview]) -> None:
+        """Adds the records to those of the run that is not closed yet."""
+        if not isinstance(self._records, list):
+            self._records = list(self._records)
+        self._records.extend(records)
+
     def _close_run(self) -> None:
         if self._records:
-            records, self._records = self._records, []
-            self._hand_out(records, sum(map(len, records)))
+            records, size = self._records, self._size
+            self._records, self._size = (), 0
+            self._hand_out(records, size)
 
     def _hand_out(self, records: Sequence[memoryview], size: int) -> None:
         state, batch, request = self._state, self._batch, self._batch.request
@@ -224,7 +227,7 @@ class LeaseWriter:
         state.hand_out(lease, range(self._first, self._end))
         if self._attempt > 1:
             self._pair.redelivered_count += len(records)
-        self._told = max(self._told, self._end)
+        self._recorded_to = max(self._recorded_to, self._end)
         self._context.add(
             Event(
                 EventKind.RECEIVED,
@@ -265,7 +268,7 @@ class LeaseWriter:
     def _record_blocked(self) -> None:
         if self._held_first < self._held_end:
             self._record(EventKind.HELD, self._held_first, count=self._held_end - self._held_first)
-            self._told = max(self._told, self._held_end)
+            self._recorded_to = max(self._recorded_to, self._held_end)
         self._held_first = self._held_end = 0
 
     def _record(self, kind: EventKind, offset: int, attempt: int = 0, *, count: int = 1) -> None:

@@ -49,17 +49,17 @@ class OrderlyReceiver:
         self._blocked = {
             state.keys.get(offset, "") for offset, lease in state.open.items() if not lease.ended
         }
-        looked_to = None
+        examined_to = None
         try:
-            looked_at_all = self._take_outstanding()
+            examined_all = self._take_outstanding()
             state.ready.clear()  # the leases show which messages are visible again
-            if looked_at_all and not batch.full:
+            if examined_all and not batch.full:
                 state.unblocked = self._postponed
-                looked_to = self._take_new()
+                examined_to = self._take_new()
         except ScarceError as error:
             batch.failure = error
             state.unblocked = True
-        self._lease_writer.finish(looked_to)
+        self._lease_writer.finish(examined_to)
 
     def _has_new(self) -> bool:
         state = self._state
@@ -104,7 +104,7 @@ class OrderlyReceiver:
                     self._blocked.add(key)
                     self._postponed = True
                 continue
-            self._lease_writer.give(offset, attempt, record)
+            self._lease_writer.give(offset, attempt, (record,), len(record))
             changed = True
         state.blocked = blocked
         return True
@@ -127,14 +127,14 @@ class OrderlyReceiver:
             if batch.reads_left <= 0:
                 batch.unfinished = True
                 return offset
-            if not self._look_at(offset, physical_offset, size):
+            if not self._take_examined(offset, physical_offset, size):
                 state.unblocked = True  # it is for another member, which is woken
                 return offset
         if end < queue.max_offset and state.committed == state.next_offset:
             batch.unfinished = True  # the filter took no message of the window: it may move on at once
         return end
 
-    def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
+    def _take_examined(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
         """Delivers, holds or consumes one new message. False if it is left for another member."""
         if size == BLANK_UNIT_SIZE:
             return True
@@ -150,5 +150,5 @@ class OrderlyReceiver:
             self._lease_writer.hold(offset, key)
         else:
             self._state.keys[offset] = key
-            self._lease_writer.give(offset, 1, record)
+            self._lease_writer.give(offset, 1, (record,), len(record))
         return True

@@ -42,8 +42,8 @@ CHUNK_MAX: Final = 256
 """How many offsets are read from the tree in one step."""
 STEP_MAX: Final = 8_192
 """How many units are read in one step."""
-_FEW: Final = 8
-"""Up to this many records are read one by one."""
+_ALONE_MAX: Final = 8
+"""Up to this many records are read each by itself."""
 _TRIM_MIN: Final = 65_536
 _SPAN_MAX: Final = 4 << 20
 _SPARSE: Final = 4
@@ -216,7 +216,7 @@ class PriorityQueues:
     def _priorities(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities:
         if not len(sizes):
             return np.empty(0, np.uint8)
-        if len(sizes) > _FEW:
+        if len(sizes) > _ALONE_MAX:
             together = self._side_by_side(physical_offsets, sizes)
             if together is not None:
                 return together
@@ -228,7 +228,7 @@ class PriorityQueues:
                 )
             )
         places = zip(physical_offsets.tolist(), sizes.tolist(), strict=True)
-        return np.array([self._one(at, size) for at, size in places], np.uint8)
+        return np.array([self._priority(at, size) for at, size in places], np.uint8)
 
     def _side_by_side(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities | None:
         """The priorities of records that lie close together in one segment, read as one piece; None if they
@@ -243,6 +243,6 @@ class PriorityQueues:
         except (StorageError, TroveError):
             return None
 
-    def _one(self, physical_offset: PhysicalOffset, size: int) -> int:
+    def _priority(self, physical_offset: PhysicalOffset, size: int) -> int:
         record = self._records.read(physical_offset, size)
         return PRIORITY_DEFAULT if record is None else priority_of(properties_of(record))

@@ -98,7 +98,7 @@ class PriorityReceiver(QueueReceiver):
                 if batch.reads_left <= 0:
                     batch.unfinished = True
                     break
-                self._take_one(priority)
+                self._take_from(priority)
         else:
             batch.unfinished = True  # the next call reads further ones
 
@@ -126,14 +126,14 @@ class PriorityReceiver(QueueReceiver):
             order.was_skipped[other] = order.was_skipped[other] + 1 if waits else 0
 
     # --- one message ----------------------------------------------------------------------------------
-    def _take_one(self, priority: int) -> None:
+    def _take_from(self, priority: int) -> None:
         back, new = self._order.came_back[priority], self._new[priority]
         self._batch.reads_left -= 1
         wanted = self._batch.wanted
         if back and (new == _NONE or self._new_left <= 0 or back.first() < new):
             self._take_back(priority, back.pop())
         else:
-            self._take_new_one(priority, new)
+            self._take_next(priority, new)
         if self._batch.wanted != wanted:
             self._delivered(priority)
 
@@ -149,7 +149,7 @@ class PriorityReceiver(QueueReceiver):
         if not taken:
             self._set_aside.append((priority, offset))
 
-    def _take_new_one(self, priority: int, offset: int) -> None:
+    def _take_next(self, priority: int, offset: int) -> None:
         known = offset in self._state.open or offset in self._state.held  # its PASSED event was lost
         record = None if known else self._new_record(offset)
         following = self._next_offset(priority, max(offset + 1, self._order.waiting_from))
@@ -159,7 +159,7 @@ class PriorityReceiver(QueueReceiver):
         self._new[priority] = following
         if record is not None and self._batch.passes(record):
             self._new_left -= 1
-            self.lease_writer.give(offset, 1, record)
+            self.lease_writer.give(offset, 1, (record,), len(record))
 
     def _new_record(self, offset: int) -> memoryview | None:
         """The record; None if it is not for this group or cannot be read."""
@@ -210,7 +210,7 @@ class PriorityReceiver(QueueReceiver):
         if self._known:
             end = max(self._end, state.next_offset)
             order.waiting_from = max(order.waiting_from, min([end, *(o for o in self._new if o != _NONE)]))
-        state.look_past(order.waiting_from)
+        state.mark_examined(order.waiting_from)
         self._count_waiting()
         for priority, (before, cursor) in enumerate(zip(self._before, order.cursors, strict=True)):
             if cursor != before:

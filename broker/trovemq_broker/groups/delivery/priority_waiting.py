@@ -78,11 +78,13 @@ def _count_on(context: Context, state: QueueState, order: ByPriority, left: int)
     if not known:
         return left
     for priority, begin in enumerate(_begins(order, low)):
-        left = _count_one(places, state, order.counted[priority], priority, begin, low, max(end, begin), left)
+        left = _count_priority(
+            places, state, order.counted[priority], priority, begin, low, max(end, begin), left
+        )
     return left
 
 
-def _count_one(
+def _count_priority(
     places: PriorityOrder,
     state: QueueState,
     counted: Counted,

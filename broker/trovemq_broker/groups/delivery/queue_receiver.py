@@ -10,23 +10,20 @@ one event cover them. In all other cases messages are handled one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
-
-import numpy as np
 
 from trovemq_broker.groups.delivery.context import Context
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
 from trovemq_broker.groups.delivery.queue_state import QueueState
-from trovemq_broker.groups.delivery.records import FEW, Int64s, properties_of, reconsume_times_of
+from trovemq_broker.groups.delivery.records import properties_of, reconsume_times_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
-from trovemq_store.files.files import ScarceError, StorageError
-from trovemq_store.index.consume_queue import ConsumeQueue, Unit
+from trovemq_store.files.files import ScarceError
+from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_STEP: Final = 512
 
@@ -46,17 +43,17 @@ class QueueReceiver:
     def take(self) -> None:
         """Delivers as many messages as the batch still needs."""
         state = self._state
-        looked_to = None
+        examined_to = None
         if state.open.packed.count:
             state.make_ready(self._batch.wanted)
         try:
             if state.ready or state.held:
                 self._take_again()
             if not self._batch.full and len(state.open) < self._context.settings.in_flight_max:
-                looked_to = self._take_new()
+                examined_to = self._take_new()
         except ScarceError as error:
             self._batch.failure = error
-        self.lease_writer.finish(looked_to)
+        self.lease_writer.finish(examined_to)
 
     # --- returned messages ----------------------------------------------------------------------------
     def _take_again(self) -> None:
@@ -130,7 +127,7 @@ class QueueReceiver:
         attempt = attempt or first_attempt(self._state, record)
         if attempt > self._max_attempts:
             return self.lease_writer.dead_letter(offset, attempt, record, new=False)
-        self.lease_writer.give(offset, attempt, record)
+        self.lease_writer.give(offset, attempt, (record,), len(record))
         return True
 
     # --- new messages ----------------------------------------------------------------------------------
@@ -144,63 +141,24 @@ class QueueReceiver:
         begin = max(state.next_offset, queue.min_offset)
         if self._filter.takes_all and state.kind is SourceKind.TOPIC and self._take_run(queue, begin):
             return begin if begin > state.next_offset else None
-        return self._take_each(queue, begin)
+        return self._examine(queue, begin)
 
     def _take_run(self, queue: ConsumeQueue, begin: int) -> bool:
         """Delivers a run of messages. False if they must be examined one by one."""
         batch = self._batch
         open_max = self._context.settings.in_flight_max - len(self._state.open)
         count = min(batch.wanted, open_max, queue.max_offset - begin)
-        found = (self._read_few if count <= FEW else self._read_many)(queue, begin, count)
+        found = self._context.records.read_run(queue, begin, count, batch.space, at_least=not batch.has_some)
         if found is None:
             return False
         records, size = found
         if records:
-            self.lease_writer.give_run(begin, records, size)
+            self.lease_writer.give(begin, 1, records, size)
             if len(records) < count:
                 batch.space = min(batch.space, 0)  # the next one is too large for this batch
         return True
 
-    def _read_many(
-        self, queue: ConsumeQueue, begin: int, count: int
-    ) -> tuple[Sequence[memoryview], int] | None:
-        """The records that the batch has space for, and the sum of their bytes. None if they must be examined
-        one by one."""
-        batch = self._batch
-        units = readable_units(queue, QueueOffset(begin), count)
-        sizes = units["size"].astype(np.int64)
-        total = int(sizes.sum())
-        if total > batch.space:
-            sizes = _fitting(sizes, batch.space, at_least=not batch.has_some)
-            total = int(sizes.sum())
-        if not len(sizes):
-            return (), 0
-        physical_offsets = units["physical_offset"][: len(sizes)].astype(np.int64)
-        records = self._context.records.read_run(physical_offsets, sizes)
-        return None if records is None else (records, total)
-
-    def _read_few(
-        self, queue: ConsumeQueue, begin: int, count: int
-    ) -> tuple[Sequence[memoryview], int] | None:
-        """_read_many() without columns."""
-        batch, units = self._batch, list[Unit]()
-        try:
-            while len(units) < count:  # a file may end before
-                units += queue.few_units(QueueOffset(begin + len(units)), count - len(units))
-        except StorageError:
-            return None
-        space = batch.space
-        for number, (_, size, _) in enumerate(units):
-            if size > space and (number or batch.has_some):
-                del units[number:]
-                break
-            space -= size
-        if not units:
-            return (), 0
-        records = self._context.records.read_few(units)
-        return None if records is None else (records, batch.space - space)
-
-    def _take_each(self, queue: ConsumeQueue, begin: int) -> int:
+    def _examine(self, queue: ConsumeQueue, begin: int) -> int:
         batch, state = self._batch, self._state
         open_max = self._context.settings.in_flight_max
         hashes = self._filter.tag_hashes
@@ -227,7 +185,7 @@ class QueueReceiver:
                 if batch.reads_left <= 0:
                     batch.unfinished = True
                     return offset + index
-                if not self._look_at(offset + index, physical_offset, size):
+                if not self._take_examined(offset + index, physical_offset, size):
                     return offset + index
             offset += len(units)
         return offset
@@ -237,7 +195,7 @@ class QueueReceiver:
             self._context.records.read(physical_offset, size)
         )
 
-    def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
+    def _take_examined(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
         """Examines one new message. False if the queue cannot be read any further."""
         context, batch, state = self._context, self._batch, self._state
         batch.reads_left -= 1
@@ -259,16 +217,10 @@ class QueueReceiver:
         attempt = first_attempt(state, record)
         if attempt > self._max_attempts:
             return self.lease_writer.dead_letter(offset, attempt, record, new=True)
-        self.lease_writer.give(offset, attempt, record)
+        self.lease_writer.give(offset, attempt, (record,), len(record))
         return True
 
 
 def first_attempt(state: QueueState, record: memoryview) -> int:
     """The number of the first delivery from this queue: a copy in a retry topic was delivered before."""
     return 1 if state.kind is SourceKind.TOPIC else reconsume_times_of(record) + 1
-
-
-def _fitting(sizes: Int64s, space: int, *, at_least: bool) -> Int64s:
-    """The first sizes that fit; at least one with `at_least`."""
-    count = int(np.searchsorted(sizes.cumsum(), space, side="right"))
-    return sizes[: max(count, 1 if at_least else 0)]

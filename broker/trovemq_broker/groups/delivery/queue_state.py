@@ -120,7 +120,7 @@ class QueueState:
         self.held.add(offset)
         self.next_offset = offset + 1
 
-    def look_past(self, offset: int) -> None:
+    def mark_examined(self, offset: int) -> None:
         """Marks everything below `offset` as examined; messages there that are neither open nor held are
         consumed."""
         self._advance_to(max(offset, self.next_offset))

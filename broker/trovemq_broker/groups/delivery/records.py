@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.geometry import sliding
@@ -26,12 +26,13 @@ from trovemq_proto.records.layout import (
     header_shift,
 )
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.files.files import ScarceError, StorageError
-from trovemq_store.index.consume_queue import Unit
+from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
-FEW: Final = 32
-"""So many records cost half as much one by one as by columns, if the caches are cold."""
+ROWS_MAX: Final = 32
+"""A run of up to so many records is read as rows, a longer one as columns. With cold caches, rows of 32
+records take half the time of columns."""
 
 Int64s = NDArray[np.int64]
 
@@ -80,22 +81,57 @@ class RecordReader:
         self._checked_from = store.end_offset
         self._file_size = store.settings.commit_log_file_size
 
-    def read_run(self, physical_offsets: Int64s, sizes: Int64s) -> Sequence[memoryview] | None:
-        """The records of adjacent consume-queue units, in their order (which is that of the log).
+    def read_run(
+        self, queue: ConsumeQueue, begin: int, count: int, space: int, *, at_least: bool
+    ) -> tuple[Sequence[memoryview], int] | None:
+        """The records of the queue from offset `begin` on, in its order, which is that of the log, and the sum
+        of their bytes: at most `count` records, and `space` bytes; with `at_least` the first one in any case.
 
         None if one of them cannot be read, or they must be read one by one.
         """
-        first = PhysicalOffset(int(physical_offsets[0]))
-        data = self._read_together(first, int(physical_offsets[-1]) + int(sizes[-1]))
-        if data is None:
-            return None
-        return _records_together(data, physical_offsets - first, physical_offsets, sizes)
+        if count <= ROWS_MAX:
+            return self._run_by_rows(queue, begin, count, space, at_least)
+        return self._run_by_columns(queue, begin, count, space, at_least)
 
-    def read_few(self, units: Sequence[Unit]) -> list[memoryview] | None:
-        """read_run() without columns."""
+    def _run_by_rows(
+        self, queue: ConsumeQueue, begin: int, count: int, space: int, at_least: bool
+    ) -> tuple[Sequence[memoryview], int] | None:
+        units: list[Unit] = []
+        try:
+            while len(units) < count:  # a file may end before
+                units += queue.few_units(QueueOffset(begin + len(units)), count - len(units))
+        except StorageError:
+            return None
+        total = 0
+        for number, (_, size, _) in enumerate(units):
+            if total + size > space and (number or not at_least):
+                del units[number:]
+                break
+            total += size
+        if not units:
+            return (), 0
         first, (last, size, _) = units[0][0], units[-1]
         data = self._read_together(first, last + size)
-        return None if data is None else _records_one_by_one(data, first, units)
+        records = None if data is None else _rows(data, first, units)
+        return None if records is None else (records, total)
+
+    def _run_by_columns(
+        self, queue: ConsumeQueue, begin: int, count: int, space: int, at_least: bool
+    ) -> tuple[Sequence[memoryview], int] | None:
+        units = readable_units(queue, QueueOffset(begin), count)
+        sizes = units["size"].astype(np.int64)
+        total = int(sizes.sum())
+        if total > space:
+            fitting = int(np.searchsorted(sizes.cumsum(), space, side="right"))
+            sizes = sizes[: max(fitting, 1 if at_least else 0)]
+            total = int(sizes.sum())
+        if not len(sizes):
+            return (), 0
+        physical_offsets = units["physical_offset"][: len(sizes)].astype(np.int64)
+        first = PhysicalOffset(int(physical_offsets[0]))
+        data = self._read_together(first, int(physical_offsets[-1]) + int(sizes[-1]))
+        records = None if data is None else _columns(data, physical_offsets - first, physical_offsets, sizes)
+        return None if records is None else (records, total)
 
     def _read_together(self, first: PhysicalOffset, end: int) -> memoryview | None:
         """These bytes of the log, if this process appended them, and they are of one segment."""
@@ -128,7 +164,9 @@ class RecordReader:
             return None
 
 
-def _records_one_by_one(data: memoryview, first: int, units: Sequence[Unit]) -> list[memoryview] | None:
+def _rows(data: memoryview, first: int, units: Sequence[Unit]) -> list[memoryview] | None:
+    """The record of each unit, from these bytes of the log, which begin at `first`. None if one of them is
+    not there."""
     read_head = _SIZE_AND_PHYSICAL_OFFSET.unpack_from
     records: list[memoryview] = []
     add = records.append
@@ -142,10 +180,10 @@ def _records_one_by_one(data: memoryview, first: int, units: Sequence[Unit]) -> 
     return records
 
 
-def _records_together(
+def _columns(
     data: memoryview, begins: Int64s, physical_offsets: Int64s, sizes: Int64s
 ) -> Sequence[memoryview] | None:
-    """As `_records_one_by_one`, compared as columns."""
+    """_rows() of columns; `begins`: the places of the records in the data."""
     if int(begins.max()) > len(data):
         return None  # its end may be too large for an int64
     ends = begins + sizes

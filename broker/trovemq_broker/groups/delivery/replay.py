@@ -38,7 +38,7 @@ def apply(pairs: GroupTopicTable, event: Event) -> None:
     elif event.kind is EventKind.HELD:
         _hold(state, event)
     elif event.kind is EventKind.ADVANCED:
-        state.look_past(event.until)
+        state.mark_examined(event.until)
     elif event.kind is EventKind.PASSED:
         _pass(state, event)
     elif event.kind is EventKind.IN_LOG_ORDER:
@@ -87,14 +87,14 @@ def _pass(state: QueueState, event: Event) -> None:
     if state.order is None:
         state.order = ByPriority(state.next_offset)
     state.order.passed(event.attempt, event.offset, event.until, event.physical_offset)
-    state.look_past(event.until)
+    state.mark_examined(event.until)
     state.advance()
 
 
 def _consume(state: QueueState, event: Event) -> None:
     end = event.offset + event.count
     if event.kind is EventKind.DEAD_LETTERED:
-        state.look_past(end)  # a new message can be one
+        state.mark_examined(end)  # a new message can be one
     elif event.kind is EventKind.RETRIED:
         state.ended_lease = max(state.ended_lease, event.lease)
     for offset in range(event.offset, end):

@@ -117,6 +117,6 @@ def _read_up_to(
         for group in _groups(context, queue.topic):
             context.store.offsets.commit(group, queue.topic, queue.queue_id, QueueOffset(end))
         return
-    state.look_past(end)
+    state.mark_examined(end)
     context.add(Event(EventKind.ADVANCED, now_ms, state.group, state.topic, state.queue_id, begin, until=end))
     context.commit(state)
