@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trovemq_broker.groups.delivery.context import Context
-from trovemq_broker.groups.delivery.group_starts import start_offset
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.orderly_receiver import message_group_of
 from trovemq_broker.groups.delivery.queue_state import QueueState
@@ -19,7 +18,7 @@ from trovemq_broker.groups.delivery.records import properties_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
-from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.queues import queue_ids, readable_units
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_KINDS, RETRY_TOPIC_PROPERTY, kind_of, source_topic
@@ -149,7 +148,7 @@ class GroupTopicTable:
     def _start(
         self, group: str, name: str, queue_id: QueueId, kind: SourceKind, first_time: bool, now_ms: EpochMs
     ) -> QueueState:
-        offset = start_offset(self._context, group, name, queue_id, kind, first_time=first_time)
+        offset = _start_offset(self._context, group, name, queue_id, kind, first_time=first_time)
         self._context.store.offsets.commit(group, name, queue_id, QueueOffset(offset))
         self._context.add(Event(EventKind.STARTED, now_ms, group, name, queue_id, offset))
         return self.add(group, name, queue_id, offset)
@@ -197,3 +196,29 @@ class GroupTopicTable:
             self._context.woken.discard(pair)
         self._context.void_watch.void(voided)
         return bool(gone)
+
+
+def _start_offset(
+    context: Context, group: str, topic: str, queue_id: QueueId, kind: SourceKind, *, first_time: bool
+) -> int:
+    """The group's stored offset if there is one, else the offset by ConsumerSettings.new_group_start.
+
+    Retry topics, and queues that the topic got after the group first read it or had an offset of it, are read
+    from their beginning.
+    """
+    queue = context.store.consume_queues.get(topic, queue_id)
+    low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+    stored = context.store.offsets.get(group, topic, queue_id)
+    if stored is not None:
+        return min(max(stored, low), high)
+    if kind is not SourceKind.TOPIC or not first_time or queue is None or low == high:
+        return low
+    start = context.settings.new_group_start
+    if start == "begin":
+        return low
+    if start == "end":
+        return high
+    physical_offset = int(readable_units(queue, QueueOffset(low), 1)["physical_offset"][0])
+    if low == 0 and context.store.end_offset - physical_offset <= context.settings.recent_bytes_max:
+        return 0
+    return high - 1  # as RocketMQ's broker, which includes the last message

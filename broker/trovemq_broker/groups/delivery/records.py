@@ -84,8 +84,9 @@ class RecordReader:
     def read_run(
         self, queue: ConsumeQueue, begin: int, count: int, space: int, *, at_least: bool
     ) -> tuple[Sequence[memoryview], int] | None:
-        """The records of the queue from offset `begin` on, in its order, which is that of the log, and the sum
-        of their bytes: at most `count` records, and `space` bytes; with `at_least` the first one in any case.
+        """The records of the queue from offset `begin` on, in its order, which is that of the log, and the
+        sum of their bytes: at most `count` records, and `space` bytes; with `at_least` the first one in any
+        case.
 
         None if one of them cannot be read, or they must be read one by one.
         """
