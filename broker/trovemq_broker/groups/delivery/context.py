@@ -47,7 +47,7 @@ class Context:
         self.renewals = Renewals()
         self.lease_time = LeaseTime(settings.event_interval_ms)
         self.timed: set[GroupTopic] = set()
-        """Pairs with a lease that ends by itself."""
+        """Pairs with a lease that ends unless it is settled."""
         self.woken: set[GroupTopic] = set()
         """Pairs with more messages for a receive than before, for another reason than time."""
         self.due_watch = DueWatch()
@@ -69,7 +69,7 @@ class Context:
     ) -> None:
         """Messages that were open under the lease are consumed, in the way that `kind` says."""
         if self.gathering.is_open and kind is EventKind.ACKNOWLEDGED:
-            self.gathering.take(state, lease, offsets, now_ms)
+            self.gathering.add(state, lease, offsets, now_ms)
         else:
             self.add(settled_event(kind, state, lease, offsets, now_ms))
 

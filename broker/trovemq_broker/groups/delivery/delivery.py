@@ -98,7 +98,7 @@ class Delivery(Settling):
 
     # --- receives --------------------------------------------------------------------------------------
     def receive(self, request: ReceiveRequest) -> list[Delivered]:
-        """As receive_runs(), but message by message; at most receive_count_max of them."""
+        """The messages of receive_runs(); at most receive_count_max of them."""
         count_max = min(request.count_max, self._settings.receive_count_max)
         return messages_of(self.receive_runs(replace(request, count_max=count_max)))
 
@@ -202,8 +202,8 @@ class Delivery(Settling):
         return 0 if pair in self.context.woken else pair.leases.earliest_ms()
 
     def seems_empty(self, group: str, topic: str, now_ms: EpochMs) -> bool:
-        """Whether a receive would find nothing, as far as a short look says: it does not see that a queue is
-        new, or a retry topic. Of an orderly group it does not know."""
+        """Whether a receive would find nothing, without a read of the queues. False if that is not known, as
+        of an orderly group. A queue or retry topic that is new does not count."""
         pair = self.group_topics.get(group, topic)
         if pair is None or pair.keyed or pair in self.context.woken:
             return False

@@ -16,7 +16,7 @@ class DueWatch:
     """Of one watcher. Times are epoch ms, as leases have them."""
 
     def __init__(self) -> None:
-        self._until_ms = NOW  # nobody waits: nothing is earlier
+        self._until_ms = NOW  # without a watcher nothing is earlier
         self._call: Callable[[], object] | None = None
 
     def wait(self, until_ms: int, call: Callable[[], object]) -> None:
@@ -29,5 +29,5 @@ class DueWatch:
         assert at_ms >= NOW, "a time has 64 bits"
         if at_ms < self._until_ms:
             self._until_ms = NOW
-            assert self._call is not None, "somebody waits"
+            assert self._call is not None, "a watcher waits"
             self._call()

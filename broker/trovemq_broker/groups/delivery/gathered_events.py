@@ -1,13 +1,13 @@
 """Acknowledgements of several calls, before their events are in the event log.
 
-Clients acknowledge one message a call, so the calls of one turn name neighbours. Their messages are consumed
-at once, call by call; only the events wait, for the end of the turn, and say whole ranges. So do the group's
-stored offsets, each of which is set once.
+Clients acknowledge one message a call, so the calls of one iteration of the event loop name adjacent
+messages. Their messages are consumed at once, call by call. The events, and the group's stored offsets, are
+written at the end of the iteration: one event for a range, one offset for a queue.
 
 Invariants
 - An offset is taken once: a message that is consumed has no lease.
 - Messages of one event were open under one lease number with one attempt number.
-- Outside of a block none wait.
+- Outside of a `with` block no event waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Key: TypeAlias = tuple[QueueState, int, int]
 
 
 class GatheredAcknowledgements:
-    """Those of a block (`with`), whose events are added at its end."""
+    """Acknowledgements gathered in a `with` block; their events are written on exit."""
 
     __slots__ = ("_commit", "_events", "_moved", "_offsets", "_time_ms", "is_open")
 
@@ -41,7 +41,7 @@ class GatheredAcknowledgements:
 
     def __enter__(self) -> None:
         assert not self.is_open, "blocks are not nested"
-        assert not self._offsets, "outside of a block none wait"
+        assert not self._offsets, "outside of a block no event waits"
         self.is_open = True
 
     def __exit__(self, *_: object) -> None:
@@ -53,19 +53,19 @@ class GatheredAcknowledgements:
 
     def note_moved(self, state: QueueState) -> None:
         """The queue's `committed` has moved."""
-        assert self.is_open, "somebody sets the stored offset"
+        assert self.is_open, "the end of the block sets the stored offset"
         assert state.committed > 0, "it only rises"
         self._moved[state] = None
 
-    def take(self, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs) -> None:
+    def add(self, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs) -> None:
         """These messages were open under the lease, and are consumed."""
-        assert self.is_open, "somebody adds the events"
+        assert self.is_open, "the end of the block adds the events"
         assert offsets, "some messages are consumed"
         self._offsets.setdefault((state, lease.number, lease.attempt), []).extend(offsets)
         self._time_ms = now_ms
 
     def add_events(self) -> None:
-        """Adds the events of those that wait, one for each range of neighbours."""
+        """Adds the events that wait, one for each range of adjacent messages."""
         if not self._offsets:
             return
         gathered, self._offsets = self._offsets, {}
@@ -87,7 +87,7 @@ class GatheredAcknowledgements:
 
 
 def _ranges(offsets: list[int]) -> list[range]:
-    """The ranges of neighbours; each offset is there once."""
+    """The ranges of adjacent offsets; each offset is there once."""
     assert offsets, "some messages are consumed"
     found = []
     offsets.sort()

@@ -55,15 +55,15 @@ class LeaseTime:
             self.pause_count += 1
             self.paused_ms = max(self.paused_ms, paused_ms)
         self._seen_boot_ms = boot_ms
-        self._look(now_ms if self._seen_ms is None else self._seen_ms, now_ms)
+        self._notice_pause(now_ms if self._seen_ms is None else self._seen_ms, now_ms)
 
     def at(self, now_ms: EpochMs) -> EpochMs:
         """The time by which leases end, at now_ms."""
         if self._seen_ms is not None:
-            self._look(self._seen_ms, now_ms)
+            self._notice_pause(self._seen_ms, now_ms)
         return min(now_ms, self._frozen_ms) if now_ms < self._thaw_ms else now_ms
 
-    def _look(self, seen_ms: EpochMs, now_ms: EpochMs) -> None:
+    def _notice_pause(self, seen_ms: EpochMs, now_ms: EpochMs) -> None:
         paused_ms = now_ms - seen_ms
         if paused_ms > self._pause_min_ms:
             if seen_ms >= self._thaw_ms:  # otherwise it paused again before all clients could renew

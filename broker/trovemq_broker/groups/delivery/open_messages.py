@@ -19,7 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from trovemq_broker.groups.delivery.by_priority import ByPriority
 from trovemq_broker.groups.delivery.leases import Lease, LeaseHeap
-from trovemq_broker.groups.delivery.packed_leases import PackedLeases, Taken, can_pack
+from trovemq_broker.groups.delivery.packed_leases import PackedLeases, UnpackedLease, can_pack
 from trovemq_proto.positions import EpochMs
 
 LOOSE_MAX: Final = 16_384
@@ -153,7 +153,7 @@ class OpenMessages(Generic[State]):
         for taken in self.packed.take_ended(count):
             self._loosen(taken)
 
-    def _loosen(self, taken: Taken) -> Lease:
+    def _loosen(self, taken: UnpackedLease) -> Lease:
         lease, offsets = taken
         self.loose.update(dict.fromkeys(offsets, lease))
         if lease.ended:

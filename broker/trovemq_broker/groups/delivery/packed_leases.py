@@ -62,7 +62,7 @@ _FACTS: Final = np.dtype([(name, ROW_DTYPE[name]) for name in _FACT_NAMES])
 Row = tuple[int, int, int, int, int, int, int]
 
 
-class Taken(NamedTuple):
+class UnpackedLease(NamedTuple):
     """An unpacked lease, and its open offsets."""
 
     lease: Lease
@@ -83,7 +83,7 @@ class _Leaf:
         self.void = 0
         self.until_ms = NEVER
         self.ended = 0
-        self.look()
+        self.update_ends()
 
     def rows(self) -> NDArray[np.void]:
         """The rows that are not void."""
@@ -94,7 +94,7 @@ class _Leaf:
             rows[name] = self.facts[name][kept]
         return rows
 
-    def look(self) -> None:
+    def update_ends(self) -> None:
         """Computes again when the first of its leases ends, and how many rows have ended."""
         there = self.masks != 0
         ended = (self.facts["attempt"] & _ENDED != 0) & there
@@ -147,7 +147,7 @@ class PackedLeases:
                 end = int(blocks.searchsorted(self._firsts[index + 1]))
             leaf = self._leaves[index]
             if leaf.blocks[-1] < blocks[at] and len(leaf.blocks) >= LEAF_ROWS_MAX:
-                # after a full leaf, which is the usual case: a queue is read in order
+                # after a full leaf: a queue is read in order
                 self._put(index + 1, index + 1, rows[at:end])
             else:
                 joined = np.concatenate([leaf.rows(), rows[at:end]])
@@ -181,15 +181,15 @@ class PackedLeases:
     def __contains__(self, offset: int) -> bool:
         return self._find(offset) is not None
 
-    def take(self, offset: int) -> Taken | None:
+    def take(self, offset: int) -> UnpackedLease | None:
         """Removes the message's row; returns its lease with all messages of the row."""
         found = self._find(offset)
         return None if found is None else self._take_row(*found)
 
-    def take_ended(self, count: int) -> list[Taken]:
+    def take_ended(self, count: int) -> list[UnpackedLease]:
         """Removes and returns the lowest messages whose leases have ended: at least `count`, if there are as
         many."""
-        taken: list[Taken] = []
+        taken: list[UnpackedLease] = []
         if not any(leaf.ended for leaf in self._leaves):
             return taken
         index = 0
@@ -209,7 +209,7 @@ class PackedLeases:
             index += 1
         return taken
 
-    def take_all(self) -> list[Taken]:
+    def take_all(self) -> list[UnpackedLease]:
         """Removes and returns everything, in order."""
         taken = [
             self._unpack(leaf, row) for leaf in self._leaves for row in np.flatnonzero(leaf.masks).tolist()
@@ -241,12 +241,12 @@ class PackedLeases:
             row += 1
         return None
 
-    def _take_row(self, index: int, row: int) -> Taken:
+    def _take_row(self, index: int, row: int) -> UnpackedLease:
         taken = self._unpack(self._leaves[index], row)
         self._tidy(index)
         return taken
 
-    def _unpack(self, leaf: _Leaf, row: int) -> Taken:
+    def _unpack(self, leaf: _Leaf, row: int) -> UnpackedLease:
         until_ms, received_ms, number, attempt, client = leaf.facts[row].item()
         offsets = _offsets(leaf.blocks.item(row), leaf.masks.item(row))
         lease = Lease(
@@ -267,7 +267,7 @@ class PackedLeases:
         self.count -= len(offsets)
         if not self.count:
             self._set_clock()
-        return Taken(lease, offsets)
+        return UnpackedLease(lease, offsets)
 
     def _tidy(self, index: int) -> bool:
         """Removes void rows, if they are many. True if the leaf was removed."""
@@ -293,7 +293,7 @@ class PackedLeases:
                 if ended is not None:
                     ended.frombytes(_offsets_of(leaf.blocks[due], leaf.masks[due]).tobytes())
                 some = some or bool(due.any())
-                leaf.look()
+                leaf.update_ends()
         self._set_clock()
         return some
 

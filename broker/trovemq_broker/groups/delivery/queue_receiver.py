@@ -3,9 +3,8 @@
 Returned messages come first, then new ones. A message that the filter does not take is consumed; so is an
 unreadable one, which is counted. A message without further attempts becomes a dead letter.
 
-A batch of adjacent new messages, for a group that takes all, needs almost no Python code per message: the
-consume queue's units are read in one step, the records are slices of one piece of the log, and one lease and
-one event cover them. In all other cases messages are handled one by one.
+A run of adjacent new messages, for a group that takes all, is read from the log in one step, and one lease
+and one event cover it. In all other cases messages are examined one by one, and adjacent ones form runs.
 """
 
 from __future__ import annotations
