@@ -45,6 +45,7 @@ _TAGS_BEGIN: Final = _TAGS + bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
 TAGS_KNOWN: Final = 1_024  # tags whose hashes are kept
 _INT32_MAX: Final = (1 << 31) - 1
+_SCHEDULE_TOPIC_SIZE: Final = len(SCHEDULE_TOPIC)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
@@ -60,11 +61,9 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     code = _only_tags_code(batch)
     if code is not None:
         return np.full(len(batch), code, np.int64)
-    if len(batch) <= SMALL_BATCH_MAX:
-        return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
+    if len(batch) <= SMALL_BATCH_MAX or batch.has_rows:
+        return np.array(row_tags_codes(batch), np.int64)
     unscheduled = _is_unscheduled(batch)
-    if unscheduled and batch.has_rows:
-        return np.array([_tags_code_of(plain_block(batch, row)) for row in batch.rows], np.int64)
     codes = np.zeros(len(batch), np.int64)
     if unscheduled and _TAGS_BEGIN not in batch.property_bytes:
         return codes
@@ -75,7 +74,7 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
             if span is not None:
                 codes[uniform.records] = _column_hashes(uniform, span).view(np.int32)
             for index in uniform.odd:
-                codes[index] = _own_tags_code(batch, batch.row(index))
+                codes[index] = row_tags_code(batch, batch.row(index))
             return codes
     for scan in batch.property_scans:
         tags = scan.find(_TAGS)
@@ -83,8 +82,13 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     for topic, records in batch.topic_groups():
         if topic == SCHEDULE_TOPIC:
             rows = [batch.row(index) for index in records.tolist()]
-            codes[records] = [plain_tags_code(batch, row) for row in rows]
+            codes[records] = [row_tags_code(batch, row) for row in rows]
     return codes
+
+
+def row_tags_codes(batch: RecordColumns) -> list[int]:
+    """tags_codes() of a batch of few records, or whose rows are known."""
+    return [row_tags_code(batch, row) for row in batch.rows]
 
 
 def _only_tags_code(batch: RecordColumns) -> int | None:
@@ -247,16 +251,11 @@ def plain_properties(batch: RecordColumns, row: RecordFields) -> dict[str, str]:
     return parse_properties(plain_block(batch, row))
 
 
-def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
-    if _TAGS_BEGIN not in batch.property_bytes and (batch.topic or plain_topic(batch, row)) != SCHEDULE_TOPIC:
-        return 0
-    return _own_tags_code(batch, row)
-
-
-def _own_tags_code(batch: RecordColumns, row: RecordFields) -> int:
-    """As plain_tags_code(), without a look at the other records."""
-    block = plain_block(batch, row)
-    if plain_topic(batch, row) == SCHEDULE_TOPIC:
+def row_tags_code(batch: RecordColumns, row: RecordFields) -> int:
+    """The tagsCode of one record."""
+    begin = row.property_position
+    block = bytes(batch.data[begin : begin + row.property_size])
+    if row.topic_size == _SCHEDULE_TOPIC_SIZE and plain_topic(batch, row) == SCHEDULE_TOPIC:
         stored = store_timestamp(batch.data, row.position, row.sys_flag)
         delivered = deliver_time(parse_properties(block).get(PROPERTY_DELAY), stored)
         if delivered is not None:

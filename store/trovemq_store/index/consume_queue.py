@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.records import queue_units
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import File, FileSystem
+from trovemq_store.files.files import FileSystem
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.index.queue_trim import QueueTrim
@@ -44,7 +45,7 @@ from trovemq_store.index.valid_units import valid_prefix
 from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE
 
 UNIT_SIZE: Final = CONSUME_QUEUE_UNIT_SIZE
-UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+UNIT_DTYPE: Final = queue_units.UNIT_DTYPE
 assert UNIT_DTYPE.itemsize == UNIT_SIZE
 BLANK_SIZE: Final = 0x7FFFFFFF
 BLANK_UNIT: Final = np.array([(0, BLANK_SIZE, 0)], UNIT_DTYPE)
@@ -215,9 +216,9 @@ class ConsumeQueue:
 
     def write(self, offset: QueueOffset, units: bytes) -> None:
         """append() of the bytes of whole units, which are invisible before publish(). Raises as append()."""
-        count = len(units) // UNIT_SIZE
-        assert count > 0, "a run has units"
-        assert len(units) == count * UNIT_SIZE, "units are whole"
+        size = len(units)
+        assert size > 0, "a run has units"
+        assert size % UNIT_SIZE == 0, "units are whole"
         if self._first_unit >= self._end:
             self._begin_at(offset)
         assert offset >= self._end, "units follow each other"
@@ -225,24 +226,8 @@ class ConsumeQueue:
             self._write(self._end, _BLANK * (offset - self._end))
         self._write(offset, units)
         # A reader at the end asks for the last one next.
-        self._known = (QueueOffset(offset + count - 1), _UNIT.unpack_from(units, len(units) - UNIT_SIZE))
-
-    def write_next(self, units: bytes, last: Unit) -> None:
-        """write() at the end of a queue that has units; `last`: the fields of the last of these ones. Raises
-        as append()."""
-        assert self._first_unit < self._end, "the queue has units"
-        assert len(units) % UNIT_SIZE == 0, "units are whole"
-        size, begin = len(units), self._end * UNIT_SIZE
-        position = begin % self._file_size
-        base, path = self._last_path
-        if begin - position != base or base != self._bases[-1] or position + size > self._file_size:
-            self.write(self._end, units)
-            return
-        fault_point("queues.before_write")
-        self._open_files.get(path).write(position, units)
-        self._dirty.mark(path)
-        fault_point("queues.after_write")
-        self._known = (QueueOffset(self._end + size // UNIT_SIZE - 1), last)
+        last = QueueOffset(offset + size // UNIT_SIZE - 1)
+        self._known = (last, _UNIT.unpack_from(units, size - UNIT_SIZE))
 
     def publish(self, offset: QueueOffset, count: int) -> None:
         """Makes the units visible that write() wrote at `offset`."""
@@ -539,30 +524,30 @@ class ConsumeQueue:
         return self._read_units(base, first, last)
 
     def _write(self, offset: QueueOffset, units: bytes) -> None:
-        data = units
-        while data:
-            begin = offset * UNIT_SIZE
-            position = begin % self._file_size
+        begin, file_size, bases = offset * UNIT_SIZE, self._file_size, self._bases
+        while units:
+            position = begin % file_size
             base = begin - position
-            piece = data if position + len(data) <= self._file_size else data[: self._file_size - position]
-            path = self._path(base)
+            known, path = self._last_path
+            if base != known:
+                path = self._path(base)
             fault_point("queues.before_write")
-            self._file_for_writing(base, path).write(position, piece)
+            if not bases or base > bases[-1]:
+                self._create_file(base, path)
+            free = file_size - position
+            self._open_files.get(path).write(position, units[:free])
             self._dirty.mark(path)
             fault_point("queues.after_write")
-            data = data[len(piece) :]
-            offset = QueueOffset(offset + len(piece) // UNIT_SIZE)
+            begin += free
+            units = units[free:]
 
-    def _file_for_writing(self, base: int, path: str) -> File:
-        if self._bases and base <= self._bases[-1]:
-            return self._open_files.get(path)
+    def _create_file(self, base: int, path: str) -> None:
         assert base % self._file_size == 0, "files are named by multiples of their size"
         assert not self._bases or base == self._bases[-1] + self._file_size, "files follow each other"
-        file = self._open_files.create(path, self._file_size)
+        self._open_files.create(path, self._file_size)
         self._bases.append(base)
         self._dirty.mark_created(path)
         fault_point("queues.after_create")
-        return file
 
     def _begin_at(self, offset: QueueOffset) -> None:
         """Lets a queue without units begin at any offset, with blanks from its file's start up to there."""

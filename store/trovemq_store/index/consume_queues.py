@@ -13,26 +13,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from struct import Struct
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
-from trovemq_proto.records.columns import QueuePart
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
-from trovemq_proto.records.index_entries import plain_tags_code
-from trovemq_proto.records.layout import (
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    SYS_FLAG_TRANSACTION_COMMIT,
-    SYS_FLAG_TRANSACTION_MASK,
-)
+from trovemq_proto.records.queue_units import UnitRun, run_end, units_of
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, ScarceError
 from trovemq_store.index.consume_queue import (
@@ -40,7 +31,6 @@ from trovemq_store.index.consume_queue import (
     UNIT_DTYPE,
     UNIT_SIZE,
     ConsumeQueue,
-    Unit,
 )
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.open_files import OpenFiles
@@ -48,14 +38,9 @@ from trovemq_store.index.queue_trim import QueueTrim
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.settings import StoreSettings
 
-_QUEUE_ID = Struct(">i")
-_QUEUE_OFFSET = Struct(">q")
-_QUEUE_PLACE = Struct(f">i{QUEUE_OFFSET_AT - QUEUE_ID_AT - 4}xq")  # QUEUEID, QUEUEOFFSET
 _UNIT = Struct(">qiq")  # UNIT_DTYPE
 _Run = tuple[ConsumeQueue, QueueOffset, bytes]
 """A queue, the offset of the first unit, the bytes of all units."""
-_Next = dict[ConsumeQueue, tuple[bytes, Unit]]
-"""The bytes of the next units of each queue, and the fields of the last one."""
 
 GAP_UNITS_MAX: Final = 1 << 20
 """A longer gap is not believed: then it is the record's own queue offset that is damaged."""
@@ -163,7 +148,8 @@ class ConsumeQueues:
 
     # --- reading ------------------------------------------------------------------------------------
     def get(self, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
-        return self._queues.get(topic, {}).get(queue_id)
+        queues = self._queues.get(topic)
+        return None if queues is None else queues.get(queue_id)
 
     def queues(self, topic: str) -> list[ConsumeQueue]:
         """The topic's queues that have ever had a message, by queue id."""
@@ -201,18 +187,9 @@ class ConsumeQueues:
         """See Projection. Raises QueueGapError; nothing is then written."""
         if batch.end <= self._position:
             return
-        if self._apply_next(batch):
-            return
-        runs = None
-        if len(batch.records) <= SMALL_BATCH_MAX or batch.records.has_rows:
-            if self._apply_few(batch):
-                return
-        else:
-            runs = self._runs_of_parts(batch)
-        if runs is None:
-            runs = list(self._runs_of_one(batch) if len(batch.records) == 1 else self._runs(batch))
+        runs = self._runs(batch)
         # A batch may be a transaction: none of its queues shows it before all of them have it.
-        together = len({id(queue) for queue, _, _ in runs}) == len(runs)
+        together = len(runs) == 1 or len({queue for queue, _, _ in runs}) == len(runs)
         for queue, offset, units in runs:
             if offset > queue.max_offset and queue.has_units:
                 self._note_gap(queue, offset)
@@ -227,54 +204,18 @@ class ConsumeQueues:
             self._grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
 
-    def _apply_next(self, batch: DispatchBatch) -> bool:
-        """apply() of the next records of a queue: a message that was sent by itself, or a batch of records
-        that are alike. False: nothing was done."""
-        records = batch.records
-        topic = records.topic
-        if topic is None or batch.alive is not None:
-            return False
-        count = len(records.positions)
-        row = records.rows[0] if count == 1 else records.alike
-        if row is None:
-            return False
-        physical_offset = batch.physical_offset + row.position
-        queue_id, offset = _QUEUE_PLACE.unpack_from(records.data, row.position + QUEUE_ID_AT)
-        queue = self.get(topic, queue_id)
-        if (
-            queue is None
-            or not queue.continues_at(offset)
-            or physical_offset < self._position
-            or row.sys_flag & SYS_FLAG_TRANSACTION_MASK
-        ):
-            return False
-        if count == 1:
-            unit = (PhysicalOffset(physical_offset), row.size, plain_tags_code(records, row))
-            queue.write_next(_UNIT.pack(*unit), unit)
-        else:
-            queue.write(offset, _units(batch).tobytes())
-        fault_point("queues.after_run")
-        fault_point("queues.before_showing")
-        queue.publish(offset, count)
-        self._grown[topic, queue_id] = None
-        self._position = batch.end
-        return True
-
-    def _apply_few(self, batch: DispatchBatch) -> bool:
-        """apply() of a few records that simply continue their queues. False: nothing was done."""
-        found = self._next_of_few(batch)
-        if found is None:
-            return False
-        for queue, (units, last) in found.items():
-            queue.write_next(units, last)
-            fault_point("queues.after_run")
-        fault_point("queues.before_showing")
-        grown = self._grown
-        for queue, (units, _) in found.items():
-            queue.publish(queue.max_offset, len(units) // UNIT_SIZE)
-            grown[queue.topic, queue.queue_id] = None
-        self._position = batch.end
-        return True
+    def _runs(self, batch: DispatchBatch) -> list[_Run]:
+        """The units that each queue lacks. Raises QueueGapError."""
+        found = units_of(batch.records, batch.physical_offset, self._position, batch.alive)
+        runs: list[_Run] = []
+        before = None
+        for topic, queue_id, first, units in found:
+            queue = self.get(topic, queue_id)
+            if queue is None or queue is before or not queue.continues_at(first):
+                return self._runs_with_gaps(found)
+            runs.append((queue, first, units))
+            before = queue
+        return runs
 
     def allow_gaps(self, units_max: int, *, rebuilding: bool = False) -> None:
         """Allows gaps of up to units_max messages. `rebuilding`: the log is read from its beginning, and is
@@ -374,163 +315,52 @@ class ConsumeQueues:
         """Closes the open files; the disk stays as it is."""
         self._open_files.close()
 
-    # --- a batch as runs of units -------------------------------------------------------------------
-    def _runs(self, batch: DispatchBatch) -> Iterator[_Run]:
-        """For each queue of the batch the units that it lacks, and the offset of the first."""
-        records = batch.records
-        if not len(records):
-            return
-        chosen = self._chosen(batch)
-        units = _units(batch)
-        queue_ids = records.queue_ids
-        offsets = records.queue_offsets
-        for topic, indexes in records.topic_groups():
-            taken = indexes if chosen is None else indexes[chosen[indexes]]
-            for queue_id, members in _by_queue(queue_ids, taken):
-                yield from self._new_units(self._queue(topic, queue_id), offsets[members], units[members])
+    # --- the path of gaps ---------------------------------------------------------------------------
+    def _runs_with_gaps(self, found: list[UnitRun]) -> list[_Run]:
+        """_runs() where a queue is new, knows some of its units, or gets others than the next ones."""
+        runs: list[_Run] = []
+        for (topic, queue_id), own in groupby(found, key=_queue_of):
+            runs += self._new_runs(self._queue(topic, queue_id), list(own))
+        return runs
 
-    def _next_of_few(self, batch: DispatchBatch) -> _Next | None:
-        """The next units of each queue of the batch, made without columns; None unless all records continue
-        their queues, and no queue comes twice."""
-        records, at = batch.records, batch.physical_offset
-        rows, data = records.rows, records.data
-        if not rows or batch.alive is not None or at + rows[0].position < self._position:
-            return None
-        parts = records.parts
-        if parts is None:
-            if records.topic is None:
-                return None
-            (queue_id,) = _QUEUE_ID.unpack_from(data, rows[0].position + QUEUE_ID_AT)
-            parts = (QueuePart(records.topic, queue_id, len(rows)),)
-        found: _Next = {}
-        left = zip(rows, records.tags_codes().tolist(), strict=True)
-        for topic, queue_id, count in parts:
-            queue = self.get(topic, QueueId(queue_id))
-            if queue is None:
-                return None
-            units = b""
-            for number, (row, code) in zip(range(count), left, strict=False):
-                position, size, sys_flag = row[:3]
-                own_id, offset = _QUEUE_PLACE.unpack_from(data, position + QUEUE_ID_AT)
-                if (
-                    own_id != queue_id
-                    or not queue.continues_at(offset - number)
-                    or sys_flag & SYS_FLAG_TRANSACTION_MASK
-                ):
-                    return None
-                last = (PhysicalOffset(at + position), size, code)
-                units += _UNIT.pack(*last)
-            found[queue] = units, last
-        return found if len(found) == len(parts) else None
-
-    def _runs_of_parts(self, batch: DispatchBatch) -> list[_Run] | None:
-        """_runs of records whose queues are known; None unless all of them are new and visible."""
-        records = batch.records
-        if records.parts is None or batch.alive is not None or batch.offset_of(0) < self._position:
-            return None
-        assert not (records.sys_flags & SYS_FLAG_TRANSACTION_MASK).any(), "they are plain messages"
-        units, offsets = _units(batch), records.queue_offsets.tolist()
-        found: list[_Run] = []
-        begin = 0
-        for topic, queue_id, count in records.parts:
-            queue, end = self._queue(topic, QueueId(queue_id)), begin + count
-            if queue.has_units and offsets[begin] == queue.max_offset:
-                found.append((queue, offsets[begin], units[begin:end].tobytes()))
-            else:
-                found += self._new_units(queue, np.array(offsets[begin:end]), units[begin:end])
-            begin = end
-        assert begin == len(records), "each record has its part"
-        return found
-
-    def _runs_of_one(self, batch: DispatchBatch) -> Iterator[_Run]:
-        """_runs of a batch of one record, without columns: a single send should not pay for them."""
-        row = batch.records.rows[0]
-        physical_offset = batch.physical_offset + row.position
-        transaction = row.sys_flag & SYS_FLAG_TRANSACTION_MASK
-        if physical_offset < self._position or transaction not in (0, SYS_FLAG_TRANSACTION_COMMIT):
-            return
-        if batch.alive is not None and not batch.alive[0]:
-            return
-        data = batch.records.data
-        topic = batch.records.topic
-        if topic is None:
-            topic = str(data[row.topic_position : row.topic_position + row.topic_size], "utf-8", "replace")
-        (queue_id,) = _QUEUE_ID.unpack_from(data, row.position + QUEUE_ID_AT)
-        (offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
-        queue = self._queue(topic, queue_id)
-        if offset >= queue.max_offset or not queue.has_units:
-            tags_code = plain_tags_code(batch.records, row)
-            unit = _UNIT.pack(physical_offset, row.size, tags_code)
-            if offset == queue.max_offset and queue.has_units:
-                yield queue, QueueOffset(offset), unit
-            else:
-                units = np.frombuffer(unit, UNIT_DTYPE)
-                yield from self._new_units(queue, np.array([offset]), units)
-
-    def _chosen(self, batch: DispatchBatch) -> NDArray[np.bool_] | None:
-        """Which records get a unit; None: all."""
-        records = batch.records
-        transaction = records.sys_flags & SYS_FLAG_TRANSACTION_MASK
-        chosen: NDArray[np.bool_] | None = batch.alive
-        if transaction.any():
-            committed = (transaction == 0) | (transaction == SYS_FLAG_TRANSACTION_COMMIT)
-            chosen = committed if chosen is None else chosen & committed
-        if batch.offset_of(0) < self._position:
-            new = batch.physical_offset + records.positions >= self._position
-            chosen = new if chosen is None else chosen & new
-        return chosen
-
-    def _new_units(
-        self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
-    ) -> Iterator[_Run]:
-        first = int(offsets[0])
-        dense = int(offsets[-1]) - first == len(offsets) - 1 and (
-            len(offsets) < 3 or bool((offsets[1:] - offsets[:-1] == 1).all())
-        )
-        # A queue without units takes any first offset (a rebuild may begin below the old one).
-        known = max(0, queue.max_offset - first) if queue.has_units else 0
-        if not dense or first < 0 or (queue.has_units and first > queue.max_offset):
-            yield from self._new_units_one_by_one(queue, offsets, units)
-        elif known < len(offsets):
-            yield queue, QueueOffset(first + known), units[known:].tobytes()
-
-    def _new_units_one_by_one(
-        self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
-    ) -> Iterator[_Run]:
-        """_new_units if an offset is missing or comes twice."""
+    def _new_runs(self, queue: ConsumeQueue, found: list[UnitRun]) -> list[_Run]:
+        """The units that the queue lacks. A queue without units takes any first offset (a rebuild may begin
+        below the old one)."""
         end = queue.max_offset if queue.has_units else QueueOffset(-1)
-        first, taken = end, list[int]()
-        for index, offset in enumerate(map(QueueOffset, offsets.tolist())):
-            if offset < max(0, end):
+        runs: list[_Run] = []
+        for index, run in enumerate(found):
+            _, _, first, units = run
+            offset = QueueOffset(max(first, 0, end))
+            if run_end(run) <= offset:
                 continue
-            if offset != end:
-                if not self._may_leave_gap(queue, end, offset, offsets[index + 1 :]):
-                    self._note_misplaced(units[index])
-                    continue
-                if taken:
-                    yield queue, first, units[taken].tobytes()
-                first, taken = offset, []
-            taken.append(index)
-            end = QueueOffset(offset + 1)
-        if taken:
-            yield queue, first, units[taken].tobytes()
+            units = units[(offset - first) * UNIT_SIZE :]
+            if offset != end and not self._may_leave_gap(queue, end, offset, found[index + 1 :]):
+                self._note_misplaced(units)
+                continue
+            if offset == end and runs:
+                _, first, before = runs.pop()
+                runs.append((queue, first, before + units))
+            else:
+                runs.append((queue, offset, units))
+            end = run_end(run)
+        return runs
 
     def _may_leave_gap(
-        self, queue: ConsumeQueue, end: QueueOffset, offset: QueueOffset, later: NDArray[np.int64]
+        self, queue: ConsumeQueue, end: QueueOffset, offset: QueueOffset, later: list[UnitRun]
     ) -> bool:
-        """Whether the record with this offset continues after a gap from `end` (-1: it is the first one)."""
-        if ((later >= end) & (later < offset)).any():
-            return False  # the records after it continue from `end`: its own offset is damaged
+        """Whether the records from this offset on continue after a gap from `end` (-1: they are first)."""
+        if any(run[2] < offset and run_end(run) > end for run in later):
+            return False  # the records after them continue from `end`: their own offset is damaged
         if end < 0 or offset - end <= self._gap_units_max:
             return True
         if self._rebuilding:
             return False
         raise QueueGapError(queue, offset, end)
 
-    def _note_misplaced(self, unit: np.void) -> None:
-        if len(self.misplaced) < _NOTED_MAX:
-            begin = PhysicalOffset(int(unit["physical_offset"]))
-            self.misplaced.append((begin, PhysicalOffset(begin + int(unit["size"]))))
+    def _note_misplaced(self, units: bytes) -> None:
+        for begin, size, _ in _UNIT.iter_unpack(units[: _NOTED_MAX * UNIT_SIZE]):
+            if len(self.misplaced) < _NOTED_MAX:
+                self.misplaced.append((PhysicalOffset(begin), PhysicalOffset(begin + size)))
 
     def _queue(self, topic: str, queue_id: QueueId) -> ConsumeQueue:
         queues = self._queues.setdefault(topic, {})
@@ -545,28 +375,5 @@ class ConsumeQueues:
         return list(chain.from_iterable(queues.values() for queues in self._queues.values()))
 
 
-def _units(batch: DispatchBatch) -> NDArray[np.void]:
-    """The unit of every record of the batch."""
-    records = batch.records
-    units = np.empty(len(records), UNIT_DTYPE)
-    units["physical_offset"] = batch.physical_offset + records.positions
-    units["size"] = records.sizes if records.alike is None else records.alike.size
-    units["tags_code"] = records.tags_codes()
-    return units
-
-
-def _by_queue(
-    queue_ids: NDArray[np.int32], indexes: NDArray[np.int64]
-) -> Iterator[tuple[QueueId, NDArray[np.int64]]]:
-    """The indexes of each queue id, in order."""
-    if not len(indexes):
-        return
-    ids = queue_ids[indexes]
-    if (ids == ids[0]).all():
-        yield QueueId(int(ids[0])), indexes
-        return
-    order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]).tolist()
-    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-        yield QueueId(int(ids[start])), indexes[order[start:end]]
+def _queue_of(run: UnitRun) -> tuple[str, QueueId]:
+    return run[:2]

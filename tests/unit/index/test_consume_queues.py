@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS
+from tests.support.oracles.consume_queues import FormerQueue, FormerQueues
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
@@ -439,13 +440,13 @@ def test_sync_errors_of_directories_are_errors() -> None:
 
 
 @given(st.lists(st.integers(1, 12), max_size=8), st.sampled_from(["write", "create"]), st.integers(1, 9))
-def test_the_next_units_are_written_as_any_others(counts: list[int], operation: str, failing: int) -> None:
+def test_one_write_does_what_two_did(counts: list[int], operation: str, failing: int) -> None:
     """Two queues get the same runs: files, known units and failures are the same."""
     states = []
-    for is_next in (False, True):
+    for queues_type in (FormerQueues, ConsumeQueues):
         memory = MemoryFileSystem()
         files = FaultyFileSystem(memory)
-        queues = ConsumeQueues(files, SETTINGS)
+        queues = queues_type(files, SETTINGS)
         queue = queues._queue("orders", QueueId(0))
         queue.append(QueueOffset(0), np.array([(7, 100, 0)], UNIT_DTYPE))
         files.decide = fail_at(operation, failing, errno.ENOSPC)
@@ -454,7 +455,7 @@ def test_the_next_units_are_written_as_any_others(counts: list[int], operation: 
             begin = queue.max_offset
             units = np.array([(1_000 * (begin + n), 100, n) for n in range(count)], UNIT_DTYPE)
             try:
-                if is_next:
+                if isinstance(queue, FormerQueue):
                     queue.write_next(units.tobytes(), units[-1].item())
                     queue.publish(begin, count)
                 else:

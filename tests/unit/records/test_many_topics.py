@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trovemq_proto.records import RecordBatch, RecordState, check_record, encode_record, scan_run
 from trovemq_proto.records.fields import read_fields
-from trovemq_proto.records.index_entries import plain_index_hashes, plain_tags_code
+from trovemq_proto.records.index_entries import plain_index_hashes, row_tags_code
 
 TOPICS = (b"topic-1", b"topic-2", b"orders.", b"Bestell", b"B\xc3\xa9stel", b"B\xff\xfestel", b"\x00opic-1")
 OTHERS = (b"t", b".", b"..", b"topic-10", b"SCHEDULE_TOPIC_XXXX", b"%SYS%" * 40)
@@ -49,7 +49,7 @@ def test_each_has_the_entries_of_its_own_topic(
         assert entries.hashes.tolist() == [found for own in expected for found in own]
         counts = [len(own) for own in expected]
         assert entries.record_index.tolist() == np.repeat(np.arange(len(batch)), counts).tolist()
-    codes = [plain_tags_code(batch, batch.row(index)) for index in range(len(batch))]
+    codes = [row_tags_code(batch, batch.row(index)) for index in range(len(batch))]
     assert batch.tags_codes().tolist() == codes
 
 
