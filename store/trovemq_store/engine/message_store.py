@@ -166,8 +166,8 @@ class MessageStore(StoreAppending):
 
     @property
     def lagging(self) -> list[str]:
-        """Names of the projections that have not reached visible_offset. The few records that index_later()
-        leaves for later do not count."""
+        """Names of the projections that have not reached visible_offset. Records that index_later() defers
+        do not count."""
         return [projection.name for projection in self._dispatcher.lagging_long]
 
     def index_later(self, call_soon: CallSoon | None = None) -> None:
@@ -228,9 +228,9 @@ class MessageStore(StoreAppending):
         the log. True if there is more to read."""
         return self._dispatcher.catch_up(bytes_max)
 
-    def index_left(self) -> None:
-        """Applies to the key index the records that index_later() left for later."""
-        self._dispatcher.index_left()
+    def index_deferred(self) -> None:
+        """Applies to the key index the records that index_later() deferred."""
+        self._dispatcher.index_deferred()
 
     def index_files_by_work(self) -> None:
         """From now on the key index creates no files itself, because that waits for the disk: it lags until

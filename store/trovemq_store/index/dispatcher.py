@@ -1,9 +1,9 @@
 """Applies appended records to every projection, in log order, once.
 
 The consume queues are always up to date with `position`: they have exactly the visible records. The key index
-may lag, because it was just switched on or a file is not created yet. It then reads the log by itself, in
-small steps, and queries scan the part that it has not reached. With `index_later` small batches are left for
-later on purpose, up to LEFT_BYTES_MAX or LEFT_RECORDS_MAX: many records at once cost the index a half or a
+may lag, because it was just switched on or a file is not created yet. It then reads the log in small steps,
+and queries scan the part that it has not reached. With `index_later` the indexing of small batches is
+deferred, up to DEFERRED_BYTES_MAX or DEFERRED_RECORDS_MAX: many records at once cost the index a half or a
 third.
 
 Invariants
@@ -26,19 +26,20 @@ import numpy as np
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.files import StorageError
+from trovemq_store.index.deferred_records import DeferredRecords
 from trovemq_store.index.index_file import FileWantedError
-from trovemq_store.index.left_records import LeftRecords
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
-LEFT_RECORDS: Final = 256
-"""The most records of a batch that is left for later; more cost less when they are indexed at once."""
-LEFT_BYTES_MAX: Final = 512 << 10
-LEFT_RECORDS_MAX: Final = 1_024
-"""A look-up reads so much of the log and so many records at most, and one batch: half a millisecond. It is
-twice as much while one turn of a caller's loop brings more."""
+DEFERRED_BATCH_MAX: Final = 256
+"""Records of a batch whose indexing is deferred, at most; more cost less when they are indexed at once
+(bench/dispatch.py)."""
+DEFERRED_BYTES_MAX: Final = 512 << 10
+DEFERRED_RECORDS_MAX: Final = 1_024
+"""Upper bounds of the unindexed tail, in bytes and records, that a query scans (half a millisecond); one
+batch more. Twice as much between `call_soon` and its call."""
 AT_STOP_BYTES_MAX: Final = 64 << 20
-"""Of the log, whose keys take a second or two."""
+"""Bytes of the log that are indexed at a stop, at most: one or two seconds."""
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
 OnVisible = Callable[[DispatchBatch], None]
@@ -69,11 +70,11 @@ class Dispatcher:
         self.index_later = False
         """Set if a caller calls catch_up() regularly: then small batches need not be indexed at once."""
         self.call_soon: CallSoon | None = None
-        """Set while a caller can call back soon, in its thread: then who waits for a dispatch does not wait
-        for the index. A call that comes when it is not set any more does nothing."""
+        """Set while a caller can call back soon, in its thread: then a dispatch completes without waiting for
+        indexing. A call that comes when it is not set any more does nothing."""
         self._index_called = False
-        self._left = LeftRecords()  # for later, by projections that had everything before
-        self._left_from = position
+        self._deferred = DeferredRecords()
+        self._deferred_from = position
 
     def offer(self, batch: DispatchBatch) -> None:
         """Adds a batch that was just appended; dispatch() applies it once it may be visible."""
@@ -115,32 +116,39 @@ class Dispatcher:
             self.failures += 1
             raise
         assert self._required.position >= batch.end, "the consume queues have every visible record"
-        left = self._leave(batch)
-        if not left:
+        deferred = self._defer(batch)
+        if not deferred:
             for projection in self._optional:
                 if projection.position >= self.position:
                     self._try_apply(projection, batch)
-        self.position = max(self.position, batch.end)
-        if left and (self._left.size_bytes > LEFT_BYTES_MAX or self._left.count > LEFT_RECORDS_MAX):
+        self.position = batch.end
+        if deferred and self._exceeds(1):
             self._index_soon()
 
-    def _leave(self, batch: DispatchBatch) -> bool:
-        """Whether the batch is left for later, when the optional projections get it with others."""
+    def _defer(self, batch: DispatchBatch) -> bool:
+        """Whether the optional projections get the batch later, with others."""
         size, count = batch.records.nbytes, len(batch.records.positions)
-        few = self.index_later and 0 < count <= LEFT_RECORDS and size <= LEFT_BYTES_MAX
-        if few and (self._left.count or not self.lagging()):
-            if not self._left.count:
-                self._left_from = self.position
-            self._left.add(batch)
+        small = self.index_later and 0 < count <= DEFERRED_BATCH_MAX and size <= DEFERRED_BYTES_MAX
+        if small and (self._deferred.count or not self.lagging()):
+            if not self._deferred.count:
+                self._deferred_from = self.position
+            self._deferred.add(batch, size, count)
             return True
-        self.index_left()
+        self.index_deferred()
         return False
 
+    def _exceeds(self, factor: int) -> bool:
+        """Whether more is deferred than `factor` times the upper bounds."""
+        deferred = self._deferred
+        return (
+            deferred.size_bytes > factor * DEFERRED_BYTES_MAX
+            or deferred.count > factor * DEFERRED_RECORDS_MAX
+        )
+
     def _index_soon(self) -> None:
-        """Much is left: calls index_left() soon, or now where twice as much is left."""
-        many = self._left.size_bytes > 2 * LEFT_BYTES_MAX or self._left.count > 2 * LEFT_RECORDS_MAX
-        if self.call_soon is None or many:
-            self.index_left()
+        """Calls index_deferred() soon, or now where twice the upper bounds are exceeded."""
+        if self.call_soon is None or self._exceeds(2):
+            self.index_deferred()
         elif not self._index_called:
             self._index_called = True
             self.call_soon(self._index_now)
@@ -148,22 +156,23 @@ class Dispatcher:
     def _index_now(self) -> None:
         self._index_called = False
         if self.call_soon is not None:
-            self.index_left()
+            self.index_deferred()
 
-    def index_left(self) -> None:
-        """Applies to the optional projections the records that were left for later."""
-        if self._left.count:
+    def index_deferred(self) -> None:
+        """Applies the deferred records to the optional projections."""
+        if self._deferred.count:
             try:
-                self.catch_up(self._left.size_bytes)
+                self.catch_up(self._deferred.size_bytes)
             except StorageError:  # they lag; records become visible all the same
                 self.failures += 1
 
     def index_at_stop(self) -> None:
-        """As index_left(), and the projections that lag for another reason read on, AT_STOP_BYTES_MAX of the
-        log at most. The next start continues with a longer lag; RocketMQ's would not."""
+        """Applies the deferred records, and lets projections that lag for another reason read on,
+        AT_STOP_BYTES_MAX of the log at most. The next start continues with a longer lag; RocketMQ's would
+        not."""
         with suppress(StorageError):
-            for _ in range(0, AT_STOP_BYTES_MAX, LEFT_BYTES_MAX):
-                if not self.catch_up(LEFT_BYTES_MAX):
+            for _ in range(0, AT_STOP_BYTES_MAX, DEFERRED_BYTES_MAX):
+                if not self.catch_up(DEFERRED_BYTES_MAX):
                     return
 
     def _try_apply(self, projection: Projection, batch: DispatchBatch) -> bool:
@@ -179,8 +188,8 @@ class Dispatcher:
     # --- lagging projections ------------------------------------------------------------------------
     @property
     def lagging_long(self) -> list[Projection]:
-        """The projections that lag, unless they lack only records that were left for later."""
-        return [] if self._left.count else self.lagging()
+        """The projections that lag, unless they lack only deferred records."""
+        return [] if self._deferred.count else self.lagging()
 
     def lagging(self) -> list[Projection]:
         """The projections that have not reached `position`."""
@@ -191,9 +200,9 @@ class Dispatcher:
         some projection made progress (one that cannot create a file should be tried again later)."""
         lagging = self.lagging()
         before = [projection.position for projection in lagging]
-        run = self._left.take() if self._left.count else None
+        run = self._deferred.take() if self._deferred.count else None
         for projection in lagging:
-            if run is None or projection.position != self._left_from:
+            if run is None or projection.position != self._deferred_from:
                 self._read_on(projection, bytes_max)
             else:
                 self._try_apply(projection, self._alive(run))

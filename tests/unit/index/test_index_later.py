@@ -18,9 +18,11 @@ from trovemq_store.engine.unique_key_lookup import records_with_unique_key
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.index.dispatcher import LEFT_BYTES_MAX, LEFT_RECORDS, LEFT_RECORDS_MAX
+from trovemq_store.index.dispatcher import DEFERRED_BATCH_MAX, DEFERRED_BYTES_MAX, DEFERRED_RECORDS_MAX
 
-ROOMY: Final = replace(SMALL, commit_log_file_size=4 * LEFT_BYTES_MAX, body_size_max=2 * LEFT_BYTES_MAX)
+ROOMY: Final = replace(
+    SMALL, commit_log_file_size=4 * DEFERRED_BYTES_MAX, body_size_max=2 * DEFERRED_BYTES_MAX
+)
 
 
 def index_of(files: MemoryFileSystem) -> dict[str, bytes]:
@@ -36,7 +38,11 @@ def found(store: MessageStore, key: str) -> int:
     return len(list(records_with_unique_key(store, "orders", key, LOG_ORIGIN)))
 
 
-@given(steps=st.lists(st.sampled_from([1, 1, 2, LEFT_RECORDS, LEFT_RECORDS + 1, 9, "catch up"]), max_size=25))
+@given(
+    steps=st.lists(
+        st.sampled_from([1, 1, 2, DEFERRED_BATCH_MAX, DEFERRED_BATCH_MAX + 1, 9, "catch up"]), max_size=25
+    )
+)
 def test_look_ups_are_exact_meanwhile_and_the_files_the_same(steps: list[int | str]) -> None:
     now, later = MemoryFileSystem(), MemoryFileSystem()
     stores = [open_store(now, ROOMY), open_store(later, ROOMY)]
@@ -107,9 +113,9 @@ def test_a_kill_while_records_are_left_loses_no_key() -> None:
 def test_only_so_much_is_left() -> None:
     store = open_store(MemoryFileSystem())
     store.index_later()
-    for _ in range(LEFT_BYTES_MAX // 4_000 * 2):
+    for _ in range(DEFERRED_BYTES_MAX // 4_000 * 2):
         send(store, bytes(4_000))
-        assert store.end_offset - indexed(store) <= LEFT_BYTES_MAX * 3 // 2, (
+        assert store.end_offset - indexed(store) <= DEFERRED_BYTES_MAX * 3 // 2, (
             "with the blanks at segments' ends"
         )
     assert indexed(store) > LOG_ORIGIN
@@ -119,11 +125,11 @@ def test_only_so_many_records_are_left() -> None:
     store = open_store(MemoryFileSystem(), ROOMY)
     store.index_later()
     left = []
-    for _ in range(LEFT_RECORDS_MAX // 100 + 2):
+    for _ in range(DEFERRED_RECORDS_MAX // 100 + 2):
         append(store, *(record(b"") for _ in range(100)))
         store.dispatch()
         left.append(store.end_offset - indexed(store))
-    assert max(left) < LEFT_BYTES_MAX
+    assert max(left) < DEFERRED_BYTES_MAX
     assert left[-2] == 0, "all at once, after the record that was one too many"
     assert left[-1] > 0
 
@@ -133,7 +139,7 @@ def test_acknowledgements_waited_for_the_index_of_many_messages() -> None:
     store = open_store(MemoryFileSystem(), ROOMY)
     calls: list[Callable[[], None]] = []
     store.index_later(calls.append)
-    step = LEFT_BYTES_MAX // 4
+    step = DEFERRED_BYTES_MAX // 4
     for _ in range(5):
         send(store, bytes(step))
     assert (indexed(store), len(calls)) == (LOG_ORIGIN, 1)
@@ -153,12 +159,12 @@ def test_a_stop_and_a_late_call_indexed_in_two_threads() -> None:
     calls: list[Callable[[], None]] = []
     store.index_later(calls.append)
     for _ in range(5):
-        send(store, bytes(LEFT_BYTES_MAX // 4))
+        send(store, bytes(DEFERRED_BYTES_MAX // 4))
     store.index_later()
     before = indexed(store)
     calls.pop()()
     assert indexed(store) == before, "a late call does nothing"
-    send(store, bytes(LEFT_BYTES_MAX // 4))
+    send(store, bytes(DEFERRED_BYTES_MAX // 4))
     assert (indexed(store), calls) == (store.end_offset, [])
 
 
@@ -167,7 +173,7 @@ def test_twice_as_much_is_indexed_at_once() -> None:
     calls: list[Callable[[], None]] = []
     store.index_later(calls.append)
     for _ in range(8):
-        send(store, bytes(LEFT_BYTES_MAX // 4))
+        send(store, bytes(DEFERRED_BYTES_MAX // 4))
     assert indexed(store) == store.end_offset
     calls.pop()()
     assert (indexed(store), calls) == (store.end_offset, [])
@@ -178,19 +184,19 @@ def test_frames_of_many_sizes_reach_the_index_together() -> None:
     store = open_store(MemoryFileSystem(), ROOMY)
     store.index_later()
     positions = [indexed(store)]
-    for count in (20, LEFT_RECORDS, 33, 1) * 25:
+    for count in (20, DEFERRED_BATCH_MAX, 33, 1) * 25:
         append(store, *(record(bytes(100)) for _ in range(count)))
         store.dispatch()
         assert indexed(store) in (positions[-1], store.end_offset), "all that was left, or nothing yet"
         positions.append(indexed(store))
-    assert store.end_offset > 2 * LEFT_BYTES_MAX
-    assert 0 < len(set(positions)) - 1 <= (20 + LEFT_RECORDS + 33 + 1) * 25 // LEFT_RECORDS_MAX
+    assert store.end_offset > 2 * DEFERRED_BYTES_MAX
+    assert 0 < len(set(positions)) - 1 <= (20 + DEFERRED_BATCH_MAX + 33 + 1) * 25 // DEFERRED_RECORDS_MAX
 
 
 def test_a_frame_larger_than_all_that_may_be_left_is_indexed_at_once() -> None:
     store = open_store(MemoryFileSystem(), ROOMY)
     store.index_later()
-    append(store, record(bytes(LEFT_BYTES_MAX)), record(b"x"))
+    append(store, record(bytes(DEFERRED_BYTES_MAX)), record(b"x"))
     store.dispatch()
     assert indexed(store) == store.end_offset
 
@@ -209,7 +215,7 @@ def test_records_that_were_left_and_cannot_be_indexed_lag() -> None:
         return None
 
     files.decide = full
-    many = LEFT_RECORDS + 2
+    many = DEFERRED_BATCH_MAX + 2
     append(store, *(record(b"x", unique_key=f"u{n}") for n in range(1, many)))
     store.dispatch()
     assert store.lagging == ["key_index"]

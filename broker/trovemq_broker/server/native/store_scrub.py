@@ -34,7 +34,7 @@ async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
         mappings = IndexMappings(store)
         try:
             await run_in_thread(mappings.open)
-            store.index_left()  # so that the last records are checked, too
+            store.index_deferred()  # so that the last records are checked, too
             index = mappings.now(store.visible_offset)
         except ScarceError:
             raise
