@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
+from trovemq_proto.records.key_entries import Integers
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError, UnreadableError, WritableMap
 
@@ -53,7 +54,8 @@ _HEADER: Final = Struct(">qqqqii")
 _ITEM: Final = Struct(">iqii")
 _SECONDS_MAX: Final = (1 << 31) - 1
 _SCANNED_ITEMS: Final = 1 << 16
-_FEW: Final = 24
+_SEQUENTIAL_MAX: Final = 24
+"""Up to this many entries, a loop is faster than NumPy with its overhead (bench/dispatch.py, "now")."""
 _PAGE_SIZE: Final = 4096
 _PAGES_AT_ONCE: Final = 24  # reading this many pages in a row takes the time of one alone
 _NO_ITEM: Final = (0, 0, 0, 0)
@@ -61,7 +63,6 @@ _NO_ITEM: Final = (0, 0, 0, 0)
 _Header = tuple[int, int, PhysicalOffset, PhysicalOffset, int, int]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
-Integers = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
 
 def file_size(slot_count: int, item_count: int) -> int:
@@ -151,11 +152,11 @@ class IndexFile:
             PhysicalOffset(int(physical[-1])),
         )
         self._slots_doubtful = True
-        if taken <= _FEW:
-            chains_begun = self._put_few(_listed(hashes), _listed(physical), _listed(timestamps))
+        if taken <= _SEQUENTIAL_MAX:
+            chains_begun = self._put_in_sequence(_listed(hashes), _listed(physical), _listed(timestamps))
         else:
             columns = np.asarray(hashes, np.int32), np.asarray(physical), np.asarray(timestamps)
-            chains_begun = self._put_many(*columns)
+            chains_begun = self._put_columns(*columns)
         assert 0 <= chains_begun <= taken, "an item begins one chain at most"
         fault_point("index.before_header")
         whole_header = (*header, self.hash_slot_count + chains_begun, self.count + taken)
@@ -164,7 +165,7 @@ class IndexFile:
         self._slots_doubtful = False
         return taken
 
-    def _put_many(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
+    def _put_columns(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
         """Writes items and slots. Returns how many items have no predecessor."""
         slots, previous, newest = self._chained(hashes)
         items = np.empty(len(hashes), ITEM_DTYPE)
@@ -177,8 +178,10 @@ class IndexFile:
         self._map.scatter(HEADER_SIZE + SLOT_SIZE * slots[newest], (self.count + newest).astype(">i4"))
         return int(np.count_nonzero(previous == 0))
 
-    def _put_few(self, hashes: Sequence[int], physical: Sequence[int], timestamps: Sequence[int]) -> int:
-        """_put_many one by one: the readable form, and the faster one for a single message."""
+    def _put_in_sequence(
+        self, hashes: Sequence[int], physical: Sequence[int], timestamps: Sequence[int]
+    ) -> int:
+        """_put_columns() in a loop: the readable form, and the faster one for a single message."""
         slots: dict[int, int] = {}
         items, begun, begin = b"", 0, self.begin_timestamp
         entries = zip(hashes, physical, timestamps, strict=True)

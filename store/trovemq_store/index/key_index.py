@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, store_timestamp
-from trovemq_proto.records.index_entries import plain_index_hashes
+from trovemq_proto.records.key_entries import Integers, key_entries
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.sealed_json import check_seal, seal
@@ -36,7 +35,6 @@ from trovemq_store.index.index_file import (
     FileWantedError,
     IndexFile,
     IndexFileWork,
-    Integers,
     file_size,
     make_index_file,
     place_index_file,
@@ -292,8 +290,9 @@ class KeyIndex:
         self._position = batch.end
 
     def _put_all(self, batch: DispatchBatch) -> None:
-        entries = self._entries_of_few if len(batch.records) <= SMALL_BATCH_MAX else self._entries
-        hashes, physical, timestamps = entries(batch)
+        hashes, physical, timestamps = key_entries(
+            batch.records, batch.physical_offset, self._position, self._resume, batch.alive
+        )
         done = 0
         try:
             while done < len(hashes):
@@ -373,45 +372,6 @@ class KeyIndex:
             file.close()
         self._index_files.clear()
         self._loaded = False
-
-    # --- entries ------------------------------------------------------------------------------------
-    def _entries(self, batch: DispatchBatch) -> tuple[Integers, Integers, Integers]:
-        """(hashes, physical offsets, store timestamps) of the batch's entries that are still to be put."""
-        records = batch.records
-        found = records.index_entries()
-        physical = batch.physical_offset + records.positions[found.record_index]
-        timestamps = records.store_timestamps[found.record_index]
-        hashes = found.hashes
-        chosen: NDArray[np.bool_] | None = None
-        if batch.alive is not None:
-            chosen = batch.alive[found.record_index]
-        if (batch.physical_offset < self._position or self._resume) and len(physical):
-            new = physical >= self._position
-            first = int(new.argmax()) if new.any() else len(new)
-            at_position = int(np.count_nonzero(physical == self._position))
-            new[first : first + min(self._resume, at_position)] = False
-            chosen = new if chosen is None else chosen & new
-        if chosen is not None and not chosen.all():
-            return hashes[chosen], physical[chosen], timestamps[chosen]
-        return hashes, physical, timestamps
-
-    def _entries_of_few(self, batch: DispatchBatch) -> tuple[list[int], list[int], list[int]]:
-        """_entries of a few records, in plain Python: they should not pay for columns."""
-        records, alive = batch.records, batch.alive
-        hashes: list[int] = []
-        offsets: list[int] = []
-        timestamps: list[int] = []
-        for index, row in enumerate(records.rows):
-            physical = batch.physical_offset + row.position
-            if physical < self._position or (alive is not None and not alive[index]):
-                continue
-            own = plain_index_hashes(records, row, tags=True)
-            if physical == self._position:
-                own = own[self._resume :]
-            hashes += own
-            offsets += [physical] * len(own)
-            timestamps += [store_timestamp(records.data, row.position, row.sys_flag)] * len(own)
-        return hashes, offsets, timestamps
 
     def _stop_inside(self, put: NDArray[np.int64]) -> None:
         """Notes that only these entries of a batch could be put: position becomes the record of the last
@@ -532,8 +492,9 @@ def synced_end(files: FileSystem, checkpoint_timestamp: int) -> PhysicalOffset:
 def _count_in_order(timestamps: Integers, last: int) -> int:
     """How many of the entries come before store times step back; `last`: the time of the entry before them,
     which the first one may be earlier than."""
-    few = isinstance(timestamps, list)
-    lowest, highest = (min(timestamps), max(timestamps)) if few else (np.min(timestamps), np.max(timestamps))
+    is_list = isinstance(timestamps, list)
+    lowest = min(timestamps) if is_list else np.min(timestamps)
+    highest = max(timestamps) if is_list else np.max(timestamps)
     if lowest >= max(last, highest) - STEP_MIN_MS:
         return len(timestamps)
     times = np.asarray(timestamps, np.int64)

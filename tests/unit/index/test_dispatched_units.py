@@ -39,12 +39,19 @@ class Stretch:
     jump: int = 0
     transaction: int = 0
     tag: str = ""
+    keys: str = ""
     properties: tuple[tuple[str, str], ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
         properties = dict(self.properties)
-        return {"topic": self.topic, "queue_id": self.queue_id, "tag": self.tag, "properties": properties}
+        return {
+            "topic": self.topic,
+            "queue_id": self.queue_id,
+            "tag": self.tag,
+            "keys": self.keys,
+            "properties": properties,
+        }
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,10 @@ STRETCHES: Final = st.builds(
     jump=st.sampled_from([0] * 12 + [1, 2, 30, -1, -2, -1_000]),
     transaction=st.sampled_from([0, 0, 0, 0, 0x4, 0x8, 0xC]),
     tag=st.sampled_from(["", "", "a", "Aa", "ab cd", "größe", "\U0001f600", "x" * 200]),
-    properties=st.sampled_from([(), (), (("DELAY", "3"),), (("XTAGS", "b"),), (("k", "TAGS"),)]),
+    keys=st.sampled_from(["", "", "k", "k l  m", "schlüssel"]),
+    properties=st.sampled_from(
+        [(), (), (("DELAY", "3"),), (("XTAGS", "b"),), (("k", "TAGS"),), (("UNIQ_KEY", "u" * 32),)]
+    ),
 )
 STEPS: Final = st.lists(
     st.builds(

@@ -17,12 +17,11 @@ from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from trovemq_broker.tools.__main__ import app
 from trovemq_broker.tools.export import BROKER_CONFIG_KEYS
-from trovemq_proto.records import RecordBatch
-from trovemq_proto.records.index_entries import plain_index_hashes
+from trovemq_proto.records import key_entries
+from trovemq_proto.records.index_entries import index_entries, plain_index_hashes
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.opening import LOCK_PATH
 from trovemq_store.files.real import RealFileSystem
-from trovemq_store.index import key_index
 
 MANIFEST_PARTS = (
     "name",
@@ -333,14 +332,13 @@ def test_no_index_at_all_is_no_damage(small: Path) -> None:
 def test_an_index_of_an_older_rocketmq_lacks_its_tags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = RecordBatch.index_entries
     with monkeypatch.context() as older:
         older.setattr(
-            key_index,
+            key_entries,
             "plain_index_hashes",
             lambda batch, row, tags: plain_index_hashes(batch, row, tags=False),
         )
-        older.setattr(RecordBatch, "index_entries", lambda batch: entries(batch, tags=False))
+        older.setattr(key_entries, "index_entries", lambda batch, tags: index_entries(batch, tags=False))
         store = open_store(RealFileSystem(tmp_path / "older"))
         fill(store, 12)
         flush(store)
