@@ -572,7 +572,7 @@ class ConsumeQueue:
 
     def _unmap_last(self) -> None:
         """Open files are not mapped, but for the search for an end."""
-        self._open_files.close_one(self._path(self._bases[-1]))
+        self._open_files.close_file(self._path(self._bases[-1]))
 
     def _remove_file(self, base: int) -> None:
         # A removal that is not on disk must not bring an old topic's queue back beside synced new ones.

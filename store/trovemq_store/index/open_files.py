@@ -51,13 +51,13 @@ class OpenFiles:
         """The file if it is open; the caller must close it."""
         return self._open.pop(path, None)
 
-    def close_one(self, path: str) -> None:
+    def close_file(self, path: str) -> None:
         file = self._open.pop(path, None)
         if file is not None:
             file.close()
 
     def remove(self, path: str) -> None:
-        self.close_one(path)
+        self.close_file(path)
         self._files.remove(path)
 
     def close(self) -> None:

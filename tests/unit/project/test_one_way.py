@@ -37,8 +37,6 @@ EXCEPTIONS: Final = {
     "store/trovemq_store/files/lmdb_trees.py::get_many",
     "store/trovemq_store/files/memory_trees.py::get_many",
     "store/trovemq_store/files/trees.py::get_many",
-    "store/trovemq_store/index/open_files.py::close_one",
-    "store/trovemq_store/index/trees/producers.py::_judge_one",
     "daemon/trovemq_daemon/handler_guard.py::_answer_usual",
 }
 

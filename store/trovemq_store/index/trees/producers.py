@@ -128,10 +128,10 @@ class Producers:
         for each in numbered:
             by_producer.setdefault(each.producer, []).append(each)
         for producer, own in by_producer.items():
-            self._judge_one(topic, producer, since, own, ids, judged)
+            self._judge_producer(topic, producer, since, own, ids, judged)
         return judged
 
-    def _judge_one(
+    def _judge_producer(
         self,
         topic: str,
         producer: bytes,
