@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -28,7 +27,6 @@ from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records.key_entries import Integers, key_entries
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
-from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.index.chain_walk import ChainWalk
 from trovemq_store.index.dirty_files import DirtyFiles
 from trovemq_store.index.index_file import (
@@ -40,6 +38,7 @@ from trovemq_store.index.index_file import (
     place_index_file,
     read_header,
 )
+from trovemq_store.index.key_index_note import read_note, write_note
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.time_runs import STEP_MIN_MS
 from trovemq_store.settings import StoreSettings
@@ -49,8 +48,6 @@ CREATE_ATTEMPTS: Final = 3
 ROLLED_FILES_MAX: Final = 16
 """The most files that are not full. In a log whose store times step back more often, the last one takes all
 later entries; their seconds are then 0."""
-_NOTE_PATH: Final = "trovemq/key-index.json"
-_NOTE_VERSION: Final = 1
 _TEMPORARY_PATH: Final = "trovemq/index-file.new"
 _WALK_STEPS: Final = 1024
 
@@ -120,7 +117,7 @@ class KeyIndex:
             self._index_files.append(self._open(path))
         for file in self._index_files[:-1]:
             file.expect_full()
-        known = self._read_note()
+        known = read_note(self._files)
         if known is not None and trusted_position is None:
             self._expect_count(known)
         foreign = known is None or self._place() != (known["file"], known["count"])
@@ -195,34 +192,9 @@ class KeyIndex:
             if (file.name, file.end_physical) == (note["file"], noted_end):
                 file.expect_count(note["count"])
 
-    def _read_note(self) -> dict[str, Any] | None:
-        """Our own note beside the index: how far it was complete, and from where on tags are certainly
-        indexed.
-
-        A note that cannot be read counts as missing: the index is then treated as one of another broker.
-        """
-        if not self._files.exists(_NOTE_PATH):
-            return None
-        try:
-            data = self._files.read_bytes(_NOTE_PATH)
-            check_seal(data)
-            note: dict[str, Any] = json.loads(data)
-            version = int(note["formatVersion"])
-            if version == _NOTE_VERSION:
-                whole = all(
-                    isinstance(note[name], int) for name in ("tagsFrom", "position", "resume", "count")
-                )
-                ends = note.get("files", {}).values()
-                whole = whole and all(isinstance(end, int) for end in ends)
-                return note if whole and isinstance(note["file"], str) else None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None
-        raise TroveError(errors.STORE_NEWER, f"{_NOTE_PATH} has format {version}")
-
     def _write_note(self) -> None:
         file, count = self._place()
         note = {
-            "formatVersion": _NOTE_VERSION,
             "tagsFrom": self.tags_from,
             "position": self._position,
             "resume": self._resume,
@@ -231,7 +203,7 @@ class KeyIndex:
             "files": {file.name: file.end_physical for file in self._index_files if file.count > 1},
         }
         fault_point("index.before_note")
-        self._files.write_atomic(_NOTE_PATH, seal(json.dumps(note).encode()))
+        write_note(self._files, note)
 
     # --- reading ------------------------------------------------------------------------------------
     def last_update(self) -> tuple[int, PhysicalOffset]:
