@@ -11,6 +11,7 @@ from trovemq_proto.records.batch import RecordBatch
 
 def join_batches(batches: Sequence[RecordBatch]) -> RecordBatch:
     """The records of all batches, in their order, in one new buffer. The records of each fill its buffer."""
+    assert batches, "the topic is that of some batch"
     data = b"".join([batch.data for batch in batches])
     sizes: list[int] = []
     for batch in batches:

@@ -190,6 +190,7 @@ def _part_units(
 ) -> list[UnitRun] | None:
     """The runs of records whose queues are known; None if the queue offsets of a part do not follow one
     another."""
+    assert len(units) == len(batch.positions), "each record has its unit"
     data, offsets = units.tobytes(), batch.queue_offsets.tolist()
     runs: list[UnitRun] = []
     begin = 0

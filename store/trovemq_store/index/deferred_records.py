@@ -44,4 +44,5 @@ class DeferredRecords:
                 return None
             end = batch.end
         joined = join_batches([batch.records for batch in batches])
+        assert batches[0].physical_offset + len(joined.data) == end, "the run has all bytes of the batches"
         return DispatchBatch(joined, batches[0].physical_offset, end)

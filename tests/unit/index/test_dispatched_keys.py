@@ -8,8 +8,8 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.oracles.key_index import FormerIndex
 from tests.support.projections import tree
+from tests.unit.index.former_key_index import FormerIndex
 from tests.unit.index.test_dispatched_units import STEPS, Log, Step, fresh
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import StorageError
@@ -22,7 +22,7 @@ SETTINGS: Final = StoreSettings(index_slot_count=16, index_item_count=60)
 
 
 def applied(index: KeyIndex, batch: DispatchBatch) -> object:
-    """All that a caller sees afterwards, and where the index would go on."""
+    """All that a caller sees afterwards, and where the index would continue."""
     try:
         index.apply(batch)
         error = None
