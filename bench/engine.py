@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs
 from trovemq_proto.records import BatchEncoder, validate_batch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import Buffer, File
@@ -142,6 +142,6 @@ def _append(store: MessageStore, data: bytes, with_crc: bool) -> float:
         buffer, topic=TOPIC, queue_id=0, body_size_max=store.settings.body_size_max, store_host_ipv6=False,
         append_property_crc=with_crc,
     )  # fmt: skip
-    store.append(buffer, batch, topic=TOPIC, queue_id=QueueId(0), now_ms=EpochMs(1), born_host=None)
+    store.append(batch, ((TOPIC, 0, len(batch)),), EpochMs(1))
     store.dispatch()
     return time.process_time() - started

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import BatchEncoder, validate_batch
 from trovemq_proto.records.unique_keys import UniqueKeyGenerator
 from trovemq_store.engine.message_store import MessageStore
@@ -101,7 +101,7 @@ def _append(store: MessageStore, data: bytearray, topic: str, queue_id: int, now
         data, topic=topic, queue_id=queue_id, body_size_max=store.settings.body_size_max,
         store_host_ipv6=False, append_property_crc=True,
     )  # fmt: skip
-    store.append(data, batch, topic=topic, queue_id=QueueId(queue_id), now_ms=now_ms, born_host=None)
+    store.append(batch, ((topic, queue_id, len(batch)),), now_ms)
     store.dispatch()
 
 

@@ -25,11 +25,11 @@ ENGINE_FAULTS: Final = (
         ),
     ),
     Planted(
-        "a topic that was made read-only still takes plain appends",
-        "broker/trovemq_broker/produce/plain_appends.py",
-        "        if queue is None or queue.config is not self._store.topics.get(topic):",
-        "        if queue is None:",
-        ("tests/unit/produce/test_plain_appends.py::test_a_queue_is_learnt_again_when_its_topic_changes",),
+        "a topic that was made read-only still takes messages",
+        "broker/trovemq_broker/produce/append.py",
+        "        if queue is not None and queue.config is self._store.topics.get(topic):",
+        "        if queue is not None:",
+        ("tests/unit/produce/test_appends_by_oracle.py::test_a_queue_follows_changes_of_its_topic",),
     ),
     Planted(
         "a pull at the end of its queue is out of range",

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, flush, record
+from tests.support.engine import NOW_MS, SMALL, append, append_batch, flush, record
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.query.key_query import KeyQuery, KeyType
@@ -94,9 +94,7 @@ class Engine:
                 store_host_ipv6=False,
                 append_property_crc=SETTINGS.append_property_crc,
             )
-            return lambda: store.append(
-                data, batch, topic="orders", queue_id=QueueId(0), now_ms=LATER_MS, born_host=BORN_HOST
-            )
+            return lambda: append_batch(store, batch, now_ms=LATER_MS)
         if name == "flush":
             append(store, *encoded(MESSAGES, NEW))
             return lambda: flush(store)

@@ -117,8 +117,8 @@ FAULTS: Final = (
     Planted(
         "Messages whose properties hold zeros were taken, and cut off at a start as if a sector were lost",
         "store/trovemq_store/engine/appending.py",
-        "        check_properties(patched)\n",
-        "",
+        "            check_properties(patched)\n",
+        "            pass\n",
         (f"{DAMAGE}test_properties_that_look_like_a_lost_sector_are_refused",),
     ),
     Planted(
@@ -501,11 +501,11 @@ FAULTS: Final = (
     Planted(
         "A message of a sender by IPv6 came back with another store time and another born host, where it"
         " was appended together with others: the store wrote the time 12 bytes too early",
-        "proto/trovemq_proto/records/plain_records.py",
-        "if sys_flag or not 0 <= property_size",
-        "if not 0 <= property_size",
+        "proto/trovemq_proto/records/queue_rules.py",
+        "        if sys_flag & _HOST_FLAGS:",
+        "        if False:",
         (
-            "tests/unit/records/test_plain_records.py::test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4",
+            "tests/unit/records/test_reading_by_oracle.py::test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4",
             "tests/unit/server/rocketmq/test_usual_sends.py::test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten",
         ),
     ),

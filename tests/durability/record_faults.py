@@ -47,16 +47,15 @@ RECORD_FAULTS: Final = (
     Planted(
         "a born host of the other form is overwritten",
         "proto/trovemq_proto/records/patch.py",
-        "    if born_host is not None and len(born_host) == host_size(row.sys_flag, "
-        "SYS_FLAG_BORN_HOST_IPV6):",
+        "    if born_host is not None and len(born_host) == born_size:",
         "    if born_host is not None:",
         ("tests/unit/records/test_validate_patch.py::test_patch_fills_in[plain]",),
     ),
     Planted(
         "a seal that a client wrote stays in its record",
         "proto/trovemq_proto/records/patch.py",
-        "            if seal is not None or view[at] & 0x80:",
-        "            if seal is not None:",
+        "    if seal is not None or view[at] & 0x80:",
+        "    if seal is not None:",
         (
             "tests/unit/log/test_forged_marks.py::"
             "test_forged_transaction_marks_cut_off_acknowledged_messages[-1]",
@@ -65,7 +64,7 @@ RECORD_FAULTS: Final = (
     Planted(
         "the records of a large batch have no CRC",
         "proto/trovemq_proto/records/patch.py",
-        "        if append_property_crc:\n            fill_record_crcs(view, batch)\n",
+        "            if append_property_crc:\n                fill_record_crcs(view, batch)\n",
         "",
         ("tests/unit/records/test_validate_patch.py::test_patch_fills_in[vectorised]",),
     ),

@@ -120,8 +120,8 @@ BUGS = (
     Planted(
         "a queue offset is given twice",
         "store/trovemq_store/engine/appending.py",
-        "{(topic, queue_id): QueueOffset(first + len(patched))}",
-        "{(topic, queue_id): QueueOffset(first + 1)}",
+        "            after[queue] = first + count\n",
+        "            after[queue] = first + 1\n",
         (f"{RESTART}test_a_batch_of_one_topic_lies_in_one_segment_after_a_restart",),
     ),
     Planted(

@@ -55,10 +55,9 @@ class TreeScript(EngineScript):
             )
             for key, properties in zip(keys, own, strict=True)
         ]
-        data, batch = validated(self.store, records, ONCE, QueueId(0))
-        return self.deduplication.append(
-            data, batch, topic=ONCE, queue_id=QueueId(0), now_ms=self.tick(), born_host=None
-        )
+        batch = validated(self.store, records, ONCE, QueueId(0))
+        (result,) = self.deduplication.append(batch, ((ONCE, 0, len(batch)),), self.tick())
+        return result
 
     def send_unique(self, count: int) -> None:
         keys = [self.body(0).decode() for _ in range(count)]
@@ -124,7 +123,7 @@ class TreeScript(EngineScript):
         run = self.commits.new_run(name)
         for topic, queue_id, body in made:
             one = record(body, topic=topic, queue_id=QueueId(queue_id), unique_key=body[:6].decode())
-            _, batch = validated(self.store, [one], topic, QueueId(queue_id))
+            batch = validated(self.store, [one], topic, QueueId(queue_id))
             run.add(batch, topic, QueueId(queue_id))
         return self.commits.commit(run, given, self.tick())
 

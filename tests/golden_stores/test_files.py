@@ -155,14 +155,7 @@ def append_again(store: MessageStore, record: bytes) -> None:
     data = bytearray(record)
     data[20:36] = bytes(16)  # QUEUEOFFSET, PHYSICALOFFSET
     batch = RecordBatch(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))
-    result = store.append(
-        data,
-        batch,
-        topic=message.topic,
-        queue_id=message.queue_id,
-        now_ms=message.store_timestamp,
-        born_host=None,
-    )
+    (result,) = store.append(batch, ((message.topic, message.queue_id, len(batch)),), message.store_timestamp)
     assert result.physical_offset == message.physical_offset
     assert result.first_queue_offset == message.queue_offset
     assert result.store_timestamp == message.store_timestamp

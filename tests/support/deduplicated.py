@@ -69,7 +69,8 @@ def append_records(
         store_host_ipv6=False,
         append_property_crc=True,
     )
-    return deduplication.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None)
+    (result,) = deduplication.append(batch, ((topic, queue_id, len(batch)),), now_ms)
+    return result
 
 
 def ended(files: MemoryFileSystem, store: MessageStore, how: str, now_ms: EpochMs) -> MemoryFileSystem:

@@ -106,17 +106,27 @@ def append(
     now_ms: EpochMs = NOW_MS,
 ) -> AppendResult:
     """Validates and appends the records as one batch, as the produce path does."""
-    data, batch = validated(store, records, topic, queue_id)
-    return store.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=BORN_HOST)
+    batch = validated(store, records, topic, queue_id)
+    return append_batch(store, batch, topic, queue_id, now_ms)
 
 
-def validated(
-    store: MessageStore, records: Sequence[bytes], topic: str, queue_id: QueueId
-) -> tuple[bytearray, RecordBatch]:
+def append_batch(
+    store: MessageStore,
+    batch: RecordBatch,
+    topic: str = "orders",
+    queue_id: int = 0,
+    now_ms: EpochMs = NOW_MS,
+    born_host: bytes | None = BORN_HOST,
+) -> AppendResult:
+    (result,) = store.append(batch, ((topic, queue_id, len(batch)),), now_ms, born_host=born_host)
+    return result
+
+
+def validated(store: MessageStore, records: Sequence[bytes], topic: str, queue_id: QueueId) -> RecordBatch:
     """The records as one batch; the property for the whole record's CRC is reserved as the store wants it."""
     wanted = store.settings.append_property_crc
     data = bytearray().join([with_crc_property(record) if wanted else record for record in records])
-    batch = validate_batch(
+    return validate_batch(
         data,
         topic=topic,
         queue_id=queue_id,
@@ -124,7 +134,6 @@ def validated(
         store_host_ipv6=store.settings.store_host.startswith("["),
         append_property_crc=wanted and b"__CRC32#" in data,
     )
-    return data, batch
 
 
 def send(store: MessageStore, body: bytes, now_ms: EpochMs = NOW_MS, **fields: Any) -> AppendResult:

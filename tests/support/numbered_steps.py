@@ -51,18 +51,16 @@ class NumberedSteps(TransactionSteps):
         """As a producer's send; where trees are off, as one to a topic that is not deduplicated."""
         if self.trees is None:
             return super().append(records, topic, queue, now_ms)
-        data, batch = validated(self.store, records, topic, QueueId(queue))
-        return self.deduplication.append(
-            data, batch, topic=topic, queue_id=QueueId(queue), now_ms=now_ms, born_host=BORN_HOST
-        )
+        batch = validated(self.store, records, topic, QueueId(queue))
+        part = topic, queue, len(batch)
+        (result,) = self.deduplication.append(batch, (part,), now_ms, born_host=BORN_HOST)
+        return result
 
     def refused_without_trees(self, records: list[bytes], topic: str, queue: int) -> None:
         before = self.store.end_offset
-        data, batch = validated(self.store, records, topic, QueueId(queue))
+        batch = validated(self.store, records, topic, QueueId(queue))
         with pytest.raises(TroveError, match="INDEX_DISABLED"):
-            self.deduplication.append(
-                data, batch, topic=topic, queue_id=QueueId(queue), now_ms=self.now, born_host=BORN_HOST
-            )
+            self.deduplication.append(batch, ((topic, queue, len(batch)),), self.now, born_host=BORN_HOST)
         assert self.store.end_offset == before
 
     # --- numbers by the list -------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class TransactionSteps(IndexedAnswers):
         try:
             run = self.commits.new_run(transaction_id)
             for m in messages:
-                _, batch = validated(self.store, [encoded(m)], m.topic, m.queue_id)
+                batch = validated(self.store, [encoded(m)], m.topic, m.queue_id)
                 run.add(batch, m.topic, m.queue_id)
             committed = self.commits.commit(run, handles, self.now)
         except TroveError as error:
@@ -254,7 +254,7 @@ class TransactionSteps(IndexedAnswers):
             more = Acknowledgement(WORKERS.name, TOPICS[0], "")
             handles = [more] * one.acknowledged_count
             for m in one.messages if choice % 2 else ():
-                _, batch = validated(
+                batch = validated(
                     self.store, [record(b"again", topic=m.topic, queue_id=m.queue_id)], m.topic, m.queue_id
                 )
                 run.add(batch, m.topic, m.queue_id)

@@ -90,7 +90,7 @@ class AtomicCommits:
         self._add_own(run, ENDS_TOPIC, ENDS_QUEUE_ID, body, now_ms)
         judged = self._judge(run, queues, now_ms)  # last, because the run cannot grow while its views exist
         fault_point("atomic.before_append")
-        result = self._store.append_run(run, now_ms)
+        result = run.append_to(self._store, now_ms)
         fault_point("atomic.after_append")
         for queue, ids in judged.items():
             places = result.physical_offset + run.part(queue).positions

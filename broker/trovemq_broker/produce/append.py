@@ -8,34 +8,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal, NamedTuple, Protocol
 
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
-from trovemq_broker.produce.plain_appends import PlainAppends
 from trovemq_broker.security.creators import present_creator
 from trovemq_daemon.settings import setting
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
-from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
+from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host
 from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.priority_columns import check_priorities
-from trovemq_proto.records.validate import validate_parts
-from trovemq_store.engine.append_result import FIRST
+from trovemq_proto.records.queue_rules import QueueRules
+from trovemq_proto.records.uniform_records import UniformForms
+from trovemq_proto.records.validate import read_batch, read_parts
 from trovemq_store.engine.deduplication import Deduplication
-from trovemq_store.engine.joined_batches import JoinedBatches
-from trovemq_store.engine.message_store import AppendResult, AppendStatus, MessageStore
-from trovemq_store.engine.transaction_run import RunResult
+from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import Buffer
 from trovemq_store.settings import StoreSettings
-from trovemq_store.topics.message_kinds import NORMAL, check_kinds, has_marks
+from trovemq_store.topics.message_kinds import TAKES_NORMAL, check_kinds
 from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
 
 Durability = Literal["disk", "memory"]
 
 MANY: Final = 7  # appends of a turn of the event loop after its first; joining fewer saves nothing
+
+QUEUES_KNOWN: Final = 16_384
+"""Whose rules are kept: about 8 MB, and 30 MB where the records of each have another form."""
 
 # RocketMQ's PutMessageStatus of each refusal (docs/store-format.md, "Put status"); a refusal that is not
 # listed is the message's own fault.
@@ -61,6 +61,29 @@ def batch_size_limit(settings: StoreSettings) -> int:
 def put_status(error: TroveError) -> str:
     """The name of the PutMessageStatus for this refusal."""
     return _PUT_STATUS.get(error.spec, "MESSAGE_ILLEGAL")
+
+
+class _Log(Protocol):
+    """Where the records of a queue are appended: the store, or its deduplication."""
+
+    def append(
+        self,
+        batch: RecordBatch,
+        parts: Sequence[tuple[str, int, int]],
+        now_ms: EpochMs,
+        *,
+        born_host: bytes | None = None,
+    ) -> list[AppendResult]: ...
+
+
+class _Queue(NamedTuple):
+    """A queue that may be written, as long as its topic has this configuration. takes_any: whether it takes
+    each record that is not special (RecordBatch.special)."""
+
+    config: TopicConfig
+    rules: QueueRules
+    takes_any: bool
+    log: _Log
 
 
 class AppendTrace(Protocol):
@@ -123,7 +146,8 @@ class Appender:
         self._held: TroveError | None = None
         self._drained: TroveError | None = None
         self._accepting = True  # none of the three is set
-        self._plain = PlainAppends(store, self._batch_size_limit, possible=tracer is None)
+        self._queues: dict[tuple[str, QueueId], _Queue] = {}
+        self._uniform_forms = UniformForms()
         self._dispatch_scheduled = False
         self._before_dispatch: Callable[[], None] | None = None
         self._further = 0  # appends since the first that waits for the dispatch
@@ -213,20 +237,13 @@ class Appender:
         writable view that the caller never uses again (`owned`). If it raises TroveError, nothing was
         written.
         """
-        if self._accepting:
-            try:
-                plain = self._plain.append(topic, queue_id, records, born_host, self._clock_ms(), owned=owned)
-            except TroveError as error:
-                self._note(error)
-                raise
-            if plain is not None:
-                self.appended()
-                return plain
-        data, batch = self.checked_batch(topic, queue_id, records, owned=owned)
+        if not self._accepting or self._store.reserve.refuses:
+            self.check_accepting()
+        batch, queue = self._read(topic, queue_id, records, owned)
         trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, batch)
         try:
-            result = self.deduplication.append(
-                data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
+            (result,) = queue.log.append(
+                batch, ((topic, queue_id, len(batch)),), self._clock_ms(), born_host=born_host
             )
         except TroveError as error:
             self._note(error)
@@ -259,39 +276,27 @@ class Appender:
         then on. `checked`: the broker has encoded the records, of messages that passed their protocol's
         checks and have no property that the broker decides about. If it raises TroveError, none of them was
         written."""
-        if self._accepting:
-            try:
-                plain = self._plain.append_joined(parts, data, self._clock_ms(), checked=checked)
-            except TroveError as error:
-                self._note(error)
-                raise
-            if plain is not None:
-                self.appended()
-                return plain
-        self.check_accepting()
-        configs = [self.topic_for_write(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
+        if not self._accepting or self._store.reserve.refuses:
+            self.check_accepting()
+        queues = [self._queue(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
         self._check_size(data)
-        settings = self._store.settings
-        batch = validate_parts(
-            data,
-            parts,
-            body_size_max=settings.body_size_max,
-            store_host_ipv6=self._store_host_ipv6,
-            append_property_crc=settings.append_property_crc,
-        )
-        ends = list(accumulate(part.size for part in parts))
-        marked = has_marks(batch)
-        for config, part, end in zip(configs, parts, ends, strict=True):
-            if marked or config.by_priority or config.message_type != NORMAL:
-                own = slice(end - part.size, end)
-                _check_kinds(config, RecordBatch(data, batch.positions[own], batch.sizes[own], part.topic))
+        rules = [queue.rules for queue in queues]
+        batch = read_parts(memoryview(data), parts, rules, trusted=checked)
+        end = 0
+        for queue, part in zip(queues, parts, strict=True):
+            begin, end = end, end + part.size
+            if batch.special or not queue.takes_any:
+                own = slice(begin, end)
+                _check_kinds(
+                    queue.config, RecordBatch(data, batch.positions[own], batch.sizes[own], part.topic)
+                )
         try:
-            run = self._store.append_run(JoinedBatches(data, batch, parts), self._clock_ms())
+            results = self._store.append(batch, parts, self._clock_ms())
         except TroveError as error:
             self._note(error)
             raise
         self.appended()
-        return _results_of(run, batch, ends)
+        return results
 
     def _end_when_acknowledged(self, trace: AppendTrace, result: AppendResult) -> None:
         if self._sync:
@@ -307,27 +312,49 @@ class Appender:
         *,
         of_open_transaction: bool = False,
         owned: bool = False,
-    ) -> tuple[Buffer, RecordBatch]:
-        """A copy of the records (the records, if `owned`), and the batch over it, after all checks that come
+    ) -> RecordBatch:
+        """The batch over a copy of the records (over the records, if `owned`), after all checks that come
         before a write.
 
         Raises TroveError.
         """
         self.check_accepting(of_open_transaction=of_open_transaction)
+        batch, _ = self._read(topic, queue_id, records, owned)
+        return batch
+
+    def _read(
+        self, topic: str, queue_id: QueueId, records: Buffer, owned: bool
+    ) -> tuple[RecordBatch, _Queue]:
+        """checked_batch() where new messages are accepted, and the queue."""
+        queue = self._queue(topic, queue_id)
+        if len(records) > self._batch_size_limit:
+            self._check_size(records)
+        batch = read_batch(memoryview(records if owned else bytearray(records)), queue.rules)
+        if batch.special or not queue.takes_any:
+            _check_kinds(queue.config, batch)
+        return batch, queue
+
+    def _queue(self, topic: str, queue_id: QueueId) -> _Queue:
+        """A queue that may be written. Raises as topic_for_write."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None and queue.config is self._store.topics.get(topic):
+            return queue
         config = self.topic_for_write(topic, queue_id)
         settings = self._store.settings
-        self._check_size(records)
-        data = records if owned else bytearray(records)
-        batch = validate_batch(
-            data,
-            topic=topic,
-            queue_id=queue_id,
+        rules = QueueRules(
+            topic,
+            queue_id,
             body_size_max=settings.body_size_max,
             store_host_ipv6=self._store_host_ipv6,
             append_property_crc=settings.append_property_crc,
+            uniform_forms=self._uniform_forms,
         )
-        _check_kinds(config, batch)
-        return data, batch
+        takes_any = config.message_type in TAKES_NORMAL and not config.by_priority
+        log = self.deduplication if config.options.deduplicate_ms else self._store
+        if len(self._queues) >= QUEUES_KNOWN:
+            self._queues.clear()
+        queue = self._queues[topic, queue_id] = _Queue(config, rules, takes_any, log)
+        return queue
 
     def _check_size(self, records: Buffer) -> None:
         if len(records) > self._batch_size_limit:
@@ -416,25 +443,3 @@ def _check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     check_kinds(config, batch)
     if config.by_priority:
         check_priorities(batch)
-
-
-def _results_of(run: RunResult, batch: RecordBatch, ends: Sequence[int]) -> list[AppendResult]:
-    """The result of each part of the batch; `ends`: one past the last record of each."""
-    positions = [*batch.positions.tolist(), batch.nbytes]
-    results, first = [], 0
-    for end, queue_offset in zip(ends, run.first_queue_offsets.values(), strict=True):
-        begin = positions[first]
-        results.append(
-            AppendResult(
-                AppendStatus.PUT_OK,
-                PhysicalOffset(run.physical_offset + begin),
-                positions[end] - begin,
-                run.store_timestamp,
-                queue_offset,
-                end - first,
-                run.store_host,
-                FIRST if end - first == 1 else batch.positions[first:end] - begin,
-            )
-        )
-        first = end
-    return results

@@ -76,7 +76,7 @@ def _append(writer: RecordWriter, part: _Part, now_ms: EpochMs, turn: Turn) -> T
     batch = RecordBatch.split(part.data, topic=part.topic)
     try:
         fault_point("timers.before_append")
-        writer.append_batch(part.topic, part.queue_id, part.data, batch, now_ms)
+        writer.append_batch(part.topic, part.queue_id, batch, now_ms)
         fault_point("timers.after_append")
     except TroveError as error:
         if error.spec not in OF_THE_RECORD:

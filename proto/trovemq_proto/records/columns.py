@@ -79,6 +79,11 @@ class RecordColumns:
     alike: RecordFields | None = None
     """The fields of the first record, if all others are known to have the same sizes, sys flag, queue, names
     of properties and sizes of values, and queue offsets that follow one another (of_uniform)."""
+    checked: bool = False
+    """Whether the records have passed the rules of their queues (validate.py)."""
+    special: bool = True
+    """Whether a record may have a property that says something about its kind, or properties of a sector of
+    the disk or more. False if that is known not to be so."""
 
     def __init__(self, data: Buffer, positions: Int64s, sizes: Int64s, topic: str | None = None) -> None:
         self.data: Final = data if isinstance(data, memoryview) else memoryview(data)
@@ -104,44 +109,44 @@ class RecordColumns:
         return batch
 
     @classmethod
-    def _of_few(
+    def of_rows(
         cls,
         data: memoryview,
-        positions: Int64s,
         rows: list[RecordFields],
         topic: str | None,
+        checked: bool = False,
+        special: bool = True,
     ) -> Self:
-        """A few well-formed records, in order, which lie within `data`: nothing is computed for them."""
-        assert len(rows) == len(positions), "each record has its fields"
-        assert rows[-1].position + rows[-1].size <= len(data), "the records lie within the buffer"
+        """A few well-formed records that fill `data`, one after the other."""
         batch = cls.__new__(cls)
-        batch.__dict__ |= {
+        batch.__dict__ = {
             "data": data,
-            "positions": positions,
+            "positions": _ORIGIN if len(rows) == 1 else np.array([row[0] for row in rows], np.int64),
             "topic": topic,
             "rows": rows,
-            "nbytes": rows[0].size if len(rows) == 1 else sum(row.size for row in rows),
+            "nbytes": len(data),
+            "checked": checked,
+            "special": special,
         }
         return batch
 
     @classmethod
-    def of_rows(cls, data: memoryview, rows: list[RecordFields], topic: str | None) -> Self:
-        """A few well-formed records that fill `data`, one after the other."""
-        positions = _ORIGIN if len(rows) == 1 else np.array([row.position for row in rows], np.int64)
-        return cls._of_few(data, positions, rows, topic)
-
-    @classmethod
-    def of_uniform(cls, data: memoryview, first: RecordFields, count: int, topic: str) -> Self:
-        """`count` well-formed records that fill `data`, one after the other, and are `alike`."""
+    def of_uniform(
+        cls, data: memoryview, first: RecordFields, count: int, topic: str | None, *, checked: bool
+    ) -> Self:
+        """`count` well-formed records that fill `data`, one after the other, are `alike`, and not `special`.
+        checked: they have passed the rules of their queue."""
         assert first.position == 0, "the first record begins the buffer"
         assert first.size * count == len(data), "the records fill the buffer"
         batch = cls.__new__(cls)
-        batch.__dict__ |= {
+        batch.__dict__ = {
             "data": data,
             "positions": np.arange(0, len(data), first.size, dtype=np.int64),
             "topic": topic,
             "alike": first,
             "nbytes": len(data),
+            "checked": checked,
+            "special": False,
         }
         return batch
 
@@ -206,6 +211,11 @@ class RecordColumns:
     def has_rows(self) -> bool:
         """Whether the fields of each record are known: then plain Python is faster for some more."""
         return "rows" in self.__dict__
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether plain Python is faster than columns."""
+        return "rows" in self.__dict__ or (self.alike is None and len(self.positions) <= SMALL_BATCH_MAX)
 
     def row(self, index: int) -> RecordFields:
         """The fields of one record, read in plain Python."""
@@ -392,15 +402,17 @@ class RecordColumns:
     def over(self, data: Buffer) -> Self:
         """The columns for another buffer with the same records: it must have the same lengths, magics and
         host forms."""
-        rows: list[RecordFields] = self.__dict__.get("rows", [])
-        if rows and len(data) == len(self.data):
-            view = data if isinstance(data, memoryview) else memoryview(data)
-            batch = self._of_few(view, self.positions, rows, self.topic)
+        known = self.__dict__
+        view = data if isinstance(data, memoryview) else memoryview(data)
+        if self.alike is not None and len(view) == len(self.data):
+            batch = self.of_uniform(view, self.alike, len(self), self.topic, checked=self.checked)
+        elif self.has_rows and len(view) == len(self.data) == self.nbytes:
+            batch = self.of_rows(view, self.rows, self.topic)
         else:
-            batch = type(self)(data, self.positions, self.sizes, self.topic)
-        for name in ("rows", "geometry", "parts"):
-            if name in self.__dict__:
-                batch.__dict__[name] = self.__dict__[name]
+            batch = type(self)(view, self.positions, self.sizes, self.topic)
+        for name in ("rows", "geometry", "parts", "checked", "special"):
+            if name in known:
+                batch.__dict__[name] = known[name]
         return batch
 
     def head(self, count: int) -> Self:

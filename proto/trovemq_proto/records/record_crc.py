@@ -32,6 +32,7 @@ from trovemq_proto.records.layout import (
 
 ALIKE_MIN: Final = 6
 DIGITS_AT: Final = len(CRC_PROPERTY_PREFIX)
+CRC_VALUE_SIZE: Final = CRC_PROPERTY_SIZE - DIGITS_AT
 _DIGITS_FORM: Final = b"%%0%dd" % CRC_PROPERTY_DIGITS
 _VALUE_END: Final = bytes([VALUE_END])
 
@@ -53,5 +54,9 @@ def has_record_crc(data: bytes | memoryview, fields: RecordFields) -> bool:
 
 def record_crc_property(data: bytes | memoryview, begin: int, end: int) -> bytes:
     """The 20 bytes that belong at the end of the record [begin, end)."""
-    crc = crc32(data[begin : end - CRC_PROPERTY_SIZE]) & CRC_MASK
-    return CRC_PROPERTY_PREFIX + (_DIGITS_FORM % crc)[::-1] + _VALUE_END
+    return CRC_PROPERTY_PREFIX + crc_value(crc32(data[begin : end - CRC_PROPERTY_SIZE]) & CRC_MASK)
+
+
+def crc_value(crc: int) -> bytes:
+    """The digits, and the byte that ends them."""
+    return (_DIGITS_FORM % crc)[::-1] + _VALUE_END

@@ -1,8 +1,8 @@
-"""Many plain records that differ in bodies and values only, as a producer sends them: checked and patched as
-a matrix of bytes, in a few calls for all of them.
+"""Records that differ in bodies and values only, as a producer sends many: checked as a matrix of bytes, in a
+few calls for all of them.
 
 Such records have one size, the same properties in the same order, and values of the same sizes; each ends
-with a CRC property. One is checked by itself (plain_records.py). Then the others are as fit as it is:
+with a CRC property. The first one is checked by its queue's rules (queue_rules.py). The others are fit, too:
 - All bytes that a check looks at are those of that record: the header's fields, the lengths, the topic,
   the names of the properties and the bytes that end names and values.
 - A value ends no name and no value, and does not have the prefix of internal names.
@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.geometry import strided, strided_rows
 from trovemq_proto.records.internal_properties import INTERNAL_PREFIX
@@ -31,27 +30,20 @@ from trovemq_proto.records.layout import (
     BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
     CRC_MASK,
-    CRC_PROPERTY_SIZE,
     FLAG_AT,
-    HOST_SIZE_IPV4,
     NAME_END,
-    PHYSICAL_OFFSET_AT,
     QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
     RECONSUME_TIMES_AT,
-    STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
     TOTAL_SIZE_AT,
     VALUE_END,
 )
-from trovemq_proto.records.record_crc import DIGITS_AT
-from trovemq_proto.records.record_crcs import crc_digits
-from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX, PORT_MAX
+from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX, PORT_MAX
 
 _NAME_END: Final = bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
 PIECES_KEPT_MAX: Final = 1_024  # in a batch, about 150 KB
-FORMS_KNOWN: Final = 1_024  # about 2 MB, besides those that a PlainForm keeps
+FORMS_KNOWN: Final = 1_024  # about 2 MB, besides those that QueueRules keep
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _SAME: Final = 0xFF
 """In a mask: the byte is that of the record that was checked by itself."""
@@ -59,13 +51,6 @@ _BORN_LOW_BITS: Final = 40
 _BORN_HIGH_END: Final = BORN_TIMESTAMP_MAX >> _BORN_LOW_BITS
 """With upper bytes below it, each time of birth is a legal one."""
 assert PORT_MAX == 0xFFFF, "a port with the upper bytes of a legal one is legal"
-
-
-class UniformRecords(NamedTuple):
-    """Records that fill their buffer, one after the other. first: the fields of the first one."""
-
-    first: RecordFields
-    record_count: int
 
 
 def _head_mask() -> NDArray[np.uint8]:
@@ -85,9 +70,9 @@ _HEAD_MASK: Final = _head_mask()
 
 
 class UniformForm:
-    """The bytes that records have like `first`, a plain record at the begin of `data`, but for its queue id
-    and its topic. Nothing else is kept of it, so that one form serves for many batches, and for all queues
-    whose topics have names of one length."""
+    """The bytes that records have like `first`, a fit record with IPv4 hosts at the begin of `data`, but for
+    its queue id and its topic. Nothing else is kept of it, so that one form serves for many batches, and for
+    all queues whose topics have names of one length."""
 
     __slots__ = ("_head_begin", "_head_end", "_properties", "_tail_at", "_tail_mask", "first")
 
@@ -108,30 +93,28 @@ class UniformForm:
         ).tobytes()
         self._tail_mask: Final = np.frombuffer(b"\xff" * (length_at - self._tail_at) + mask, np.uint8)
 
-    def read(self, data: memoryview, queue_id: int, topic_field: bytes) -> UniformRecords | None:
-        """The records of this queue, if all that fill `data` are of this form. topic_field: as encode.py's;
-        as long as that of the first record."""
+    def fits(self, data: memoryview, queue_id: int, topic_field: bytes) -> bool:
+        """Whether all records that fill `data` are of this form and queue. topic_field: as encode.py's; as
+        long as that of the first record."""
         size, total = self.first.size, len(data)
         count, rest = divmod(total, size)
         if rest or data[:4] != self._head_begin[:4]:
-            return None
+            return False
         assert count > 0, "a record begins the buffer"
         head = self._head_begin + queue_id.to_bytes(4, signed=True) + self._head_end
         tail = topic_field + self._properties
         assert len(tail) == size - self._tail_at, "a topic of the same length"
         heads = strided_rows(data, 0, count, BODY_AT, size)
         if (heads & _HEAD_MASK).tobytes() != head * count:
-            return None
+            return False
         tails = strided_rows(data, self._tail_at, count, len(tail), size)
         if (tails & self._tail_mask).tobytes() != tail * count:
-            return None
+            return False
         values = (tails | self._tail_mask).tobytes()
         if _NAME_END in values or _VALUE_END in values or _INTERNAL in values:
-            return None
-        crcs = _crcs(data, BODY_AT, self.first.body_size, size)
-        if (strided(data, ">i4", BODY_CRC_AT, count, size) != crcs).any():
-            return None
-        return UniformRecords(self.first, count)
+            return False
+        crcs = strided_crcs(data, BODY_AT, self.first.body_size, size)
+        return bool((strided(data, ">i4", BODY_CRC_AT, count, size) == crcs).all())
 
 
 class UniformForms:
@@ -164,38 +147,7 @@ def _block_mask(block: bytes) -> bytes:
     return b"\xff".join(pieces)
 
 
-def patch_uniform(
-    data: memoryview,
-    records: UniformRecords,
-    *,
-    first_queue_offset: QueueOffset,
-    physical_offset: PhysicalOffset,
-    store_timestamp: EpochMs,
-    store_host: bytes,
-    born_host: bytes | None,
-) -> None:
-    """patch_batch() of these records, in place, with their CRC properties. store_host: 8 bytes; born_host:
-    None, or one of another form than IPv4: the client's stays."""
-    assert len(store_host) == HOST_SIZE_IPV4, "store host of another form"
-    assert first_queue_offset >= 0, "queue offsets count from 0"
-    size, count, total = records.first.size, records.record_count, len(data)
-    queue_offsets = np.arange(first_queue_offset, first_queue_offset + count, dtype=np.int64)
-    strided(data, ">i8", QUEUE_OFFSET_AT, count, size)[:] = queue_offsets
-    physical_offsets = np.arange(physical_offset, physical_offset + total, size, dtype=np.int64)
-    strided(data, ">i8", PHYSICAL_OFFSET_AT, count, size)[:] = physical_offsets
-    at, same = STORE_TIMESTAMP_AT, store_timestamp.to_bytes(8) + store_host
-    if born_host is not None and len(born_host) == HOST_SIZE_IPV4:
-        at, same = BORN_HOST_AT, born_host + same
-    strided_rows(data, at, count, len(same), size)[:] = np.frombuffer(same, np.uint8)
-    covered = size - CRC_PROPERTY_SIZE
-    at = covered + DIGITS_AT
-    low, middle, high = crc_digits(_crcs(data, 0, covered, size))
-    strided(data, "<u4", at, count, size)[:] = low
-    strided(data, "<u4", at + 4, count, size)[:] = middle
-    strided(data, "<u2", at + 8, count, size)[:] = high
-
-
-def _crcs(data: memoryview, begin: int, length: int, stride: int) -> NDArray[np.int64]:
+def strided_crcs(data: memoryview, begin: int, length: int, stride: int) -> NDArray[np.int64]:
     """The CRC of `length` bytes of each record, the first at `begin`, the next ones `stride` bytes apart."""
     count = len(data) // stride
     cut = (_kept_pieces if count <= PIECES_KEPT_MAX else _pieces)(begin, length, stride, count)

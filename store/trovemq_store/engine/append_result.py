@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeVar
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
-from trovemq_proto.records.columns import QueuePart
-from trovemq_proto.records.fields import RecordFields
+from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.ids import encode_offset_msg_id
 from trovemq_store.index.trees.producers import Gap
 from trovemq_store.index.trees.unique_ids import Place
@@ -22,6 +21,10 @@ from trovemq_store.log.commit_log import AppendStatus
 _NO_PLACES: Final[Mapping[int, Place]] = {}
 _NO_GAPS: Final[Mapping[int, Gap]] = {}
 
+Seal = Callable[[memoryview, PhysicalOffset], int]
+"""Writes into the records of an atomic transaction where it begins in the log. Returns their
+PREPAREDTRANSACTIONOFFSET (run_mark.py)."""
+PUT_OK: Final = AppendStatus.PUT_OK
 FIRST: Final = np.zeros(1, np.int64)
 """The positions of one record."""
 FIRST.flags.writeable = False
@@ -137,40 +140,53 @@ def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int,
 
 
 def results_of_parts(
-    parts: Sequence[QueuePart],
-    rows: Sequence[RecordFields],
-    queue_offsets: Sequence[int],
+    batch: RecordBatch,
+    parts: Sequence[tuple[str, int, int]],
+    first_queue_offsets: Sequence[int],
     physical_offset: PhysicalOffset,
     store_timestamp: EpochMs,
     store_host: bytes,
 ) -> list[AppendResult]:
-    """The result of each part of a run that begins at physical_offset; rows, queue_offsets: of all records,
-    one part after the other."""
-    assert len(queue_offsets) == len(rows), "each record has its queue offset"
+    """The result of each part of a run that begins at physical_offset; first_queue_offsets: of each."""
+    assert len(parts) == len(first_queue_offsets), "each part has its place"
+    positions, end = batch.positions, batch.nbytes
+    if len(parts) == 1:
+        return [_result(physical_offset, end, store_timestamp, first_queue_offsets[0], store_host, positions)]
+    starts = [*positions.tolist(), end]
     results, index = [], 0
-    for _, _, count in parts:
-        begin = rows[index].position
-        last = rows[index + count - 1]
-        results.append(
-            new_result(
-                (
-                    AppendStatus.PUT_OK,
-                    physical_offset + begin,
-                    last.position + last.size - begin,
-                    store_timestamp,
-                    queue_offsets[index],
-                    count,
-                    store_host,
-                    FIRST
-                    if count == 1
-                    else np.array([row.position - begin for row in rows[index : index + count]], np.int64),
-                    *NO_ORIGINALS,
-                )
-            )
-        )
-        index += count
-    assert index == len(rows), "each record has its part"
+    for (_, _, count), first in zip(parts, first_queue_offsets, strict=True):
+        begin, last = starts[index], index + count
+        size = starts[last] - begin
+        own = FIRST if count == 1 else positions[index:last] - begin
+        results.append(_result(physical_offset + begin, size, store_timestamp, first, store_host, own))
+        index = last
+    assert index == len(positions), "each record has its part"
     return results
+
+
+def _result(
+    physical_offset: int,
+    size: int,
+    store_timestamp: EpochMs,
+    first: int,
+    store_host: bytes,
+    positions: NDArray[np.int64],
+) -> AppendResult:
+    return new_result(
+        (
+            PUT_OK,
+            physical_offset,
+            size,
+            store_timestamp,
+            first,
+            len(positions),
+            store_host,
+            positions,
+            _NO_PLACES,
+            LOG_ORIGIN,
+            _NO_GAPS,
+        )
+    )
 
 
 def only_duplicates(

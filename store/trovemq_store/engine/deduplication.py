@@ -16,7 +16,7 @@ Invariants
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,6 @@ from trovemq_store.engine.append_result import AppendResult, only_duplicates
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import Buffer
 from trovemq_store.index.trees.producer_sequences import (
     SEQUENCE_MAX,
     SequencedRecord,
@@ -73,23 +72,22 @@ class Deduplication:
 
     def append(
         self,
-        data: Buffer,
         batch: RecordBatch,
-        *,
-        topic: str,
-        queue_id: QueueId,
+        parts: Sequence[tuple[str, int, int]],
         now_ms: EpochMs,
-        born_host: bytes | None,
-    ) -> AppendResult:
-        """MessageStore.append() for the messages of a producer.
+        *,
+        born_host: bytes | None = None,
+    ) -> list[AppendResult]:
+        """MessageStore.append() for the messages of a producer, which have one part where their topic is
+        deduplicated.
 
         Raises TroveError as that does, and INDEX_DISABLED, OS_PAGE_CACHE_BUSY; then nothing was stored.
         """
+        topic, queue_id, _ = parts[0]
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms:
-            return self._store.append(
-                data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
-            )
+            return self._store.append(batch, parts, now_ms, born_host=born_host)
+        assert len(parts) == 1, "records of other queues are appended by themselves"
         trees = self._judge(topic, len(batch))
         ids, numbered = ids_of(batch), numbers_of(batch)
         dedup = self._deduplicate(trees, topic, window_ms, ids, numbered, now_ms)
@@ -100,12 +98,10 @@ class Deduplication:
                 "a message is stored, or has one original"
             )
             if not kept:
-                return self._answered(topic, ids, dedup, None)
-            data = bytearray(b"".join(batch.select(kept)))
-            batch = RecordBatch.split(data, topic=topic)
-        result = self._store.append(
-            data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
-        )
+                return [self._answered(topic, ids, dedup, None)]
+            batch = RecordBatch.split(bytearray(b"".join(batch.select(kept))), topic=topic)
+        stored_part = topic, queue_id, len(kept)
+        (result,) = self._store.append(batch, (stored_part,), now_ms, born_host=born_host)
         assert result.record_count == len(kept), "each message that is not a duplicate is stored"
         fault_point("deduplication.after_append")
         stored = [ids[index] for index in kept] if len(kept) < len(ids) else ids
@@ -116,8 +112,9 @@ class Deduplication:
             self._log_gaps(topic, dedup)
             result = result._replace(gaps=dict(sorted(dedup.gaps.items())))
         if len(kept) == len(ids):
-            return result
-        return self._answered(topic, ids, dedup, (result, _places(result, queue_id, kept)))
+            return [result]
+        places = _places(result, QueueId(queue_id), kept)
+        return [self._answered(topic, ids, dedup, (result, places))]
 
     def append_if_absent(
         self, topic: str, unique_id: bytes, now_ms: EpochMs, write: Callable[[], AppendResult]

@@ -17,7 +17,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import (
     Message,
     RecordBatch,
@@ -169,29 +169,19 @@ class RecordWriter:
     ) -> list[AppendResult]:
         batch = RecordBatch.split(data, topic=topic)
         assert len(batch) == count, "each encoded record is one record"
-        result = self.append_batch(topic, queue_id, data, batch, now_ms, internal=internal)
-        assert result.record_count == count, "each record is in the log: one result per record"
-        if count == 1:
-            return [result]
-        return [_one(result, batch, index) for index in range(count)]
+        results = self._store.append(batch, [(topic, queue_id, 1)] * count, now_ms, internal=internal)
+        assert len(results) == count, "each record is in the log: one result per record"
+        self._appended()
+        return results
 
     def append_batch(
-        self,
-        topic: str,
-        queue_id: QueueId,
-        data: bytearray,
-        batch: RecordBatch,
-        now_ms: EpochMs,
-        *,
-        internal: bool = True,
+        self, topic: str, queue_id: QueueId, batch: RecordBatch, now_ms: EpochMs
     ) -> AppendResult:
-        """Appends encoded records of that topic and queue in one write of the log.
+        """Appends encoded records of that topic and queue, which fill their buffer, in one write of the log.
 
         TroveError as MessageStore.append.
         """
-        result = self._store.append(
-            data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None, internal=internal
-        )
+        (result,) = self._store.append(batch, ((topic, queue_id, len(batch)),), now_ms, internal=True)
         self._appended()
         return result
 
@@ -218,14 +208,3 @@ class RecordWriter:
             prepared_transaction_offset=record.prepared_transaction_offset,
             append_property_crc=self._store.settings.append_property_crc and has_space,
         )
-
-
-def _one(result: AppendResult, batch: RecordBatch, index: int) -> AppendResult:
-    position = int(batch.positions[index])
-    return result._replace(
-        physical_offset=PhysicalOffset(result.physical_offset + position),
-        bytes_written=int(batch.sizes[index]),
-        first_queue_offset=QueueOffset(result.first_queue_offset + index),
-        record_count=1,
-        positions=result.positions[index : index + 1] - position,
-    )

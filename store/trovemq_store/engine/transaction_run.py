@@ -1,8 +1,7 @@
 """The records of one atomic transaction, as they will lie in the log: one run in one segment.
 
 Records are added while the transaction is open; each gets its properties (trovemq_proto.records.run_mark)
-then, so that little is left to do at the commit. Nothing here is in the log yet: patch() gives the run its
-place there, and all values that depend on the place, once.
+then, so that little is left to do at the commit. Nothing here is in the log before append_to().
 
 Invariants
 - Records keep the order in which they were added, over all topics and queues; their numbers are that order.
@@ -11,9 +10,9 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.patch import patch_batch
+from trovemq_proto.records.layout import BORN_HOST_AT, SYS_FLAG_BORN_HOST_IPV6
+from trovemq_proto.records.patch import host_size
 from trovemq_proto.records.run_mark import (
     check_transaction_id,
     mark_block,
@@ -30,6 +30,7 @@ from trovemq_proto.records.run_mark import (
     seal_of,
     with_mark,
 )
+from trovemq_store.engine.append_result import AppendResult, Seal
 
 MESSAGES_MAX: Final = 4_096
 """The most messages of one transaction."""
@@ -41,6 +42,13 @@ QueueKey = tuple[str, QueueId]
 def run_size_max(commit_log_file_size: int) -> int:
     """Bytes of the largest transaction in the log: a quarter of a segment."""
     return commit_log_file_size // RUN_SEGMENT_SHARE
+
+
+class _Log(Protocol):
+    def append(
+        self, batch: RecordBatch, parts: Sequence[tuple[str, int, int]], now_ms: EpochMs, *, seal: Seal
+    ) -> list[AppendResult]:
+        """See StoreAppending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,14 @@ class RunResult:
 
 
 class TransactionRun:
-    """The records and events of one transaction. A run is patched and appended once."""
+    """The records and events of one transaction. A run is appended once."""
 
     def __init__(self, transaction_id: str, size_max: int) -> None:
         self.transaction_id: Final = check_transaction_id(transaction_id)
         self.data = bytearray()
         self._size_max = size_max
         self._sizes: list[int] = []
+        self._parts: list[tuple[str, QueueId, int]] = []
         self._mark_ends: list[int] = []
         self._indexes: dict[QueueKey, list[int]] = {}
         self._born_hosts: dict[QueueKey, bytes | None] = {}
@@ -75,11 +84,6 @@ class TransactionRun:
     def queues(self) -> list[QueueKey]:
         """(topic, queue id) of all records, in the order of first appearance."""
         return list(self._indexes)
-
-    @property
-    def counts(self) -> dict[QueueKey, int]:
-        """The number of records of each of the `queues`, in their order."""
-        return {queue: len(indexes) for queue, indexes in self._indexes.items()}
 
     def add(self, batch: RecordBatch, topic: str, queue_id: QueueId, born_host: bytes | None = None) -> None:
         """Adds messages: a validated batch (validate_batch's result) of that topic and queue.
@@ -100,11 +104,15 @@ class TransactionRun:
     def _add(self, batch: RecordBatch, topic: str, queue_id: QueueId, born_host: bytes | None) -> None:
         records: list[bytes] = []
         ends: list[int] = []
+        born_host = self._born_hosts.get((topic, queue_id), born_host)
         at, number = len(self.data), len(self._sizes)
         view = batch.data
         for index in range(len(batch)):
             block = mark_block(self.transaction_id, number + index)
-            record, end = with_mark(view, batch.row(index), block)
+            row = batch.row(index)
+            record, end = with_mark(view, row, block)
+            if born_host is not None and len(born_host) == host_size(row.sys_flag, SYS_FLAG_BORN_HOST_IPV6):
+                record = record[:BORN_HOST_AT] + born_host + record[BORN_HOST_AT + len(born_host) :]
             records.append(record)
             ends.append(at + end)
             at += len(record)
@@ -117,7 +125,8 @@ class TransactionRun:
         self._mark_ends += ends
         assert len(self._mark_ends) == len(self._sizes), "every record has one mark"
         self._indexes.setdefault((topic, queue_id), []).extend(range(number, number + len(batch)))
-        self._born_hosts.setdefault((topic, queue_id), born_host)
+        self._born_hosts[topic, queue_id] = born_host
+        self._parts.append((topic, queue_id, len(batch)))
 
     def part(self, queue: QueueKey) -> RecordBatch:
         """The records of one topic and queue, over the run's bytes."""
@@ -133,32 +142,19 @@ class TransactionRun:
         sizes = np.array(self._sizes, np.int64)
         return np.cumsum(sizes) - sizes, sizes
 
-    def patch(
-        self,
-        physical_offset: PhysicalOffset,
-        first_queue_offsets: Mapping[QueueKey, QueueOffset],
-        *,
-        store_timestamp: EpochMs,
-        store_host: bytes,
-        append_property_crc: bool,
-    ) -> RecordBatch:
-        """Fills in all values that depend on the place in the log. Returns all records, in log order."""
+    def append_to(self, store: _Log, now_ms: EpochMs) -> RunResult:
+        """Appends the run, with its marks and seals, in one write of the log. TroveError as
+        StoreAppending.append; then nothing was written."""
         assert len(self) > 0, "a run has records"
-        assert first_queue_offsets.keys() == self._indexes.keys(), (
-            "each queue of the run has its first offset"
-        )
-        view = memoryview(self.data)
-        seal_marks(view, np.array(self._mark_ends, np.int64), len(self), physical_offset)
-        for queue, first in first_queue_offsets.items():
-            patch_batch(
-                view,
-                self.part(queue),
-                first_queue_offset=first,
-                physical_offset=physical_offset,
-                store_timestamp=store_timestamp,
-                store_host=store_host,
-                born_host=self._born_hosts[queue],
-                append_property_crc=append_property_crc,
-                seal=seal_of(physical_offset),
-            )
-        return RecordBatch(view, *self._places())
+        batch = RecordBatch(memoryview(self.data), *self._places())
+        results = store.append(batch, self._parts, now_ms, seal=self._seal)
+        firsts: dict[QueueKey, QueueOffset] = {}
+        for (topic, queue_id, _), result in zip(self._parts, results, strict=True):
+            firsts.setdefault((topic, queue_id), result.first_queue_offset)
+        assert firsts.keys() == self._indexes.keys(), "each queue of the run has its first offset"
+        first, last = results[0], results[-1]
+        return RunResult(first.physical_offset, last.end, first.store_timestamp, first.store_host, firsts)
+
+    def _seal(self, data: memoryview, physical_offset: PhysicalOffset) -> int:
+        seal_marks(data, np.array(self._mark_ends, np.int64), len(self), physical_offset)
+        return seal_of(physical_offset)

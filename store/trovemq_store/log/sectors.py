@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
+from trovemq_proto.records.queue_rules import SECTOR_SIZE as RULES_SECTOR_SIZE
 
 SECTOR_SIZE: Final = 512
 _ZEROS: Final = bytes(SECTOR_SIZE)
+assert RULES_SECTOR_SIZE == SECTOR_SIZE, "a record that is not special has less than a sector of properties"
 
 
 def check_properties(batch: RecordBatch) -> None:
     """TroveError BATCH_ILLEGAL if properties end with a zero byte, or have a sector's size of them."""
-    if len(batch) <= SMALL_BATCH_MAX:
+    if batch.by_rows:
         data, spans = batch.data, [(row.property_position, row.property_size) for row in batch.rows]
         if all(not size or (size < SECTOR_SIZE and data[begin + size - 1]) for begin, size in spans):
             return

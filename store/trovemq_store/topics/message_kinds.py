@@ -22,10 +22,10 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_proto.records.layout import NAME_END, PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.property_block import value_of
+from trovemq_proto.records.queue_rules import MARKS
 from trovemq_store.topics.topics import TopicConfig
 
 NORMAL: Final = "NORMAL"
@@ -44,7 +44,9 @@ _PROPERTIES: Final = (
     (PROPERTY_SHARDING_KEY, "FIFO"),
 )
 """The properties that decide the kind of a stored message; the first one found counts."""
-_MARKS: Final = tuple(name.encode() + bytes([NAME_END]) for name, _ in _PROPERTIES)
+assert tuple(name.encode() + bytes([NAME_END]) for name, _ in _PROPERTIES) == MARKS, (
+    "they are noted when records are read"
+)
 _HINTS: Final = {
     "FIFO": ": give it a message group",
     "DELAY": ": give it a delivery time",
@@ -89,13 +91,15 @@ def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
 
 def has_marks(batch: RecordBatch) -> bool:
     """Whether a record may be of another kind than NORMAL."""
+    if not batch.special:
+        return False
     blocks = batch.property_bytes
-    return _MARKS[0] in blocks or _MARKS[1] in blocks or _MARKS[2] in blocks
+    return MARKS[0] in blocks or MARKS[1] in blocks or MARKS[2] in blocks
 
 
 def _kinds(batch: RecordBatch) -> list[str]:
     """The kind of each record."""
-    if len(batch) <= SMALL_BATCH_MAX:
+    if batch.by_rows:
         return [_kind_of(batch, index) for index in range(len(batch))]
     kinds = [NORMAL] * len(batch)
     for name, kind in reversed(_PROPERTIES):

@@ -179,7 +179,7 @@ def test_a_numbered_message_for_a_deduplicated_topic_fails_its_transaction() -> 
     number = {"TROVEMQ_PRODUCER": "p", "TROVEMQ_SEQUENCE": "0"}
     run = atomic.commits.new_run("t")
     numbered = sent_record(b"x", topic="once", properties=number)
-    run.add(validated(atomic.store, [numbered], "once", QueueId(0))[1], "once", QueueId(0))
+    run.add(validated(atomic.store, [numbered], "once", QueueId(0)), "once", QueueId(0))
     with pytest.raises(TroveError) as caught:
         atomic.commits.commit(run, [], EpochMs(1))
     assert caught.value.spec is errors.PRODUCER_SEQUENCE_ILLEGAL

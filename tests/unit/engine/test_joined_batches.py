@@ -15,8 +15,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.columns import QueuePart
-from trovemq_proto.records.validate import validate_batch, validate_parts
-from trovemq_store.engine.joined_batches import JoinedBatches
+from trovemq_proto.records.queue_rules import QueueRules
+from trovemq_proto.records.validate import read_batch, read_parts
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -48,31 +48,29 @@ def records_of(queue: Queue, sizes: Sequence[int]) -> bytearray:
 
 
 def checked_parts(data: bytearray, parts: Sequence[QueuePart]) -> RecordBatch:
-    return validate_parts(data, parts, body_size_max=8_192, store_host_ipv6=False, append_property_crc=True)
+    rules = [rules_of((part.topic, QueueId(part.queue_id))) for part in parts]
+    return read_parts(memoryview(data), parts, rules)
 
 
 def checked(data: bytearray, queue: Queue) -> RecordBatch:
-    return validate_batch(
-        data,
-        topic=queue[0],
-        queue_id=queue[1],
-        body_size_max=8_192,
-        store_host_ipv6=False,
-        append_property_crc=True,
-    )
+    return read_batch(memoryview(data), rules_of(queue))
+
+
+def rules_of(queue: Queue) -> QueueRules:
+    return QueueRules(*queue, body_size_max=8_192, store_host_ipv6=False, append_property_crc=True)
 
 
 def append_joined(store: MessageStore, sent: Sends) -> None:
     parts = [QueuePart(*queue, len(sizes)) for queue, sizes in sent.items()]
     data = bytearray().join(records_of(queue, sizes) for queue, sizes in sent.items())
-    store.append_run(JoinedBatches(data, checked_parts(data, parts), parts), NOW_MS)
+    store.append(checked_parts(data, parts), parts, NOW_MS)
 
 
 def append_singly(store: MessageStore, sent: Sends) -> None:
     for queue, sizes in sent.items():
         data = records_of(queue, sizes)
         batch = checked(data, queue)
-        store.append(data, batch, topic=queue[0], queue_id=queue[1], now_ms=NOW_MS, born_host=None)
+        store.append(batch, ((*queue, len(batch)),), NOW_MS)
 
 
 def stored(sent: Sequence[Sends], *, joined: bool) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.engine import validated, with_crc_property
+from tests.support.engine import append_batch, validated, with_crc_property
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker
 from trovemq_broker.filters.filter import parse_filter
 from trovemq_broker.groups.delivery.reappends import CARRIED_TOPIC
@@ -33,7 +33,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import Message, RecordBatch, decode_received, decode_stored, encode_record
 from trovemq_proto.records.layout import RESERVED_PROPERTIES
-from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
+from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -107,16 +107,14 @@ class Life:
             unique_key = f"id-{len(self.sent)}"
             record = record_of(self.source, topic, unique_key, any_store=self.any_store)
             try:
-                data, batch = validated(store, [record], topic, QueueId(0))
+                batch = validated(store, [record], topic, QueueId(0))
             except TroveError:
                 if not self.any_store:
                     continue
                 data = bytearray(with_crc_property(record))
                 batch = RecordBatch.split(data, topic=topic)
             try:
-                store.append(
-                    data, batch, topic=topic, queue_id=QueueId(0), now_ms=self.broker.now_ms, born_host=None
-                )
+                append_batch(store, batch, topic, now_ms=self.broker.now_ms, born_host=None)
             except TroveError:
                 continue  # properties like a lost sector
             self.sent[unique_key] = decode_stored(record)

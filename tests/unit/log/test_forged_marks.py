@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.atomic import SEGMENT, AtomicStore, batch_of
-from tests.support.engine import BORN_HOST, NOW_MS, flush, open_store, read_queue, record
+from tests.support.engine import append_batch, flush, open_store, read_queue, record
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.run_mark import seal_of
@@ -41,7 +41,7 @@ def append_forged(store: MessageStore, prepared_transaction_offset: int = 0) -> 
     for number in range(COUNT):
         data = bytearray(forged(begin, number, prepared_transaction_offset))
         batch = RecordBatch.split(data, topic="orders")
-        store.append(data, batch, topic="orders", queue_id=QueueId(0), now_ms=NOW_MS, born_host=BORN_HOST)
+        append_batch(store, batch)
     flush(store)
 
 
@@ -74,7 +74,7 @@ def test_many_forged_seals_of_one_batch_are_overwritten() -> None:
     begin = store.end_offset
     data = bytearray().join(forged(begin, number, seal_of(begin)) for number in range(40))
     batch = RecordBatch.split(data, topic="orders")
-    store.append(data, batch, topic="orders", queue_id=QueueId(0), now_ms=NOW_MS, born_host=BORN_HOST)
+    append_batch(store, batch)
     flush(store)
     assert {m.prepared_transaction_offset for m in read_queue(store, "orders")} == {0}
     assert len(bodies(open_store(files.after_process_kill(), store.settings))) == 40

@@ -204,7 +204,7 @@ async def test_a_store_that_fails_in_a_joined_append_answers_every_send(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(bench.store, "append_run", fail)
+    monkeypatch.setattr(bench.store, "append", fail)
     results = await asyncio.gather(bench.send(b"a"), bench.send(b"b", topic="others"), return_exceptions=True)
     assert [type(result) for result in results] == [MemoryError] * 2
 

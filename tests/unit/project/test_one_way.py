@@ -32,8 +32,6 @@ EXCEPTIONS: Final = {
     "rpc/trovemq_rpc/intake.py::_plain",
     "rpc/trovemq_rpc/server/methods.py::_plain",
     "rpc/trovemq_rpc/wire/framing.py::is_one",
-    "store/trovemq_store/engine/appending.py::append_plain",
-    "store/trovemq_store/engine/record_writer.py::_one",
     "store/trovemq_store/files/lmdb_trees.py::get_many",
     "store/trovemq_store/files/memory_trees.py::get_many",
     "store/trovemq_store/files/trees.py::get_many",

@@ -1,18 +1,21 @@
-"""Uniform records are those that the checks of batches take, and get the same bytes."""
+"""Uniform records are those that the general checks take, and get the same bytes."""
 
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.oracles import patch as oracle_patch
+from tests.support.oracles import validate as oracle
 from tests.unit.records import reference
 from tests.unit.records.reference import Record
 from tests.unit.records.strategies import records, sealed
-from tests.unit.records.test_plain_records import MARKS, must_be_plain, patched_both_ways
 from tests.unit.records.test_validate_patch import (
     BODY_SIZE_MAX,
     CRC_PROPERTY,
@@ -22,15 +25,19 @@ from tests.unit.records.test_validate_patch import (
     TOPIC,
     blank_fields,
     fit,
-    validate,
 )
-from trovemq_proto.records import RecordBatch, uniform_records
-from trovemq_proto.records.plain_records import UNIFORM_MIN, PlainForm
-from trovemq_proto.records.uniform_records import UniformForms, UniformRecords
-from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
+from trovemq_proto.records import RecordBatch, patch_batch, uniform_records
+from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX
+from trovemq_proto.records.queue_rules import MARKS as NAMES
+from trovemq_proto.records.queue_rules import QueueRules
+from trovemq_proto.records.uniform_records import UniformForms
+from trovemq_proto.records.validate import UNIFORM_MIN, read_batch
 from trovemq_store.log.sectors import check_properties
 from trovemq_store.topics.message_kinds import has_marks
 
+MARKS = tuple(name + b"1\x02" for name in NAMES)
 BLOCK = b"UNIQ_KEY\x010123456789AB\x02KEYS\x01k1 k2\x02TAGS\x01paid\x02"
 ODD_BLOCKS = (
     b"",
@@ -49,33 +56,65 @@ ODD_BLOCKS = (
 )
 
 
-def new_form() -> PlainForm:
-    return PlainForm(TOPIC, QUEUE_ID, BODY_SIZE_MAX, append_property_crc=True)
+def new_rules() -> QueueRules:
+    return QueueRules(
+        TOPIC, QUEUE_ID, body_size_max=BODY_SIZE_MAX, store_host_ipv6=False, append_property_crc=True
+    )
 
 
-def read(raw: bytes, form: PlainForm | None = None) -> UniformRecords | None:
+def read(raw: bytes, rules: QueueRules | None = None) -> RecordBatch | None:
     """The uniform records that fill the bytes: then the general checks take them, too."""
-    found = (form or new_form()).read(memoryview(raw))
-    if not isinstance(found, UniformRecords):
+    try:
+        found = read_batch(memoryview(bytearray(raw)), rules or new_rules())
+    except TroveError:
+        with pytest.raises(TroveError):
+            oracle.validate_batch(raw, **QUEUE)
         return None
-    batch = validate(raw, crc=True)
-    assert (found.record_count, found.first) == (len(batch), batch.row(0))
+    batch = oracle.validate_batch(raw, **QUEUE)
+    if found.alike is None:
+        return None
+    assert (len(found), found.alike) == (len(batch), batch.row(0))
     assert not has_marks(batch)
     check_properties(batch)
-    assert b"TROVEMQ_" not in batch.property_bytes
     return found
 
 
-def check_patched(raw: bytes, records: UniformRecords, born_host: bytes | None = None) -> None:
+QUEUE: dict[str, Any] = {
+    "topic": TOPIC,
+    "queue_id": QUEUE_ID,
+    "body_size_max": BODY_SIZE_MAX,
+    "store_host_ipv6": False,
+    "append_property_crc": True,
+}
+
+
+def check_patched(raw: bytes, records: RecordBatch, born_host: bytes | None = None) -> None:
     """Both ways to fill in the broker's fields write the same, and the batches have the same columns."""
-    batch, patched = patched_both_ways(raw, records, born_host, crc=True)
-    own = RecordBatch.of_uniform(memoryview(patched), records.first, records.record_count, TOPIC)
+    places: dict[str, Any] = {
+        "first_queue_offset": QueueOffset(1 << 40),
+        "physical_offset": PhysicalOffset(1 << 50),
+        "store_timestamp": EpochMs(1_700_000_000_123),
+        "store_host": HOSTS[False],
+        "born_host": born_host,
+        "append_property_crc": True,
+    }
+    expected = bytearray(raw)
+    batch = oracle_patch.patch_batch(expected, oracle.validate_batch(raw, **QUEUE), **places)
+    own = patch_batch(records.data, records, **places)
+    assert own.data == expected
+    assert own.alike is not None
     assert (len(own), own.nbytes, own.rows) == (len(batch), batch.nbytes, batch.rows)
     for column in ("positions", "sizes", "queue_offsets", "physical_offsets", "sys_flags", "queue_ids"):
         assert getattr(own, column).tolist() == getattr(batch, column).tolist(), column
     assert own.tags_codes().tolist() == batch.tags_codes().tolist()
     entries, known = own.index_entries(), batch.index_entries()
     assert [part.tolist() for part in entries] == [part.tolist() for part in known]
+
+
+def may_be_first(record: Record) -> bool:
+    """Of the records that are fit: whether others may be compared with it."""
+    block = record.properties
+    return not record.sys_flag and len(block) < 512 and not any(name in block for name in NAMES)
 
 
 def values_of(block: bytes) -> list[int]:
@@ -128,8 +167,9 @@ def test_records_of_one_form_are_taken(first: Record, count: int, seed: int, bor
     run = [first] + [like(first, seed + number) for number in range(1, count)]
     raw = encoded(run)
     found = read(raw)
-    regular_values = all(piece.count(b"\x01") <= 1 for piece in first.properties.split(b"\x02"))
-    assert (found is not None) == (must_be_plain(first) and regular_values)
+    values = [piece.partition(b"\x01")[2] for piece in first.properties.split(b"\x02")]
+    regular_values = not any(b"\x01" in value or b"TROVEMQ_" in value for value in values)
+    assert (found is not None) == (may_be_first(first) and regular_values)
     if found is not None:
         check_patched(raw, found, born_host)
 
@@ -160,12 +200,23 @@ def test_any_records_are_read_as_the_general_checks_read_them(
         check_patched(encoded(run), found)
 
 
-def learnt_from(run: list[Record], topic: str, queue_id: int) -> PlainForm:
+def learnt_from(run: list[Record], topic: str, queue_id: int) -> QueueRules:
     """A form of the queue, which shares the one that another queue learnt from such records of its own."""
     shared = UniformForms()
-    other = PlainForm(topic, queue_id, BODY_SIZE_MAX, append_property_crc=True, uniform_forms=shared)
-    other.read(memoryview(encoded([replace(one, topic=topic.encode(), queue_id=queue_id) for one in run])))
-    return PlainForm(TOPIC, QUEUE_ID, BODY_SIZE_MAX, append_property_crc=True, uniform_forms=shared)
+    other, own = (
+        QueueRules(
+            *queue,
+            body_size_max=BODY_SIZE_MAX,
+            store_host_ipv6=False,
+            append_property_crc=True,
+            uniform_forms=shared,
+        )
+        for queue in ((topic, queue_id), (TOPIC, QUEUE_ID))
+    )
+    raw = encoded([replace(one, topic=topic.encode(), queue_id=queue_id) for one in run])
+    with suppress(TroveError):  # of a topic with a name of another length
+        read_batch(memoryview(raw), other)
+    return own
 
 
 @given(shapes, counts, st.sampled_from(["0rders", "ORDERS", "order", "orders+", TOPIC]), st.data())
@@ -180,7 +231,7 @@ def test_a_form_of_one_queue_serves_others(
         run[at] = sealed(replace(run[at], **spoiler))
     raw = encoded(run)
     found = read(raw, form)
-    assert found == read(raw)
+    assert (found is None) == (read(raw) is None)
     if found is not None:
         check_patched(raw, found)
 
@@ -190,16 +241,16 @@ def test_the_form_of_another_queue_is_not_learnt_again() -> None:
     form = learnt_from(run, "0rders", 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(UniformForms, "learn", None)
-        patch.setattr(PlainForm, "read_one", None)
+        patch.setattr(QueueRules, "read", None)
         assert read(encoded(run), form) is not None
 
 
 def test_the_forms_that_are_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uniform_records, "FORMS_KNOWN", 2)
-    form = new_form()
+    form = new_rules()
     for size in range(5):
         assert read(encoded([regular(body=bytes(size))] * UNIFORM_MIN), form) is not None
-    assert len(form._uniform_forms._forms) <= 2
+    assert len(form.uniform_forms._forms) <= 2
 
 
 @pytest.mark.parametrize("row", [0, 3, UNIFORM_MIN - 1])
@@ -208,7 +259,7 @@ def test_each_other_byte_of_a_record(row: int, warm: bool) -> None:
     """It is taken as before, or left to the general checks, which then decide."""
     first = regular()
     raw = encoded([like(first, number) for number in range(UNIFORM_MIN)])
-    form = new_form()
+    form = new_rules()
     assert read(raw, form) is not None
     size = len(raw) // UNIFORM_MIN
     taken = 0
@@ -234,7 +285,7 @@ def test_a_value_with_another_structure_is_left_to_the_general_checks(text: byte
 
 def test_a_form_that_was_learnt_from_other_records_is_learnt_again() -> None:
     """Records of the same sizes, with another name, and back."""
-    form = new_form()
+    form = new_rules()
     for name in (b"UNIQ_KEY", b"UNIQ_KEZ", b"UNIQ_KEY"):
         first = regular(name + b"\x01" + b"0" * 12 + b"\x02")
         raw = encoded([like(first, number) for number in range(UNIFORM_MIN)])
@@ -262,12 +313,14 @@ def test_ports_at_their_limits(port: int) -> None:
 
 
 def test_fewer_are_read_one_by_one() -> None:
-    rows = new_form().read(memoryview(encoded([regular()] * (UNIFORM_MIN - 1))))
-    assert isinstance(rows, list)
-    assert len(rows) == UNIFORM_MIN - 1
+    batch = read_batch(memoryview(encoded([regular()] * (UNIFORM_MIN - 1))), new_rules())
+    assert batch.has_rows
+    assert len(batch) == UNIFORM_MIN - 1
 
 
 def test_without_the_crc_property_they_are_left_to_others() -> None:
-    form = PlainForm(TOPIC, QUEUE_ID, BODY_SIZE_MAX, append_property_crc=False)
+    rules = QueueRules(
+        TOPIC, QUEUE_ID, body_size_max=BODY_SIZE_MAX, store_host_ipv6=False, append_property_crc=False
+    )
     record = fit(replace(blank_fields(), properties=BLOCK), ipv6=False, crc=False)
-    assert not isinstance(form.read(memoryview(encoded([record] * UNIFORM_MIN))), UniformRecords)
+    assert read_batch(memoryview(encoded([record] * UNIFORM_MIN)), rules).alike is None

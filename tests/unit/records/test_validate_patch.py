@@ -24,9 +24,9 @@ from trovemq_proto.records import (
     patch_batch,
     validate_batch,
 )
-from trovemq_proto.records import patch as patch_module
+from trovemq_proto.records import columns as columns_module
 from trovemq_proto.records import validate as validate_module
-from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
+from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX
 
 TOPIC, QUEUE_ID, BODY_SIZE_MAX = "orders", 3, 30
 CRC_PROPERTY = b"__CRC32#\x010000000000\x02"
@@ -37,8 +37,9 @@ HOSTS = {False: pack_host("10.0.0.1:10911"), True: pack_host("[fe80::1]:10911")}
 def small_batch_max(request: pytest.FixtureRequest) -> Iterator[int]:
     """Makes batches of any size take one of the two ways."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validate_module, "SMALL_BATCH_MAX", request.param)
-        patch.setattr(patch_module, "SMALL_BATCH_MAX", request.param)
+        patch.setattr(validate_module, "ROWS_MAX", request.param)
+        patch.setattr(validate_module, "UNIFORM_MIN", 1 << 30)
+        patch.setattr(columns_module, "SMALL_BATCH_MAX", request.param)
         yield request.param
 
 

@@ -18,7 +18,7 @@ from tests.support.engine import BORN_HOST, NOW_MS, flush
 from tests.support.trials import SOAK
 from trovemq_broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
 from trovemq_broker.query.search.search import search_pages
-from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.encode import encode_record
 from trovemq_store.engine.message_store import MessageStore
@@ -69,9 +69,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
             opened.catch_up_trees()
         data = bytearray(b"".join(map(encoded, islice(messages, BATCH))))
         batch = RecordBatch.split(data)
-        opened.append(
-            data, batch, topic="flights", queue_id=QueueId(0), now_ms=NOW_MS + number, born_host=BORN_HOST
-        )
+        opened.append(batch, (("flights", 0, len(batch)),), EpochMs(NOW_MS + number), born_host=BORN_HOST)
         opened.dispatch()
     yield opened
     opened.close(NOW_MS + batch_count)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine import (
-    BORN_HOST,
     NOW_MS,
     SMALL,
+    append_batch,
     flush,
     open_store,
     record,
@@ -38,7 +38,7 @@ from trovemq_broker.query.search.conditions import (
 from trovemq_broker.query.search.search import search_page, search_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_store.engine.message_store import MessageStore
@@ -112,7 +112,7 @@ def append_rolled_back(store: MessageStore, encoded: bytes, now_ms: EpochMs) -> 
     data[SYS_FLAG_AT : SYS_FLAG_AT + 4] = SYS_FLAG_TRANSACTION_ROLLBACK.to_bytes(4)
     batch = RecordBatch.split(data)
     topic, queue_id = batch.topics[0], int(batch.queue_ids[0])
-    store.append(data, batch, topic=topic, queue_id=QueueId(queue_id), now_ms=now_ms, born_host=BORN_HOST)
+    append_batch(store, batch, topic, queue_id, now_ms)
     store.dispatch()
 
 

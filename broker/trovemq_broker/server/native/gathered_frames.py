@@ -27,7 +27,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.layout import BORN_HOST_AT, HOST_SIZE_IPV4, RECORD_SIZE_MIN
-from trovemq_proto.records.validate import PORT_MAX
+from trovemq_proto.records.limits import PORT_MAX
 from trovemq_store.engine.append_result import FIRST, NO_ORIGINALS, AppendResult, new_result
 
 FRAMES_MAX: Final = 64  # gathered at a time, less than a stream may have in flight

@@ -150,7 +150,7 @@ class TransactionService:
         transactions = self._parts.transactions
         if kind == "messages":
             messages = frame.messages
-            _, batch = self._parts.appender.checked_batch(
+            batch = self._parts.appender.checked_batch(
                 messages.topic, QueueId(messages.queue_id), messages.records, of_open_transaction=True
             )
             transactions.add(opened, messages.topic, QueueId(messages.queue_id), batch, born_host)

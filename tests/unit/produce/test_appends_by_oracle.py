@@ -1,9 +1,8 @@
-"""A few records take the short way or that of batches: files, results and errors are the same."""
+"""Appends of all kinds of records: files, results and errors are those of the former general way."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.engine import BORN_HOST, SMALL_SYNC, flush
-from tests.unit.produce.test_append import Bench, record
-from trovemq_broker.produce import plain_appends
-from trovemq_broker.produce.plain_appends import PART_MAX
+from tests.support.engine import BORN_HOST, SMALL_SYNC, flush, record, with_crc_property
+from tests.unit.produce.old_appender import OldAppender
+from tests.unit.produce.test_append import Bench
+from trovemq_broker.produce import append as append_module
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId, QueueOffset
+from trovemq_proto.positions import QueueId
+from trovemq_proto.records import pack_host
 from trovemq_proto.records.columns import QueuePart
+from trovemq_proto.records.validate import PART_ROWS_MAX
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -40,6 +41,8 @@ RECORDS: tuple[dict[str, Any], ...] = (
     {"properties": {"TROVEMQ_TX_ID": "1"}},
     {"properties": {"a": "v" * 600}},
     {"queue_id": 1},
+    {"born_host": bytes(20)},
+    {"sys_flag": 1},
 )
 PERMS = (2, 4, 6)
 REFUSAL = TroveError(errors.SERVICE_NOT_AVAILABLE, "not now")
@@ -62,7 +65,7 @@ uniform = st.tuples(
 )
 PLAIN_QUEUES = [(topic, queue_id) for topic in ("orders", "anything") for queue_id in range(4)]
 few_records = st.lists(st.sampled_from(RECORDS[:3]), min_size=1, max_size=3)
-sent_to = st.tuples(few_records | few_records | st.just([{}] * (PART_MAX + 1)), st.integers(0, 90))
+sent_to = st.tuples(few_records | few_records | st.just([{}] * (PART_ROWS_MAX + 1)), st.integers(0, 90))
 joined = st.tuples(
     st.just("joined"),
     st.dictionaries(st.sampled_from(PLAIN_QUEUES), st.tuples(few_records, st.integers(0, 90)), min_size=1)
@@ -93,18 +96,30 @@ def open_bench(settings: StoreSettings = SMALL_SYNC) -> Bench:
     return bench
 
 
+def encoded(bench: Bench, body: bytes, **fields: Any) -> bytes:
+    """A record as the route says that this store wants it."""
+    settings = bench.store.settings
+    one = record(body, store_host=bytes(len(pack_host(settings.store_host))), **fields)
+    return with_crc_property(one) if settings.append_property_crc else one
+
+
 def append(bench: Bench, topic: str, data: bytes, *, owned: bool = False) -> object:
     """The result, or the error."""
     records = memoryview(bytearray(data)) if owned else data
     try:
         result = bench.appender.append(topic, QueueId(0), records, BORN_HOST, owned=owned)
     except TroveError as error:
-        return error.symbol, str(error)
+        return error.symbol, str(error), error.fields
     return result._replace(positions=None), result.positions.tolist()  # type: ignore[arg-type]
 
 
 def append_joined(
-    bench: Bench, sent: dict[tuple[str, int], tuple[list[Any], int]], at: int, byte: int, last: dict[str, Any]
+    bench: Bench,
+    sent: dict[tuple[str, int], tuple[list[Any], int]],
+    at: int,
+    byte: int,
+    last: dict[str, Any],
+    checked: bool = False,
 ) -> object:
     """Records of several queues, the last of which also has the fields `last`; one byte is changed."""
     parts = [QueuePart(*queue, len(fields)) for queue, (fields, _) in sent.items()]
@@ -113,19 +128,19 @@ def append_joined(
         for number, fields in enumerate(chosen):
             is_last = (topic, queue_id) == (parts[-1].topic, parts[-1].queue_id) and number == len(chosen) - 1
             named = {"queue_id": QueueId(queue_id), **fields, **(last if is_last else {})}
-            data += record(bytes(size), topic=topic, **named)
+            data += encoded(bench, bytes(size), topic=topic, **named)
     data[at % len(data)] ^= byte
     try:
-        results = bench.appender.append_joined(parts, data)
+        results = bench.appender.append_joined(parts, data, checked=checked)
     except TroveError as error:
-        return error.symbol, str(error)
+        return error.symbol, str(error), error.fields
     return [(result._replace(positions=None), result.positions.tolist()) for result in results]  # type: ignore[arg-type]
 
 
 def act(bench: Bench, action: str, *values: Any) -> object:
     if action == "send":
         topic, chosen, size, owned = values
-        data = b"".join(record(bytes(size), topic=topic, **fields) for fields in chosen)
+        data = b"".join(encoded(bench, bytes(size), topic=topic, **fields) for fields in chosen)
         return append(bench, topic, data, owned=owned)
     if action == "uniform":
         topic, fields, count, size, at, byte = values
@@ -133,14 +148,16 @@ def act(bench: Bench, action: str, *values: Any) -> object:
         names = [{"unique_key": f"{number:06}"} if keyed else {} for number in range(count)]
         bodies = [bytes([number % 251] * size) for number in range(count)]
         rows = zip(bodies, names, strict=True)
-        spoiled = bytearray(b"".join(record(body, topic=topic, **fields | name) for body, name in rows))
+        spoiled = bytearray(
+            b"".join(encoded(bench, body, topic=topic, **fields | name) for body, name in rows)
+        )
         spoiled[at % len(spoiled)] ^= byte
         return append(bench, topic, bytes(spoiled))
     if action == "joined":
         return append_joined(bench, *values)
     if action == "spoil":
         topic, at, byte = values
-        spoiled = bytearray(record(b"body", topic=topic))
+        spoiled = bytearray(encoded(bench, b"body", topic=topic))
         spoiled[at % len(spoiled)] ^= byte
         return append(bench, topic, bytes(spoiled))
     if action in ("hold", "drain"):
@@ -163,138 +180,84 @@ def files_of(store: MessageStore) -> dict[str, bytes]:
     return {path: files.read_bytes(path) for path in paths}
 
 
-def by_batches(patch: pytest.MonkeyPatch) -> None:
-    for name in ("append", "append_joined"):
-        patch.setattr(plain_appends.PlainAppends, name, lambda *_args, **_named: None)
+def by_oracle(settings: StoreSettings = SMALL_SYNC) -> Bench:
+    bench = open_bench(settings)
+    bench.appender.__class__ = OldAppender
+    return bench
 
 
+@pytest.mark.parametrize("ipv6", [False, True])
+@pytest.mark.parametrize("crc", [False, True])
 @given(st.lists(sends | uniform | joined | others, max_size=25))
-def test_both_ways_do_the_same(actions: list[tuple[Any, ...]]) -> None:
-    bench = open_bench()
-    plain = [act(bench, *action) for action in actions]
-    with pytest.MonkeyPatch.context() as patch:
-        by_batches(patch)
-        other = open_bench()
-        assert [act(other, *action) for action in actions] == plain
+def test_files_results_and_errors_are_the_same(ipv6: bool, crc: bool, actions: list[tuple[Any, ...]]) -> None:
+    settings = replace(SMALL_SYNC, append_property_crc=crc, store_host="[::1]:1" if ipv6 else "10.0.0.1:1")
+    bench, other = open_bench(settings), by_oracle(settings)
+    assert [act(bench, *action) for action in actions] == [act(other, *action) for action in actions]
     assert files_of(bench.store) == files_of(other.store)
 
 
-@given(st.lists(st.tuples(st.sampled_from([7, 8, 33, 256, 257]), st.integers(0, 90)), min_size=2, max_size=6))
-def test_large_batches_are_stored_alike_by_both_ways(sizes: list[tuple[int, int]]) -> None:
-    bench = open_bench(ROOMY_SYNC)
-    actions = [
-        ("uniform", "orders", {"tag": "paid", "unique_key": "0"}, count, size, 0, 0) for count, size in sizes
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        taken = count_ways(bench, patch)
-        plain = [act(bench, *action) for action in actions]
-        assert taken() >= len(actions) - 1, "all but the first of the queue"
-    with pytest.MonkeyPatch.context() as patch:
-        by_batches(patch)
-        other = open_bench(ROOMY_SYNC)
-        assert [act(other, *action) for action in actions] == plain
+LARGE: tuple[dict[str, Any], ...] = (
+    {"unique_key": "0"},
+    {"tag": "paid", "unique_key": "0"},
+    {"properties": {"a": "v" * 600}},
+    {"properties": {"__SHARDINGKEY": "group"}},
+    {"born_host": bytes(20)},
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(LARGE), st.sampled_from([7, 8, 31, 33, 256]), st.integers(0, 90)),
+        max_size=4,
+    )
+)
+def test_large_batches_are_stored_alike(sends: list[tuple[dict[str, Any], int, int]]) -> None:
+    actions = [("uniform", "orders", fields, count, size, 0, 0) for fields, count, size in sends]
+    bench, other = open_bench(ROOMY_SYNC), by_oracle(ROOMY_SYNC)
+    assert [act(bench, *action) for action in actions] == [act(other, *action) for action in actions]
     assert files_of(bench.store) == files_of(other.store)
 
 
-def test_a_uniform_batch_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = open_bench()
-    taken = count_ways(bench, monkeypatch)
-    for count in (1, 50, 8):
-        act(bench, "uniform", "orders", {"tag": "paid", "unique_key": "0"}, count, 60, 0, 0)
-    assert taken() == 2, "all but the first of the segment and queue"
-    flush(bench.store)
-    queue = bench.store.consume_queues.get("orders", QueueId(0))
-    assert queue is not None
-    assert len({code for _, _, code in queue.units(QueueOffset(0), 59).tolist()}) == 1
-    assert queue.max_offset == 59
+own_records = st.lists(st.sampled_from((*RECORDS[:3], RECORDS[6], RECORDS[8])), min_size=1, max_size=3)
+own = st.dictionaries(st.sampled_from(PLAIN_QUEUES), st.tuples(own_records, st.integers(0, 90)), min_size=1)
 
 
-def count_ways(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Returns how many appends took the short way so far."""
-    taken = 0
-    append_plain = bench.store.append_plain
-
-    def counted(*args: Any, **named: Any) -> Any:
-        nonlocal taken
-        result = append_plain(*args, **named)
-        taken += result is not None
-        return result
-
-    monkeypatch.setattr(bench.store, "append_plain", counted)
-    return lambda: taken
-
-
-def test_single_messages_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = open_bench()
-    taken = count_ways(bench, monkeypatch)
-    for number in range(9):
-        append(bench, "orders", record(b"body", tag="paid", keys="order-42", unique_key=f"{number}"))
-    assert taken() == 8, "all but the first of the segment and queue"
-
-
-@given(st.lists(joined, min_size=1, max_size=8))
-def test_joined_appends_do_the_same_by_both_ways(actions: list[tuple[Any, ...]]) -> None:
-    """After one to every queue."""
-    actions = [("joined", {queue: ([{}], 9) for queue in PLAIN_QUEUES}, 0, 0, {}), *actions]
-    bench = open_bench(ROOMY_SYNC)
-    plain = [(act(bench, *action), len(bench.store.dispatch())) for action in actions]
-    with pytest.MonkeyPatch.context() as patch:
-        by_batches(patch)
-        other = open_bench(ROOMY_SYNC)
-        assert [(act(other, *action), len(other.store.dispatch())) for action in actions] == plain
+@given(st.lists(own, min_size=1, max_size=4), st.booleans())
+def test_the_brokers_own_records_are_stored_alike(sends: list[dict[Any, Any]], crc: bool) -> None:
+    """Without the checks that they do not need."""
+    settings = replace(ROOMY_SYNC, append_property_crc=crc)
+    bench, other = open_bench(settings), by_oracle(settings)
+    for sent in sends:
+        action: tuple[Any, ...] = ("joined", sent, 0, 0, {}, True)
+        assert act(bench, *action) == act(other, *action)
     assert files_of(bench.store) == files_of(other.store)
 
 
-def test_joined_appends_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = open_bench(ROOMY_SYNC)
-    taken = list[bool]()
-    append_plain = bench.appender._plain.append_joined
-
-    def counted(*args: Any, **named: Any) -> Any:
-        results = append_plain(*args, **named)
-        taken.append(results is not None)
-        return results
-
-    monkeypatch.setattr(bench.appender._plain, "append_joined", counted)
-    sent = {("orders", queue_id): ([{"tag": "paid"}, {}], 20) for queue_id in range(4)}
-    sent[("anything", 2)] = ([{}], 30)
-    for _ in range(3):
-        assert act(bench, "joined", sent, 0, 0, {})
-    assert act(bench, "joined", sent | {("anything", 3): ([{}] * (PART_MAX + 1), 1)}, 0, 0, {})
-    assert taken == [False, True, True, False], "all but the first of the segment and queues, and a long one"
-    flush(bench.store)
-    queue = bench.store.consume_queues.get("orders", QueueId(3))
-    assert queue is not None
-    assert [code != 0 for _, _, code in queue.units(QueueOffset(0), 8).tolist()] == [True, False] * 4
-
-
-def test_a_queue_is_learnt_again_when_its_topic_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_follows_changes_of_its_topic() -> None:
+    """A topic that was made read-only took messages to queues that had been written before."""
     bench = open_bench()
-    taken = count_ways(bench, monkeypatch)
-    data = record(b"body")
-    for _ in range(3):
-        append(bench, "orders", data)
-    bench.store.topics.alter("orders", options={"order": "priority"})
-    before = taken()
-    assert before == 2
+    data = encoded(bench, b"body")
     append(bench, "orders", data)
-    assert taken() == before
+    bench.store.topics.alter("orders", perm=4)
+    refused = append(bench, "orders", data)
+    assert isinstance(refused, tuple)
+    assert refused[0] == "SERVICE_NOT_AVAILABLE"
 
 
 def test_the_known_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_appends, "QUEUES_KNOWN", 2)
+    monkeypatch.setattr(append_module, "QUEUES_KNOWN", 2)
     bench = open_bench()
     for queue_id in range(4):
         for _ in range(2):
-            bench.appender.append("orders", QueueId(queue_id), record(b"", queue_id=QueueId(queue_id)), None)
-    assert len(bench.appender._plain._queues) <= 2
+            bench.appender.append("orders", QueueId(queue_id), encoded(bench, b"", queue_id=queue_id), None)
+    assert len(bench.appender._queues) <= 2
     assert files_of(bench.store)
 
 
 def test_a_failed_write_leaves_no_trace_of_a_single_record() -> None:
     """As test_append's for batches: the next message has the offset of the refused one."""
     bench = open_bench()
-    append(bench, "orders", record(b"one"))
+    append(bench, "orders", encoded(bench, b"one"))
     end = bench.store.end_offset
     segment = next(iter(bench.store.log.segments))
 
@@ -303,7 +266,7 @@ def test_a_failed_write_leaves_no_trace_of_a_single_record() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment.file, "write", fail)
-        assert append(bench, "orders", record(b"two"))[0] == "UNKNOWN_ERROR"  # type: ignore[index]
+        assert append(bench, "orders", encoded(bench, b"two"))[0] == "UNKNOWN_ERROR"  # type: ignore[index]
     assert bench.store.end_offset == end
-    result = bench.appender.append("orders", QueueId(0), record(b"three"), None)
+    result = bench.appender.append("orders", QueueId(0), encoded(bench, b"three"), None)
     assert (result.first_queue_offset, result.physical_offset) == (1, end)
