@@ -239,12 +239,12 @@ class Appender:
         """
         if not self._accepting or self._store.reserve.refuses:
             self.check_accepting()
-        batch, queue = self._read(topic, queue_id, records, owned)
+        queue = self._queue(topic, queue_id)
+        batch = self._read(queue, records, owned)
         trace = None if self._tracer is None else self._tracer.begin_append(topic, queue_id, batch)
         try:
-            (result,) = queue.log.append(
-                batch, ((topic, queue_id, len(batch)),), self._clock_ms(), born_host=born_host
-            )
+            part = topic, queue_id, len(batch.positions)
+            (result,) = queue.log.append(batch, (part,), self._clock_ms(), born_host=born_host)
         except TroveError as error:
             self._note(error)
             if trace is not None:
@@ -280,16 +280,9 @@ class Appender:
             self.check_accepting()
         queues = [self._queue(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
         self._check_size(data)
-        rules = [queue.rules for queue in queues]
-        batch = read_parts(memoryview(data), parts, rules, trusted=checked)
-        end = 0
-        for queue, part in zip(queues, parts, strict=True):
-            begin, end = end, end + part.size
-            if batch.special or not queue.takes_any:
-                own = slice(begin, end)
-                _check_kinds(
-                    queue.config, RecordBatch(data, batch.positions[own], batch.sizes[own], part.topic)
-                )
+        batch = read_parts(memoryview(data), parts, [queue.rules for queue in queues], trusted=checked)
+        if batch.special or not all(queue.takes_any for queue in queues):
+            _check_part_kinds(queues, parts, batch)
         try:
             results = self._store.append(batch, parts, self._clock_ms())
         except TroveError as error:
@@ -319,20 +312,16 @@ class Appender:
         Raises TroveError.
         """
         self.check_accepting(of_open_transaction=of_open_transaction)
-        batch, _ = self._read(topic, queue_id, records, owned)
-        return batch
+        return self._read(self._queue(topic, queue_id), records, owned)
 
-    def _read(
-        self, topic: str, queue_id: QueueId, records: Buffer, owned: bool
-    ) -> tuple[RecordBatch, _Queue]:
-        """checked_batch() where new messages are accepted, and the queue."""
-        queue = self._queue(topic, queue_id)
+    def _read(self, queue: _Queue, records: Buffer, owned: bool) -> RecordBatch:
+        """checked_batch() of a queue that may be written."""
         if len(records) > self._batch_size_limit:
             self._check_size(records)
         batch = read_batch(memoryview(records if owned else bytearray(records)), queue.rules)
         if batch.special or not queue.takes_any:
             _check_kinds(queue.config, batch)
-        return batch, queue
+        return batch
 
     def _queue(self, topic: str, queue_id: QueueId) -> _Queue:
         """A queue that may be written. Raises as topic_for_write."""
@@ -443,3 +432,13 @@ def _check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     check_kinds(config, batch)
     if config.by_priority:
         check_priorities(batch)
+
+
+def _check_part_kinds(queues: Sequence[_Queue], parts: Sequence[QueuePart], batch: RecordBatch) -> None:
+    end = 0
+    for queue, part in zip(queues, parts, strict=True):
+        own = slice(end, end + part.size)
+        end += part.size
+        _check_kinds(
+            queue.config, RecordBatch(batch.data, batch.positions[own], batch.sizes[own], part.topic)
+        )

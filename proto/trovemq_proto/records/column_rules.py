@@ -32,6 +32,7 @@ from trovemq_proto.records.record_crcs import have_record_crcs, look_like_record
 
 Bools = NDArray[np.bool_]
 
+HEADS_KNOWN: Final = 1_024  # of queue ids, about 300 KB
 _ALL: Final = 0xFFFFFFFF
 _FIXED_FLAGS: Final = ~(SYS_FLAGS_ALLOWED & ~SYS_FLAG_STORE_HOST_IPV6) & _ALL
 assert PORT_MAX == 0xFFFF, "the upper half of a port's i32 is zero"
@@ -88,17 +89,18 @@ def _of_parts(values: Sequence[int], counts: Sequence[int]) -> NDArray[np.int64]
 
 def _heads_of_parts(rules: Sequence[QueueRules], counts: Sequence[int], host_bits: int) -> NDArray[np.uint32]:
     """uint32[n or 1, words]: the fixed bits of the headers of a part's records, and zeros."""
-    size = HEADERS[host_bits].size
-    heads = np.zeros((len(rules), size), np.uint8)
-    for head, each in zip(heads, rules, strict=True):
-        for at, value in (
-            (MAGIC_AT, each.magic),
-            (QUEUE_ID_AT, each.queue_id),
-            (SYS_FLAG_AT, each.store_host_flag),
-        ):
-            head[at : at + 4] = np.frombuffer(value.to_bytes(4, signed=True), np.uint8)
-    words = heads.view(np.uint32)
-    return words if len(rules) == 1 else np.repeat(words, counts, axis=0)
+    heads = [_fixed_head(each.magic, each.queue_id, each.store_host_flag, host_bits) for each in rules]
+    return heads[0] if len(heads) == 1 else np.repeat(np.concatenate(heads), counts, axis=0)
+
+
+@lru_cache(maxsize=HEADS_KNOWN)
+def _fixed_head(magic: int, queue_id: int, store_host_flag: int, host_bits: int) -> NDArray[np.uint32]:
+    """uint32[1, words]"""
+    head = bytearray(HEADERS[host_bits].size)
+    head[MAGIC_AT : MAGIC_AT + 4] = magic.to_bytes(4, signed=True)
+    head[QUEUE_ID_AT : QUEUE_ID_AT + 4] = queue_id.to_bytes(4, signed=True)
+    head[SYS_FLAG_AT : SYS_FLAG_AT + 4] = store_host_flag.to_bytes(4)
+    return np.frombuffer(head, np.uint32)[None, :]
 
 
 @lru_cache(maxsize=4)

@@ -109,6 +109,8 @@ def _patch_rows(
         if sys_flag != form:
             form = sys_flag
             hosts_at, hosts_end, hosts = _hosts(sys_flag, stored, born_host)
+            assert len(hosts) == hosts_end - hosts_at, "store host of another form"
+            assert at + size <= len(view), "the record lies within the buffer"
         end = at + size
         _OFFSETS.pack_into(view, at + QUEUE_OFFSET_AT, queue_offset, physical_offset + at)
         view[at + hosts_at : at + hosts_end] = hosts
@@ -123,8 +125,6 @@ def _hosts(sys_flag: int, stored: bytes, born_host: bytes | None) -> tuple[int, 
     """Where the hosts of a record with this flag begin and end in it, and their bytes."""
     born_size = HOST_SIZE_IPV6 if sys_flag & SYS_FLAG_BORN_HOST_IPV6 else HOST_SIZE_IPV4
     stored_size = 8 + (HOST_SIZE_IPV6 if sys_flag & SYS_FLAG_STORE_HOST_IPV6 else HOST_SIZE_IPV4)
-    assert len(stored) == stored_size, "store host of another form"
-    assert born_host is None or len(born_host) in (HOST_SIZE_IPV4, HOST_SIZE_IPV6), "a packed host"
     stored_at = BORN_HOST_AT + born_size
     if born_host is not None and len(born_host) == born_size:
         return BORN_HOST_AT, stored_at + stored_size, born_host + stored

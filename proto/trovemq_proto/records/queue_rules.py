@@ -184,7 +184,9 @@ class QueueRules:
         at = properties_at - 2 - name
         return _new_fields((position, size, sys_flag, body, length, at, name, properties_at, property_size))
 
-    def locate(self, data: memoryview, position: int, index: int, special: list[int]) -> RecordFields:
+    def locate(
+        self, data: memoryview, position: int, end: int, index: int, special: list[int]
+    ) -> RecordFields:
         """read() of a record of this queue that the broker has encoded itself, which needs no check: its
         message has passed those of its protocol, and has no property that the broker decides about."""
         size, sys_flag, length = _SIZES.unpack_from(data, position)

@@ -84,7 +84,7 @@ def read_parts(
 ) -> RecordBatch:
     """read_batch() of records of several queues: those of each part by its rules, one part after the other.
     trusted: the broker has encoded the records itself, as QueueRules.locate() says."""
-    count = sum([part.size for part in parts])
+    count = sum([part[2] for part in parts])
     if count <= max(ROWS_MAX, len(parts) * PART_ROWS_MAX):
         return _read_rows_of_parts(data, parts, rules, trusted)
     batch = _split_parts(data, parts)
@@ -153,13 +153,11 @@ def _read_rows_of_parts(
     position, end = 0, len(data)
     try:
         for each, (_, _, count) in zip(rules, parts, strict=True):
+            read = each.locate if trusted else each.read
             for index in range(len(rows), len(rows) + count):
-                if trusted:
-                    row = each.locate(data, position, index, special)
-                else:
-                    row = each.read(data, position, end, index, special)
+                row = read(data, position, end, index, special)
                 rows.append(row)
-                position += row.size
+                position += row[1]
     except TroveError:
         _split_parts(data, parts)
         raise

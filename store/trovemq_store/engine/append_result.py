@@ -148,10 +148,10 @@ def results_of_parts(
     store_host: bytes,
 ) -> list[AppendResult]:
     """The result of each part of a run that begins at physical_offset; first_queue_offsets: of each."""
-    assert len(parts) == len(first_queue_offsets), "each part has its place"
     positions, end = batch.positions, batch.nbytes
     if len(parts) == 1:
         return [_result(physical_offset, end, store_timestamp, first_queue_offsets[0], store_host, positions)]
+    assert len(parts) == len(first_queue_offsets), "each part has its place"
     starts = [*positions.tolist(), end]
     results, index = [], 0
     for (_, _, count), first in zip(parts, first_queue_offsets, strict=True):

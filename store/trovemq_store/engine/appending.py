@@ -9,7 +9,6 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -76,7 +75,7 @@ class StoreAppending(StoreReading):
         # Nothing is written yet: docs/internals/durability.md, "Disk errors".
         try:
             physical_offset = self._place(size, internal)
-            next_offsets, firsts = self._next_queue_offsets(parts)
+            next_offsets, firsts, queue_offsets = self._next_queue_offsets(parts)
         except StorageError as error:
             raise reported(error, "the append failed", errors.UNKNOWN_ERROR) from error
         timestamp = self.time.next_ms(now_ms)
@@ -86,7 +85,7 @@ class StoreAppending(StoreReading):
             data,
             batch,
             first_queue_offset=QueueOffset(firsts[0]),
-            queue_offsets=None if len(parts) == 1 else _offsets_of_records(parts, firsts),
+            queue_offsets=queue_offsets,
             physical_offset=physical_offset,
             store_timestamp=timestamp,
             store_host=self._store_host,
@@ -153,11 +152,13 @@ class StoreAppending(StoreReading):
 
     def _next_queue_offsets(
         self, parts: Sequence[tuple[str, int, int]]
-    ) -> tuple[dict[tuple[str, int], int], list[int]]:
-        """The offsets after the parts by topic and queue id, and the offset of each part's first record."""
+    ) -> tuple[dict[tuple[str, int], int], list[int], list[int] | None]:
+        """The offsets after the parts by topic and queue id; the offset of each part's first record; those of
+        all records, or None for one part, in which they follow one another."""
         known = self._next_offsets
         after: dict[tuple[str, int], int] = {}
         firsts: list[int] = []
+        offsets: list[int] | None = [] if len(parts) > 1 else None
         for topic, queue_id, count in parts:
             queue = topic, queue_id
             first = after[queue] if queue in after else known.get(queue)
@@ -165,7 +166,9 @@ class StoreAppending(StoreReading):
                 first = self.consume_queues.next_offset(topic, QueueId(queue_id))
             firsts.append(first)
             after[queue] = first + count
-        return after, firsts
+            if offsets is not None:
+                offsets += range(first, first + count)
+        return after, firsts, offsets
 
     @property
     def failed(self) -> bool:
@@ -175,9 +178,3 @@ class StoreAppending(StoreReading):
     def mark_failed(self) -> None:
         """A sync failed: the pages it should have written may be lost, so no more acknowledgements."""
         self._marked_failed = True
-
-
-def _offsets_of_records(parts: Sequence[tuple[str, int, int]], firsts: Sequence[int]) -> list[int]:
-    """The queue offset of each record."""
-    ranges = (range(first, first + count) for (_, _, count), first in zip(parts, firsts, strict=True))
-    return list(chain.from_iterable(ranges))
