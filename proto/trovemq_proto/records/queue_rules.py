@@ -184,9 +184,7 @@ class QueueRules:
         at = properties_at - 2 - name
         return _new_fields((position, size, sys_flag, body, length, at, name, properties_at, property_size))
 
-    def locate(
-        self, data: memoryview, position: int, end: int, index: int, special: list[int]
-    ) -> RecordFields:
+    def locate(self, data: memoryview, position: int) -> RecordFields:
         """read() of a record of this queue that the broker has encoded itself, which needs no check: its
         message has passed those of its protocol, and has no property that the broker decides about."""
         size, sys_flag, length = _SIZES.unpack_from(data, position)
@@ -197,8 +195,6 @@ class QueueRules:
         name = len(self.topic_bytes)
         properties_at = body + length + len(self.topic_field) + 2
         property_size = position + size - properties_at
-        if property_size >= SECTOR_SIZE:
-            special.append(index)
         at = properties_at - 2 - name
         return _new_fields((position, size, sys_flag, body, length, at, name, properties_at, property_size))
 

@@ -18,7 +18,7 @@ from trovemq_proto.records.column_rules import first_unfit
 from trovemq_proto.records.columns import Buffer, QueuePart
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
-from trovemq_proto.records.queue_rules import QueueRules
+from trovemq_proto.records.queue_rules import SECTOR_SIZE, QueueRules
 
 ROWS_MAX: Final = 32
 """Records of a batch that cost less one by one; bench/appends.py, "any"."""
@@ -67,13 +67,17 @@ def read_batch(data: memoryview, rules: QueueRules) -> RecordBatch:
     (size,) = _SIZE.unpack_from(data) if total > 4 else (0,)  # of the first record
     batch = None
     try:
+        if size == total:
+            special: list[int] = []
+            rows = [rules.read(data, 0, total, 0, special)]
+            return RecordBatch.of_rows(data, rows, rules.topic, True, bool(special))
         if 0 < size * UNIFORM_MIN <= total and not total % size and rules.append_property_crc:
             batch = _read_uniform(data, rules, size)
-        if batch is None and 0 < total <= size * ROWS_MAX:
+        if batch is None and total <= size * ROWS_MAX:
             batch = _read_rows(data, rules, total / ROWS_MAX)
     except TroveError:
         # A record that is not well formed comes first; more than a few are refused as columns are.
-        if len(_split(data, rules.topic)) > ROWS_MAX:
+        if not 0 < len(_split(data, rules.topic)) <= ROWS_MAX:
             _read_columns(data, rules)
         raise
     return _read_columns(data, rules) if batch is None else batch
@@ -86,10 +90,11 @@ def read_parts(
     trusted: the broker has encoded the records itself, as QueueRules.locate() says."""
     count = sum([part[2] for part in parts])
     if count <= max(ROWS_MAX, len(parts) * PART_ROWS_MAX):
-        return _read_rows_of_parts(data, parts, rules, trusted)
+        read = _locate_rows if trusted else _read_rows_of_parts
+        return read(data, parts, rules)
     batch = _split_parts(data, parts)
     if first_unfit(batch, rules, [part.size for part in parts]) is not None:
-        _read_rows_of_parts(data, parts, rules, trusted=False)
+        _read_rows_of_parts(data, parts, rules)
         raise AssertionError("a record is unfit for no reason")
     batch.checked = True
     return batch
@@ -145,17 +150,33 @@ def _read_columns(data: memoryview, rules: QueueRules) -> RecordBatch:
     return batch
 
 
+def _locate_rows(data: memoryview, parts: Sequence[QueuePart], rules: Sequence[QueueRules]) -> RecordBatch:
+    """Records that need no check."""
+    rows: list[RecordFields] = []
+    position = 0
+    for each, (_, _, count) in zip(rules, parts, strict=True):
+        for _ in range(count):
+            row = each.locate(data, position)
+            rows.append(row)
+            position += row[1]
+    assert position == len(data), "the records fill the buffer"
+    assert rows, "a part has records"
+    special = [row for row in rows if row[8] >= SECTOR_SIZE]
+    batch = RecordBatch.of_rows(data, rows, None, True, bool(special))
+    batch.parts = parts
+    return batch
+
+
 def _read_rows_of_parts(
-    data: memoryview, parts: Sequence[QueuePart], rules: Sequence[QueueRules], trusted: bool
+    data: memoryview, parts: Sequence[QueuePart], rules: Sequence[QueueRules]
 ) -> RecordBatch:
     rows: list[RecordFields] = []
     special: list[int] = []
     position, end = 0, len(data)
     try:
         for each, (_, _, count) in zip(rules, parts, strict=True):
-            read = each.locate if trusted else each.read
             for index in range(len(rows), len(rows) + count):
-                row = read(data, position, end, index, special)
+                row = each.read(data, position, end, index, special)
                 rows.append(row)
                 position += row[1]
     except TroveError:

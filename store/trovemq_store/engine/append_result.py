@@ -29,6 +29,7 @@ FIRST: Final = np.zeros(1, np.int64)
 """The positions of one record."""
 FIRST.flags.writeable = False
 _Row = TypeVar("_Row")
+assert LOG_ORIGIN == 0, "see results_of_parts"
 
 
 class AppendResult(NamedTuple):
@@ -149,44 +150,23 @@ def results_of_parts(
 ) -> list[AppendResult]:
     """The result of each part of a run that begins at physical_offset; first_queue_offsets: of each."""
     positions, end = batch.positions, batch.nbytes
+    status, time, host = PUT_OK, store_timestamp, store_host
     if len(parts) == 1:
-        return [_result(physical_offset, end, store_timestamp, first_queue_offsets[0], store_host, positions)]
+        count, first = len(positions), first_queue_offsets[0]
+        whole = (status, physical_offset, end, time, first, count, host, positions, _NO_PLACES, 0, _NO_GAPS)
+        return [new_result(whole)]
     assert len(parts) == len(first_queue_offsets), "each part has its place"
     starts = [*positions.tolist(), end]
     results, index = [], 0
     for (_, _, count), first in zip(parts, first_queue_offsets, strict=True):
         begin, last = starts[index], index + count
-        size = starts[last] - begin
+        at, size = physical_offset + begin, starts[last] - begin
         own = FIRST if count == 1 else positions[index:last] - begin
-        results.append(_result(physical_offset + begin, size, store_timestamp, first, store_host, own))
+        place = (status, at, size, time, first, count, host, own, _NO_PLACES, 0, _NO_GAPS)
+        results.append(new_result(place))
         index = last
     assert index == len(positions), "each record has its part"
     return results
-
-
-def _result(
-    physical_offset: int,
-    size: int,
-    store_timestamp: EpochMs,
-    first: int,
-    store_host: bytes,
-    positions: NDArray[np.int64],
-) -> AppendResult:
-    return new_result(
-        (
-            PUT_OK,
-            physical_offset,
-            size,
-            store_timestamp,
-            first,
-            len(positions),
-            store_host,
-            positions,
-            _NO_PLACES,
-            LOG_ORIGIN,
-            _NO_GAPS,
-        )
-    )
 
 
 def only_duplicates(
