@@ -281,7 +281,7 @@ class Appender:
         queues = [self._queue(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
         self._check_size(data)
         batch = read_parts(memoryview(data), parts, [queue.rules for queue in queues], trusted=checked)
-        if batch.special or not all(queue.takes_any for queue in queues):
+        if batch.special or False in [queue.takes_any for queue in queues]:
             _check_part_kinds(queues, parts, batch)
         try:
             results = self._store.append(batch, parts, self._clock_ms())

@@ -94,7 +94,7 @@ class QueueRules:
 
     __slots__ = (
         *("append_property_crc", "body_size_max", "magic", "queue_id", "store_host_flag", "topic"),
-        *("topic_bytes", "topic_field", "uniform_form", "uniform_forms"),
+        *("topic_bytes", "topic_field", "uniform_form", "uniform_forms", "_field_size", "_name_size"),
     )
 
     def __init__(
@@ -111,6 +111,8 @@ class QueueRules:
         self.topic: Final = topic
         self.topic_bytes: Final = topic.encode()
         self.topic_field: Final = topic_field(topic, magic)
+        self._name_size: Final = len(self.topic_bytes)
+        self._field_size: Final = len(self.topic_field) + 2  # with the length of the properties
         self.magic: Final = magic - (1 << 32)
         """Signed."""
         self.queue_id: Final = queue_id
@@ -140,7 +142,7 @@ class QueueRules:
         ].unpack_from(data, position)
         body_end = body + length
         record_end = position + size
-        properties_at = body_end + len(self.topic_field) + 2
+        properties_at = body_end + self._field_size
         property_size = record_end - properties_at
         if (
             size > end - position
@@ -180,7 +182,7 @@ class QueueRules:
             raise illegal(index, "its sys flag says that the body is compressed, and it is not")
         if crc32(stored) & CRC_MASK != crc:
             raise illegal(index, "its body does not have the CRC that it states")
-        name = len(self.topic_bytes)
+        name = self._name_size
         at = properties_at - 2 - name
         return _new_fields((position, size, sys_flag, body, length, at, name, properties_at, property_size))
 
@@ -192,8 +194,8 @@ class QueueRules:
         if sys_flag & _HOST_FLAGS:
             body += header_shift(sys_flag)
             (length,) = _BODY_SIZE.unpack_from(data, body - 4)
-        name = len(self.topic_bytes)
-        properties_at = body + length + len(self.topic_field) + 2
+        name = self._name_size
+        properties_at = body + length + self._field_size
         property_size = position + size - properties_at
         at = properties_at - 2 - name
         return _new_fields((position, size, sys_flag, body, length, at, name, properties_at, property_size))
