@@ -247,8 +247,8 @@ SERVER_FAULTS: Final = (
     Planted(
         "a command's slot is kept when its client does not answer",
         "broker/trovemq_broker/server/core/commands.py",
-        "        finally:\n            del self._pending[nonce]\n",
-        "        else:\n            del self._pending[nonce]\n",
+        "        finally:\n            del self._pending[command.nonce]\n",
+        "        else:\n            del self._pending[command.nonce]\n",
         ("tests/unit/server/rocketmq/test_commands.py::test_a_client_that_never_answers_is_forgotten",),
     ),
     Planted(

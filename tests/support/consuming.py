@@ -15,7 +15,7 @@ from trovemq_broker.server.native.consume_stream import ConsumeParts, ConsumerSe
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch
-from trovemq_proto.v1 import consumer_pb2
+from trovemq_proto.v1 import consumer_pb2, group_pb2
 
 GROUP = "g"
 
@@ -58,6 +58,8 @@ class ConsumeClient:
         context: Any = self.context
         self.serving = asyncio.ensure_future(self.service.consume(None, context))
         self.replies: list[consumer_pb2.ConsumeReply] = []
+        self.settings: list[group_pb2.GroupSettings] = []
+        """The group's, one for each `open`."""
 
     async def open(
         self, messages: int = 0, byte_count: int = 1 << 20, *, invisible_ms: int = 30_000, **start: Any
@@ -68,6 +70,10 @@ class ConsumeClient:
             credit_messages=messages,
             credit_bytes=byte_count,
         )
+        written = self.context.written
+        if written and (reply := consumer_pb2.ConsumeReply.FromString(written[0])).HasField("settings"):
+            self.settings.append(reply.settings)
+            del written[0]
 
     async def say(self, **fields: Any) -> None:
         """One frame, and time for the answer."""

@@ -1,4 +1,5 @@
 from trovemq_proto.v1 import common_pb2 as _common_pb2
+from trovemq_proto.v1 import group_pb2 as _group_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -12,11 +13,28 @@ class SettlementKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ACKNOWLEDGE: _ClassVar[SettlementKind]
     RETURN: _ClassVar[SettlementKind]
+    EXTEND: _ClassVar[SettlementKind]
+    DEAD_LETTER: _ClassVar[SettlementKind]
+
+class CommandResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DONE: _ClassVar[CommandResult]
+    FAILED: _ClassVar[CommandResult]
+    DAMAGED: _ClassVar[CommandResult]
+    NOT_SUPPORTED: _ClassVar[CommandResult]
+    BUSY: _ClassVar[CommandResult]
 ACKNOWLEDGE: SettlementKind
 RETURN: SettlementKind
+EXTEND: SettlementKind
+DEAD_LETTER: SettlementKind
+DONE: CommandResult
+FAILED: CommandResult
+DAMAGED: CommandResult
+NOT_SUPPORTED: CommandResult
+BUSY: CommandResult
 
 class ConsumeFrame(_message.Message):
-    __slots__ = ("group", "topic", "start", "credit_messages", "credit_bytes", "received_batch", "settlements", "stop")
+    __slots__ = ("group", "topic", "start", "credit_messages", "credit_bytes", "received_batch", "settlements", "stop", "leave", "answers")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +43,8 @@ class ConsumeFrame(_message.Message):
     RECEIVED_BATCH_FIELD_NUMBER: _ClassVar[int]
     SETTLEMENTS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     start: ConsumeStart
@@ -33,36 +53,52 @@ class ConsumeFrame(_message.Message):
     received_batch: int
     settlements: _containers.RepeatedCompositeFieldContainer[Settlement]
     stop: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., start: _Optional[_Union[ConsumeStart, _Mapping]] = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., received_batch: _Optional[int] = ..., settlements: _Optional[_Iterable[_Union[Settlement, _Mapping]]] = ..., stop: _Optional[bool] = ...) -> None: ...
+    leave: bool
+    answers: _containers.RepeatedCompositeFieldContainer[CommandAnswer]
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., start: _Optional[_Union[ConsumeStart, _Mapping]] = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., received_batch: _Optional[int] = ..., settlements: _Optional[_Iterable[_Union[Settlement, _Mapping]]] = ..., stop: _Optional[bool] = ..., leave: _Optional[bool] = ..., answers: _Optional[_Iterable[_Union[CommandAnswer, _Mapping]]] = ...) -> None: ...
 
 class ConsumeStart(_message.Message):
-    __slots__ = ("filter_type", "filter", "invisible_ms")
+    __slots__ = ("filter_type", "filter", "invisible_ms", "hostname")
     FILTER_TYPE_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
     filter_type: str
     filter: str
     invisible_ms: int
-    def __init__(self, filter_type: _Optional[str] = ..., filter: _Optional[str] = ..., invisible_ms: _Optional[int] = ...) -> None: ...
+    hostname: str
+    def __init__(self, filter_type: _Optional[str] = ..., filter: _Optional[str] = ..., invisible_ms: _Optional[int] = ..., hostname: _Optional[str] = ...) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("settlement_id", "kind", "receipt", "ranges", "invisible_ms", "suspend")
+    __slots__ = ("settlement_id", "kind", "receipt", "ranges", "invisible_ms", "suspend", "handle")
     SETTLEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
     SUSPEND_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
     settlement_id: int
     kind: SettlementKind
     receipt: str
     ranges: _containers.RepeatedScalarFieldContainer[int]
     invisible_ms: int
     suspend: bool
-    def __init__(self, settlement_id: _Optional[int] = ..., kind: _Optional[_Union[SettlementKind, str]] = ..., receipt: _Optional[str] = ..., ranges: _Optional[_Iterable[int]] = ..., invisible_ms: _Optional[int] = ..., suspend: _Optional[bool] = ...) -> None: ...
+    handle: str
+    def __init__(self, settlement_id: _Optional[int] = ..., kind: _Optional[_Union[SettlementKind, str]] = ..., receipt: _Optional[str] = ..., ranges: _Optional[_Iterable[int]] = ..., invisible_ms: _Optional[int] = ..., suspend: _Optional[bool] = ..., handle: _Optional[str] = ...) -> None: ...
+
+class CommandAnswer(_message.Message):
+    __slots__ = ("nonce", "result", "text")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    nonce: str
+    result: CommandResult
+    text: str
+    def __init__(self, nonce: _Optional[str] = ..., result: _Optional[_Union[CommandResult, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class ConsumeReply(_message.Message):
-    __slots__ = ("batch", "runs", "records", "results", "stopped", "joined", "void_batch")
+    __slots__ = ("batch", "runs", "records", "results", "stopped", "joined", "void_batch", "settings", "command", "ended")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +106,9 @@ class ConsumeReply(_message.Message):
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     VOID_BATCH_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     batch: int
     runs: _containers.RepeatedCompositeFieldContainer[ConsumeRun]
     records: bytes
@@ -77,7 +116,32 @@ class ConsumeReply(_message.Message):
     stopped: bool
     joined: bool
     void_batch: int
-    def __init__(self, batch: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[ConsumeRun, _Mapping]]] = ..., records: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[SettlementResult, _Mapping]]] = ..., stopped: _Optional[bool] = ..., joined: _Optional[bool] = ..., void_batch: _Optional[int] = ...) -> None: ...
+    settings: _group_pb2.GroupSettings
+    command: ConsumeCommand
+    ended: _common_pb2.Error
+    def __init__(self, batch: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[ConsumeRun, _Mapping]]] = ..., records: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[SettlementResult, _Mapping]]] = ..., stopped: _Optional[bool] = ..., joined: _Optional[bool] = ..., void_batch: _Optional[int] = ..., settings: _Optional[_Union[_group_pb2.GroupSettings, _Mapping]] = ..., command: _Optional[_Union[ConsumeCommand, _Mapping]] = ..., ended: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class ConsumeCommand(_message.Message):
+    __slots__ = ("nonce", "consume", "print_stacks")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_FIELD_NUMBER: _ClassVar[int]
+    PRINT_STACKS_FIELD_NUMBER: _ClassVar[int]
+    nonce: str
+    consume: DirectMessage
+    print_stacks: bool
+    def __init__(self, nonce: _Optional[str] = ..., consume: _Optional[_Union[DirectMessage, _Mapping]] = ..., print_stacks: _Optional[bool] = ...) -> None: ...
+
+class DirectMessage(_message.Message):
+    __slots__ = ("topic", "queue_id", "queue_offset", "record")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    queue_offset: int
+    record: bytes
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class ConsumeRun(_message.Message):
     __slots__ = ("queue_id", "first_offset", "count", "attempt", "receipt")
@@ -94,14 +158,16 @@ class ConsumeRun(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., count: _Optional[int] = ..., attempt: _Optional[int] = ..., receipt: _Optional[str] = ...) -> None: ...
 
 class SettlementResult(_message.Message):
-    __slots__ = ("settlement_id", "error", "refused")
+    __slots__ = ("settlement_id", "error", "refused", "handle")
     SETTLEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
     settlement_id: int
     error: _common_pb2.Error
     refused: _containers.RepeatedCompositeFieldContainer[RefusedOffset]
-    def __init__(self, settlement_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[RefusedOffset, _Mapping]]] = ...) -> None: ...
+    handle: str
+    def __init__(self, settlement_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[RefusedOffset, _Mapping]]] = ..., handle: _Optional[str] = ...) -> None: ...
 
 class RefusedOffset(_message.Message):
     __slots__ = ("offset", "error")

@@ -119,8 +119,9 @@ def test_a_client_that_does_not_read_costs_one_batch(monkeypatch: pytest.MonkeyP
     async def scene() -> None:
         parts = await filled(10)
         client = ConsumeClient(parts)
+        await client.open()
         client.context.may_write.clear()
-        await client.open(10)
+        await client.say(credit_messages=10)
         assert parts.delivery.in_flight_count == 2
         client.context.may_write.set()
         await turns(40)
@@ -249,8 +250,9 @@ def test_a_stream_that_is_cancelled_while_it_writes_gives_its_batch_back() -> No
     async def scene() -> None:
         parts = await filled(4)
         client = ConsumeClient(parts)
+        await client.open()
         client.context.may_write.clear()
-        await client.open(4)
+        await client.say(credit_messages=4)
         assert parts.delivery.in_flight_count == 4
         await client.break_off()
         parts.now_ms += 1_000
@@ -264,8 +266,9 @@ def test_after_a_stop_no_batch_comes_and_settlements_are_taken() -> None:
     async def scene() -> None:
         parts = await filled(2)
         client = ConsumeClient(parts)
+        await client.open()
         client.context.may_write.clear()
-        await client.open(10)
+        await client.say(credit_messages=10)
         await client.say(stop=True)
         client.context.may_write.set()
         await turns(40)

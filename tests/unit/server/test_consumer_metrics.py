@@ -15,11 +15,11 @@ from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_broker.maintenance import consumer_tasks
 from trovemq_broker.server.core.clients import ClientDescription
+from trovemq_broker.server.wire.client_commands import ClientCommand
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -181,7 +181,7 @@ async def test_snapshots_that_cannot_be_saved(bench: Bench, monkeypatch: pytest.
 
 # --- clients ------------------------------------------------------------------------------------------
 class Stream:
-    def send(self, command: service_pb2.TelemetryCommand) -> None: ...
+    def send(self, command: ClientCommand) -> None: ...
 
     def close(self) -> None: ...
 

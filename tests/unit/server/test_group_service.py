@@ -18,6 +18,7 @@ from trovemq_broker.query.search_offset import search_offset
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
 from trovemq_broker.server.core.commands import ClientCommands
 from trovemq_broker.server.native.group_service import GroupService, GroupServiceParts
+from trovemq_broker.server.wire.client_commands import ClientCommand, telemetry_answer, telemetry_command
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_daemon.turns import Turns
@@ -46,7 +47,8 @@ class Stream:
         self.sent: list[service_pb2.TelemetryCommand] = []
         self.code: v2.Code | None = v2.OK
 
-    def send(self, command: service_pb2.TelemetryCommand) -> None:
+    def send(self, given: ClientCommand) -> None:
+        command = telemetry_command(given)
         self.sent.append(command)
         if self.code is None:
             return
@@ -56,7 +58,7 @@ class Stream:
         else:
             answer.thread_stack_trace.nonce = command.print_thread_stack_trace_command.nonce
             answer.thread_stack_trace.thread_stack_trace = "main: here"
-        self.bench.commands.answered(self.client_id, answer)
+        self.bench.commands.answered(self.client_id, *telemetry_answer(answer))
 
     def close(self) -> None:
         pass

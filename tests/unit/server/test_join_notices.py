@@ -150,8 +150,9 @@ def test_a_client_that_does_not_read_has_one_notice_waiting() -> None:
     async def scene() -> None:
         parts = await filled(1)
         client = ConsumeClient(parts)
+        await client.open()
         client.context.may_write.clear()
-        await client.open(10)
+        await client.say(credit_messages=10)
         for number in range(5):
             joins(parts.clients, f"joiner-{number}")
             await asyncio.sleep(NOTICE_INTERVAL_S * 2)
@@ -223,8 +224,9 @@ def test_a_batch_that_is_being_written_is_not_lost_when_credit_goes() -> None:
     async def scene() -> None:
         parts = await filled(20)
         client = ConsumeClient(parts)
+        await client.open()
         client.context.may_write.clear()
-        await client.open(10)
+        await client.say(credit_messages=10)
         await client.say(credit_messages=-10)
         client.context.may_write.set()
         await turns(40)

@@ -1,7 +1,7 @@
-"""The registry of connected clients: the RocketMQ 5 clients that have sent their settings, with their
-descriptions.
+"""The registry of connected clients: those that have sent their settings (of RocketMQ 5), or have opened a
+Consume stream, with their descriptions.
 
-A client is known from its first settings until one of these:
+A client is known from that until one of these:
 - it unregisters (`terminate`);
 - it sent nothing for the expiry time, whatever the state of its stream;
 - its last stream closed, and it has sent nothing for RECONNECT_MS since (a client opens another one within 10
@@ -27,11 +27,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from trovemq_broker.server.wire.client_commands import ClientCommand
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 
 CLIENTS_MAX: Final = 10_000
 STREAMS_MAX: Final = 4  # of one client, which has one for each address of this broker that it knows
@@ -48,14 +48,14 @@ JoinedListener = Callable[[str, str, Iterable[str]], None]
 
 
 class ClientStream(Protocol):
-    """An open telemetry stream, for the registry and the commands."""
+    """An open stream of a client, for the registry and the commands."""
 
-    def send(self, command: service_pb2.TelemetryCommand) -> None:
+    def send(self, command: ClientCommand) -> None:
         """Sends soon. Raises TroveError LIMIT_EXCEEDED if too much waits already."""
         ...
 
     def close(self) -> None:
-        """Ends the stream soon, with OK."""
+        """Ends the stream soon: the client is not known any more, or has opened others."""
         ...
 
 

@@ -1,11 +1,11 @@
-"""The broker's commands to clients over their telemetry streams, and the clients' answers.
+"""The broker's commands to clients over their streams, and the clients' answers.
 
 | command                     | answer of the client               | waits |
 |-----------------------------|------------------------------------|-------|
 | verify a message            | its listener's result, as a status | yes   |
 | print the threads' stacks   | a text                             | yes   |
 | recover an open transaction | it calls EndTransaction            | no    |
-| reconnect                   | it builds its connections again    | no    |
+| reconnect                   | it opens its connections again     | no    |
 
 A waiting command has an unguessable nonce; the answer with that nonce, from that client, ends the wait. Some
 clients (Python) never answer: the wait then ends with CONSUME_MSG_TIMEOUT.
@@ -23,29 +23,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_broker.server.core.clients import Client, ClientRegistry
+from trovemq_broker.server.wire.client_commands import (
+    NOT_IMPLEMENTED,
+    Answer,
+    PrintStackTrace,
+    Reconnect,
+    RecoverTransaction,
+    StoredMessage,
+    VerifyMessage,
+)
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2.service_pb2 import (
-    PrintThreadStackTraceCommand,
-    ReconnectEndpointsCommand,
-    RecoverOrphanedTransactionCommand,
-    TelemetryCommand,
-    VerifyMessageCommand,
-)
 
 PENDING_MAX: Final = 1_024
 TIMEOUT_MS: Final = 5_000
 TIMEOUT_MAX_MS: Final = 60_000
 ANSWER_SIZE_MAX: Final = 1 << 20  # characters of an answer's text that are stored
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A client's answer to a command."""
-
-    code: v2.Code
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +62,25 @@ class ClientCommands:
         return len(self._pending)
 
     async def verify_message(
-        self, client_id: str, group: str, message: v2.Message, timeout_ms: int = TIMEOUT_MS
+        self, client_id: str, group: str, message: StoredMessage, timeout_ms: int = TIMEOUT_MS
     ) -> Answer:
         """Asks a push consumer to consume the message now. Returns the result of its listener.
 
         Raises TroveError CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED (the client does not
         support it), LIMIT_EXCEEDED.
         """
-        nonce = self._make_nonce()
-        command = TelemetryCommand(verify_message_command=VerifyMessageCommand(nonce=nonce, message=message))
-        return await self._ask(client_id, group, nonce, command, timeout_ms)
+        return await self._ask(client_id, group, VerifyMessage(self._make_nonce(), message), timeout_ms)
 
     async def print_stack_trace(self, client_id: str, group: str, timeout_ms: int = TIMEOUT_MS) -> Answer:
         """The stacks of the consumer's threads. Raises as verify_message."""
-        nonce = self._make_nonce()
-        command = TelemetryCommand(print_thread_stack_trace_command=PrintThreadStackTraceCommand(nonce=nonce))
-        return await self._ask(client_id, group, nonce, command, timeout_ms)
+        return await self._ask(client_id, group, PrintStackTrace(self._make_nonce()), timeout_ms)
 
     def recover_orphaned_transaction(
-        self, client_id: str, topic: str, message: v2.Message, transaction_id: str
+        self, client_id: str, topic: str, message: StoredMessage, transaction_id: str
     ) -> str | None:
         """Asks a producer of the topic about an open transaction: the sender if it is connected, else the
         others in turn. Returns the id of the client; None if none is connected."""
-        command = TelemetryCommand(
-            recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
-                message=message, transaction_id=transaction_id
-            )
-        )
+        command = RecoverTransaction(message, transaction_id)
         for client in self._producers(client_id, topic):
             stream = client.stream
             if stream is None:
@@ -112,28 +97,18 @@ class ClientCommands:
         client = self._registry.get(client_id)
         if client is None or client.stream is None:
             raise _not_online(client_id, "")
-        nonce = self._make_nonce()
-        client.stream.send(
-            TelemetryCommand(reconnect_endpoints_command=ReconnectEndpointsCommand(nonce=nonce))
-        )
+        client.stream.send(Reconnect(self._make_nonce()))
 
-    def answered(self, client_id: str, command: TelemetryCommand) -> None:
+    def answered(self, client_id: str, nonce: str, answer: Answer) -> None:
         """Handles a client's answer; an answer without a waiting command is ignored."""
-        if command.HasField("verify_message_result"):
-            nonce, text = command.verify_message_result.nonce, ""
-        else:
-            nonce = command.thread_stack_trace.nonce
-            text = command.thread_stack_trace.thread_stack_trace
         pending = self._pending.get(nonce)
         if pending is None or pending.client_id != client_id or pending.answer.done():
             return
-        # Some clients omit the status after a success.
-        code = command.status.code or v2.OK
-        pending.answer.set_result(Answer(code, (text or command.status.message)[:ANSWER_SIZE_MAX]))
+        pending.answer.set_result(Answer(answer.code, answer.text[:ANSWER_SIZE_MAX]))
 
     # --- helpers ------------------------------------------------------------------------------------
     async def _ask(
-        self, client_id: str, group: str, nonce: str, command: TelemetryCommand, timeout_ms: int
+        self, client_id: str, group: str, command: VerifyMessage | PrintStackTrace, timeout_ms: int
     ) -> Answer:
         client = self._registry.get(client_id)
         if client is None or client.group != group or not group or client.stream is None:
@@ -147,7 +122,7 @@ class ClientCommands:
                 field="timeout",
             )
         pending = _Pending(client_id, asyncio.get_running_loop().create_future())
-        self._pending[nonce] = pending
+        self._pending[command.nonce] = pending
         try:
             client.stream.send(command)
             async with asyncio.timeout(timeout_ms / 1000):
@@ -157,8 +132,8 @@ class ClientCommands:
                 errors.CONSUME_MSG_TIMEOUT, f"client {client_id} did not answer within {timeout_ms} ms"
             ) from None
         finally:
-            del self._pending[nonce]
-        if answer.code == v2.NOT_IMPLEMENTED:
+            del self._pending[command.nonce]
+        if answer.code == NOT_IMPLEMENTED:
             raise TroveError(
                 errors.NOT_IMPLEMENTED, f"client {client_id} does not do this: {answer.text[:200]}"
             )

@@ -315,7 +315,7 @@ class Receiver:
         now_ms = parts.clock_ms()
         lasts_ms = self._lasts_ms(invisible_ms)
         check_readable(parts.store, topic)
-        settings = self._order.for_use(group, (topic,), now_ms)
+        settings = self.group_for_use(group, topic)
         check_consumer(settings)
         self._remember(group, topic, filter_, now_ms)
         return ReceiveRequest(
@@ -328,6 +328,10 @@ class Receiver:
             renewed=invisible_ms is None,
             **fields,
         )
+
+    def group_for_use(self, group: str, topic: str) -> SubscriptionGroup:
+        """The group, which reads this topic; a new one is created. Raises TroveError GROUP_NOT_FOUND."""
+        return self._order.for_use(group, (topic,), self._parts.clock_ms())
 
     def _lasts_ms(self, invisible_ms: int | None) -> int:
         settings = self._parts.settings

@@ -3,7 +3,8 @@ messages.
 
 | from the client | effect                                                                                   |
 |-----------------|------------------------------------------------------------------------------------------|
-| `start`         | the stream belongs to one group, topic and filter                                        |
+| `start`         | the stream belongs to one group, topic and filter, and its client is a member of the     |
+|                 | group (membership.py); a reply has the group's settings                                  |
 | credit          | a task sends batches until the credit is used up, and waits while there are no messages. |
 |                 | Negative credit of messages takes some back; batches on their way to the client may have |
 |                 | used it already. The rest is then negative, and later credit fills it up first. It       |
@@ -11,11 +12,16 @@ messages.
 | received batch  | confirms all batches up to it: the client keeps them when the stream ends                |
 | settlements     | applied in their order, many of them in steps, and before the frame's credit counts; one |
 |                 | reply has the results of a frame. They count until the message is delivered again, also  |
-|                 | after its lease                                                                          |
+|                 | after its lease; those by handle while the lease lasts                                   |
 | `stop`          | no more batches are sent; a reply confirms that                                          |
+| answers         | to the commands of operators                                                             |
+| `leave`         | the client is no member any more                                                         |
 
 A client has one stream for a group and a topic: when it opens another one, the earlier one ends. Its
 connection may have died in silence, and it would get messages until the broker notices that.
+
+When the topic or the group may not be read any more, a reply says that no more batches come (`ended`); the
+client still settles what it has.
 
 When a reset or a deletion has made deliveries void, a reply names the last batch before it (`void_batch`), so
 that the client returns the messages that its program has not begun. A reset may concern one queue, and never
@@ -58,8 +64,12 @@ from trovemq_broker.groups.members.receive_waits import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
+from trovemq_broker.server.native.group_convert import settings_to_wire
+from trovemq_broker.server.native.handle_settlements import settle_by_handle
 from trovemq_broker.server.native.join_notices import JoinNotices
+from trovemq_broker.server.native.membership import Membership
 from trovemq_broker.server.native.reply_stream import OpenStreams, ReplyStream
+from trovemq_broker.server.wire.client_commands import consume_answer
 from trovemq_broker.server.wire.frames import write_with_records
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.statuses import client_id_of
@@ -113,9 +123,7 @@ class ConsumerService:
         add_service(server, SERVICE, self)
 
     async def consume(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        client_id = client_id_of(context)
-        with self._parts.rocketmq.registry.receiving(client_id, context):
-            await self.streams.serve(ConsumeStream(self._parts, client_id, context, self._notices))
+        await self.streams.serve(ConsumeStream(self._parts, client_id_of(context), context, self._notices))
 
 
 class _Subscription(NamedTuple):
@@ -162,7 +170,10 @@ class ConsumeStream(ReplyStream):
         self._client_id = client_id
         self._notices = notices
         self._notifier: asyncio.Task[None] | None = None
-        self._client = parts.rocketmq.registry.get(client_id)
+        rocketmq = parts.rocketmq
+        self._membership = Membership(
+            rocketmq.registry, rocketmq.commands, rocketmq.clock_ms, client_id, self
+        )
         self._subscription: _Subscription | None = None
         self._credit_messages = self._credit_bytes = 0
         self._asked = 0
@@ -178,9 +189,16 @@ class ConsumeStream(ReplyStream):
 
     # --- the stream ---------------------------------------------------------------------------------
     async def serve(self) -> None:
+        broke = True
         try:
             await super().serve()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            broke = False
+            raise
         finally:
+            self._membership.end(broke=broke)
             await self._release_unconfirmed()
 
     def close(self) -> None:
@@ -222,9 +240,12 @@ class ConsumeStream(ReplyStream):
     async def handle(self, request: consumer_pb2.ConsumeFrame) -> None:
         subscription = self._subscription
         if subscription is None:
-            subscription = self._begin(request)
+            subscription = await self._begin(request)
         elif (request.group, request.topic) != (subscription.group, subscription.topic):
             raise TroveError(errors.REQUEST_ILLEGAL, "a stream has one start, for one group and topic")
+        self._membership.note_alive()
+        for answer in request.answers:
+            self._parts.rocketmq.commands.answered(self._client_id, answer.nonce, consume_answer(answer))
         self._confirm(subscription, request.received_batch)
         _check_credit(request)
         if request.credit_messages < 0:  # first: messages that the settlements return are for others
@@ -235,18 +256,26 @@ class ConsumeStream(ReplyStream):
         self._take_credit(max(request.credit_messages, 0), request.credit_bytes)
         if request.stop:
             await self._stop()
+        if request.leave:
+            self._membership.leave()
 
-    def _begin(self, frame: consumer_pb2.ConsumeFrame) -> _Subscription:
+    async def _join(self, group: str, topic: str, start: consumer_pb2.ConsumeStart) -> None:
+        """The client becomes a member, even if the topic does not exist yet. Replies with the group's
+        settings."""
+        settings = self._parts.receiver.group_for_use(group, topic)
+        self._membership.join(group, topic, start, self._context)
+        reply = consumer_pb2.ConsumeReply(settings=settings_to_wire(settings))
+        await self.reply(reply.SerializeToString())
+
+    async def _begin(self, frame: consumer_pb2.ConsumeFrame) -> _Subscription:
         if not frame.HasField("start"):
             raise TroveError(errors.REQUEST_ILLEGAL, "the first frame of a stream must have its start")
         start = frame.start
+        group = group_name(v2.Resource(name=frame.group))
+        topic = topic_to_read(v2.Resource(name=frame.topic))
+        await self._join(group, topic, start)
         filter_ = parse_filter(start.filter_type or "tag", start.filter) if start.filter else TAKE_ALL
-        self._subscription = subscription = _Subscription(
-            group_name(v2.Resource(name=frame.group)),
-            topic_to_read(v2.Resource(name=frame.topic)),
-            filter_,
-            start.invisible_ms or None,
-        )
+        self._subscription = subscription = _Subscription(group, topic, filter_, start.invisible_ms or None)
         self._prepare(subscription)
         pair = subscription.pair
         self._parts.rocketmq.delivery.void_watch.begin(pair, self._note_void)
@@ -342,9 +371,17 @@ class ConsumeStream(ReplyStream):
                     await self._send(subscription, runs)
                 await asyncio.sleep(0)  # a client that reads fast must not block the loop for others
         except TroveError as error:
-            self.end_with(error)
+            await self._end_delivery(error)
         except Exception:  # the client is gone
             self.end_with(None)
+
+    async def _end_delivery(self, error: TroveError) -> None:
+        if error.spec is not errors.PERMISSION_MISSING:
+            self.end_with(error)
+            return
+        reply = consumer_pb2.ConsumeReply(ended=error_to_wire(error))
+        with suppress(Exception):  # then the client is gone, and its reader ends
+            await self.reply(reply.SerializeToString())
 
     async def _wait_for_credit(self) -> None:
         while (
@@ -365,10 +402,7 @@ class ConsumeStream(ReplyStream):
     def _prepare(self, subscription: _Subscription) -> ReceiveRequest:
         """The request for a batch. Each time it is checked again: topic, group and client may have
         changed."""
-        if self._parts.rocketmq.registry.get(self._client_id) is not self._client:
-            raise TroveError(errors.CLIENT_UNKNOWN, "the client has expired or has changed its settings")
-        if self._parts.rocketmq.registry.has_left(self._client_id):
-            raise TroveError(errors.CLIENT_UNKNOWN, "the client has ended")
+        self._membership.check()
         return self._parts.receiver.prepare(
             *subscription,
             self._client_id,
@@ -436,6 +470,13 @@ class ConsumeStream(ReplyStream):
         for number, settlement in enumerate(settlements, 1):
             result = reply.results.add(settlement_id=settlement.settlement_id)
             try:
+                if settlement.handle:
+                    if settle_by_handle(
+                        self._parts.rocketmq, self._parts.acknowledger, subscription.pair, settlement, result
+                    ):
+                        appended.append(result)
+                    yield
+                    continue
                 for step in self._steps_of(subscription, settlement):
                     for offset, error in (step.refused or {}).items():
                         result.refused.add(offset=offset, error=error_to_wire(error))
@@ -507,7 +548,7 @@ def _outcome_of(settlement: consumer_pb2.Settlement) -> Outcome:
         return ACKNOWLEDGED
     if settlement.kind == consumer_pb2.RETURN:
         return Invisible(settlement.invisible_ms, suspend=settlement.suspend)
-    raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {settlement.kind}")
+    raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {settlement.kind} by receipt")
 
 
 def _message_count(settlement: consumer_pb2.Settlement) -> int:

@@ -29,7 +29,7 @@ from trovemq_broker.server.native.group_convert import (
     reset_target,
     settings_to_wire,
 )
-from trovemq_broker.server.wire.rocketmq_messages import message_of
+from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.timers.recall_handle import encode_recall_handle
 from trovemq_broker.track.delayed import delayed_messages
@@ -282,20 +282,20 @@ class GroupService:
         self, request: group_pb2.ConsumeDirectlyRequest, _context: Context
     ) -> group_pb2.ConsumeDirectlyReply:
         check_group_name(request.group)
-        message = await self._v2_message(request.message, request.topic)
+        message = await self._stored_message(request.message, request.topic)
         answer = await self._parts.commands.verify_message(
             request.client_id, request.group, message, request.timeout_ms or TIMEOUT_MS
         )
         return group_pb2.ConsumeDirectlyReply(result=_code_name(answer.code), message=answer.text)
 
-    async def _v2_message(self, identifier: str, topic: str) -> v2.Message:
+    async def _stored_message(self, identifier: str, topic: str) -> StoredMessage:
         """The message; of several with one unique key the newest in a user's topic. A copy in a retry or
         dead-letter topic is sent with the topic that the consumer knows."""
         found = await self._parts.turns.run(message_steps(self._store, identifier, topic))
         messages = [decode_stored(record) for record in found.records]
         chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
         message = messages[chosen]
-        return message_of(
+        return StoredMessage(
             found.records[chosen], _known_topic(message), message.queue_id, found.queue_offsets[chosen]
         )
 

@@ -31,6 +31,7 @@ from trovemq_broker.server.core.clients import Client, Subscription
 from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.rocketmq.group_views import GroupViews
 from trovemq_broker.server.rocketmq.routes import MASTER_ID, require_topic
+from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.resources import group_name, message_types, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import message_of, timestamp_ms
 from trovemq_broker.server.wire.statuses import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
@@ -242,7 +243,8 @@ class Admin:
         group = group_name(request.group)
         self._member(request.client_id, group)
         found = await self._found(request.message_id, topic_to_read(request.topic))
-        message = _messages(found, 1)[0]
+        stored = decode_stored(found.records[0])
+        message = StoredMessage(found.records[0], stored.topic, stored.queue_id, found.queue_offsets[0])
         answer = await self._parts.commands.verify_message(request.client_id, group, message)
         text = answer.text[:STATUS_TEXT_SIZE_MAX]
         return admin_pb2.VerifyMessageResponse(status=v2.Status(code=answer.code, message=text))

@@ -30,7 +30,7 @@ from trovemq_broker.server.rocketmq.routes import RouteParts, Routes
 from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
-from trovemq_broker.server.wire.rocketmq_messages import message_of
+from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.statuses import begin_call, reader, stream, unary
 from trovemq_broker.transactions.transactions import OpenTransaction
 from trovemq_daemon.callback_handlers import Begin, CallbackHandler
@@ -102,7 +102,7 @@ class RocketmqService:
         """Asks a producer about a transaction that was left open; if none is connected, nothing happens until
         the next round."""
         half = transaction.message
-        message = message_of(half.record, transaction.topic, half.queue_id, half.queue_offset)
+        message = StoredMessage(half.record, transaction.topic, half.queue_id, half.queue_offset)
         self._parts.commands.recover_orphaned_transaction(
             transaction.client_id, transaction.topic, message, transaction.transaction_id
         )

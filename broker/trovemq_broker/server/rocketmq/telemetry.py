@@ -33,6 +33,7 @@ from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT
 from trovemq_broker.server.core.clients import ClientRegistry
 from trovemq_broker.server.core.commands import ClientCommands
 from trovemq_broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
+from trovemq_broker.server.wire.client_commands import ClientCommand, telemetry_answer, telemetry_command
 from trovemq_broker.server.wire.statuses import (
     OK_STATUS,
     STATUS_TEXT_SIZE_MAX,
@@ -79,13 +80,13 @@ class TelemetryStream:
         self.task: asyncio.Task[object] | None = None
 
     # --- for the registry and the commands -------------------------------------------------------------
-    def send(self, command: TelemetryCommand) -> None:
+    def send(self, command: ClientCommand) -> None:
         """Raises TroveError LIMIT_EXCEEDED."""
         if len(self._outbox) >= OUTBOX_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{OUTBOX_MAX} commands wait already for client {self._client_id}"
             )
-        self._outbox.append(command)
+        self._outbox.append(telemetry_command(command))
         self._wake.set()
 
     def close(self, error: TroveError | None = None) -> None:
@@ -156,7 +157,7 @@ class TelemetryStream:
         if kind == "settings":
             await self._settings(command.settings)
         elif kind in ("thread_stack_trace", "verify_message_result"):
-            self._parts.commands.answered(self._client_id, command)
+            self._parts.commands.answered(self._client_id, *telemetry_answer(command))
 
     async def _settings(self, settings: v2.Settings) -> None:
         parts, now_ms = self._parts, self._parts.clock_ms()

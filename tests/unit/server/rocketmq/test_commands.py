@@ -8,17 +8,27 @@ from itertools import count
 
 import pytest
 
+from tests.unit.sdk.records_made import record_at
 from trovemq_broker.server.core import commands as module
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry
 from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.wire.client_commands import (
+    Answer,
+    ClientCommand,
+    StoredMessage,
+    telemetry_answer,
+    telemetry_command,
+)
+from trovemq_broker.server.wire.rocketmq_messages import message_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand, ThreadStackTrace, VerifyMessageResult
 
 NOW_MS = EpochMs(1_700_000_000_000)
-MESSAGE = v2.Message(body=b"hello", topic=v2.Resource(name="orders"))
+STORED = StoredMessage(record_at(7), "orders", QueueId(0), QueueOffset(7))
+MESSAGE = message_of(*STORED)
 
 
 class Stream:
@@ -26,10 +36,10 @@ class Stream:
         self.sent: list[TelemetryCommand] = []
         self.full = False
 
-    def send(self, command: TelemetryCommand) -> None:
+    def send(self, command: ClientCommand) -> None:
         if self.full:
             raise TroveError(errors.LIMIT_EXCEEDED)
-        self.sent.append(command)
+        self.sent.append(telemetry_command(command))
 
     def close(self) -> None:
         pass
@@ -54,15 +64,15 @@ class Bench:
         self.registry.attach(client_id, stream)
         return stream
 
-    def ask(self, client_id: str = "c", timeout_ms: int = 60_000) -> asyncio.Task[module.Answer]:
-        return asyncio.create_task(self.commands.verify_message(client_id, "workers", MESSAGE, timeout_ms))
+    def ask(self, client_id: str = "c", timeout_ms: int = 60_000) -> asyncio.Task[Answer]:
+        return asyncio.create_task(self.commands.verify_message(client_id, "workers", STORED, timeout_ms))
 
     def answer(self, client_id: str, nonce: str, code: v2.Code | None, text: str = "") -> None:
         command = TelemetryCommand(verify_message_result=VerifyMessageResult(nonce=nonce))
         if code is not None:
             command.status.code = code
             command.status.message = text
-        self.commands.answered(client_id, command)
+        self.commands.answered(client_id, *telemetry_answer(command))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -105,7 +115,10 @@ async def test_a_client_that_does_not_do_this_is_an_error() -> None:
     await until(lambda: bool(stream.sent))
     trace = ThreadStackTrace(nonce=stream.sent[0].print_thread_stack_trace_command.nonce)
     bench.commands.answered(
-        "c", TelemetryCommand(status=v2.Status(code=v2.NOT_IMPLEMENTED), thread_stack_trace=trace)
+        "c",
+        *telemetry_answer(
+            TelemetryCommand(status=v2.Status(code=v2.NOT_IMPLEMENTED), thread_stack_trace=trace)
+        ),
     )
     with pytest.raises(TroveError, match="NOT_IMPLEMENTED"):
         await asked
@@ -196,13 +209,13 @@ def test_a_transaction_is_recovered_by_its_sender_first() -> None:
     sender = bench.producer("sender", "orders")
     other = bench.producer("other", "orders")
     recover = bench.commands.recover_orphaned_transaction
-    assert recover("sender", "orders", MESSAGE, "T1") == "sender"
+    assert recover("sender", "orders", STORED, "T1") == "sender"
     command = sender.sent[0].recover_orphaned_transaction_command
     assert (command.transaction_id, command.message) == ("T1", MESSAGE)
     bench.registry.detach("sender", sender, NOW_MS)
-    assert recover("sender", "orders", MESSAGE, "T1") == "other"
+    assert recover("sender", "orders", STORED, "T1") == "other"
     bench.registry.detach("other", other, NOW_MS)
-    assert recover("sender", "orders", MESSAGE, "T1") is None
+    assert recover("sender", "orders", STORED, "T1") is None
 
 
 def test_the_other_producers_are_asked_in_turn() -> None:
@@ -210,16 +223,16 @@ def test_the_other_producers_are_asked_in_turn() -> None:
     for name in ("a", "b", "c"):
         bench.producer(name, "orders")
     bench.producer("stranger", "payments")
-    asked = [bench.commands.recover_orphaned_transaction("gone", "orders", MESSAGE, "T") for _ in range(6)]
+    asked = [bench.commands.recover_orphaned_transaction("gone", "orders", STORED, "T") for _ in range(6)]
     assert sorted(map(str, asked)) == ["a", "a", "b", "b", "c", "c"]
 
 
 def test_a_producer_that_does_not_read_is_skipped() -> None:
     bench = Bench()
     bench.producer("sender", "orders").full = True
-    assert bench.commands.recover_orphaned_transaction("sender", "orders", MESSAGE, "T") is None
+    assert bench.commands.recover_orphaned_transaction("sender", "orders", STORED, "T") is None
     other = bench.producer("other", "orders")
-    assert bench.commands.recover_orphaned_transaction("sender", "orders", MESSAGE, "T") == "other"
+    assert bench.commands.recover_orphaned_transaction("sender", "orders", STORED, "T") == "other"
     assert len(other.sent) == 1
 
 

@@ -9,6 +9,7 @@ from tests.support.fake_loop import run
 from tests.support.rocketmq_parts import message
 from tests.support.rocketmq_service import ServiceBench
 from trovemq_broker.server.core.clients import ClientDescription
+from trovemq_broker.server.wire.client_commands import ClientCommand
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -20,9 +21,9 @@ class Silent:
     """A telemetry stream whose client answers nothing."""
 
     def __init__(self) -> None:
-        self.sent: list[service_pb2.TelemetryCommand] = []
+        self.sent: list[ClientCommand] = []
 
-    def send(self, command: service_pb2.TelemetryCommand) -> None:
+    def send(self, command: ClientCommand) -> None:
         self.sent.append(command)
 
     def close(self) -> None:
