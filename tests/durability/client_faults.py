@@ -72,8 +72,8 @@ CLIENT_FAULTS: Final = (
     Planted(
         "A topic was deleted: its messages that waited in a client still went to the program",
         "clients/python/trovemq/_consume/grouped.py",
-        "                    self._forget_waiting(home.session.broker)",
-        "                    pass",
+        "                self._forget_waiting(broker)",
+        "                pass",
         ("tests/unit/sdk/test_void_batches.py::test_messages_of_a_deleted_topic_waited_for_the_program",),
     ),
     Planted(
@@ -155,7 +155,7 @@ CLIENT_FAULTS: Final = (
     ),
     Planted(
         "After a reset each message that a failing handler returned left a traceback of asyncio in the log",
-        "clients/python/trovemq/_consume/group_stream.py",
+        "clients/python/trovemq/_consume/settlements.py",
         "        future.add_done_callback(lambda done: done.cancelled() or done.exception())",
         "        ",
         (

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Self
 
 import trovemq_rpc as rpc
+from tests.support.fake_consuming import CONSUMER
 from tests.support.stubs import MESSAGES, QUERIES, REGISTRATION, ROUTES, add_fake
 from tests.unit.sdk.fake_server import FakeServer, _Messages, _Queries, _Routes
 from trovemq_daemon.grpc_server import GrpcLimits
@@ -32,6 +33,7 @@ class MemoryServer(FakeServer):
         add_fake(server, MESSAGES, _Messages(self))
         add_fake(server, QUERIES, _Queries(self))
         add_fake(server, REGISTRATION, _Registration())
+        add_fake(server, CONSUMER, self.consuming)
         server.add_generic_rpc_handlers((self.messaging.handlers(),))
         await server.start()
         self._server = server

@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -25,12 +26,10 @@ from trovemq._consume.inbox import Inbox
 from trovemq._wire.consumer import consume_answer
 from trovemq.options import ClientOptions
 from trovemq.received import ReceivedMessage
-from trovemq_broker.server.core.clients import ClientDescription, Subscription
 from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -71,6 +70,9 @@ class Pipe:
             error = None if self.serving.cancelled() else self.serving.exception()
             raise error if isinstance(error, TroveError) else TroveError(errors.BROKER_UNREACHABLE, "lost")
         return consume_answer(reply)
+
+    async def end(self) -> None:
+        await self.context.requests.put(grpc.aio.EOF)
 
     def cancel(self) -> None:
         self.context.is_done = True
@@ -198,34 +200,22 @@ class Member:
             routes=routes,
             closed=False,
             check_loop=lambda: None,
+            connection=lambda _: SimpleNamespace(open=self._open),
         )
         self.subscription = GroupSubscription(topic="steps", group=GROUP, filter=MessageFilter("tag", "*"))
         self.consumer = GroupConsumer(pool, self.subscription, self.inbox)
         self.pipes: list[Pipe] = []
-        self.settings = v2.Settings(subscription=v2.Subscription(fifo=cluster.orderly))
-        self.broker = "broker-a"
         self.left = False
         self.workers = workers
-
-    def service(self) -> None: ...
-
-    def connection(self) -> Any:
-        return SimpleNamespace(open=self._open)
 
     def _open(self, *_: object, **__: object) -> Pipe:
         self.pipes.append(Pipe(self.cluster.service, self.subscription.client_id))
         return self.pipes[-1]
 
     async def begin(self) -> None:
-        description = ClientDescription(
-            client_type=v2.PUSH_CONSUMER, group=GROUP, subscriptions={"steps": Subscription("tag", "*")}
-        )
-        self.cluster.parts.clients.settle(
-            self.subscription.client_id, description, self.cluster.parts.clock_ms()
-        )
-        session: Any = self
-        self.receiving = asyncio.ensure_future(self.consumer._receive(session))
-        self.consumer._sessions.stop_work = self._stop  # type: ignore[method-assign]
+        broker: Any = SimpleNamespace(name="broker-a")
+        self.receiving = asyncio.ensure_future(self.consumer._receive(broker))
+        self.consumer._brokers.stop = self._stop  # type: ignore[method-assign]
         self.tasks = [asyncio.ensure_future(self.run()) for _ in range(self.workers)]
         await turns()
 
@@ -259,7 +249,6 @@ class Member:
         self.inbox.close()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.consumer.close()
-        self.cluster.parts.clients.terminate(self.subscription.client_id, self.cluster.parts.clock_ms())
 
 
 STEP = st.one_of(

@@ -99,7 +99,7 @@ async def consumes(client: Client, server: MemoryServer, mark: Mark) -> None:
     async def offer() -> None:
         for number in count():
             await asyncio.sleep(EACH_S)
-            await server.messaging.offer(b"%d" % number)
+            await server.consuming.offer(b"%d" % number)
 
     offering = asyncio.create_task(offer())
     try:

@@ -13,6 +13,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from tests.support.fake_consuming import CONSUMER, FakeConsuming
 from tests.support.fake_messaging import FakeMessaging
 from tests.support.stubs import MESSAGES, QUERIES, ROUTES, add_fake
 from trovemq_proto.errors import TroveError
@@ -50,6 +51,7 @@ class FakeServer:
         frames: Every AppendFrame that came.
         streams: Append streams opened so far.
         messaging: RocketMQ's v2 service at the same address.
+        consuming: Its groups.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class FakeServer:
         self.next_offsets: dict[int, int] = {}
         self.physical_offset = 0
         self.messaging = FakeMessaging(name)
+        self.consuming = FakeConsuming()
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
         self._stopping: asyncio.Future[None] | None = None
@@ -100,6 +103,7 @@ class FakeServer:
         add_fake(self._server, ROUTES, _Routes(self))
         add_fake(self._server, MESSAGES, _Messages(self))
         add_fake(self._server, QUERIES, _Queries(self))
+        add_fake(self._server, CONSUMER, self.consuming)
         self._server.add_generic_rpc_handlers((self.messaging.handlers(),))
         address = self.address or "127.0.0.1:0"
         if self._tls is None:

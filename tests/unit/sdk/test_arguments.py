@@ -186,7 +186,7 @@ async def test_objects_of_another_class_are_named(broker: FakeServer, connect: C
 
 async def test_delays_and_batches_of_another_type_are_named(broker: FakeServer, connect: Connect) -> None:
     client: Any = await connect(broker)
-    await broker.messaging.offer(b"one")
+    await broker.consuming.offer(b"one")
     async with client.subscribe("orders", "g") as messages:
         message = await anext(messages)
         for waiting, said in (

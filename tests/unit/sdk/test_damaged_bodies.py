@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
+from trovemq._common.pulled import pulled_message
 from trovemq._lookup.merge import decoded
-from trovemq._rocketmq.messages import pulled_message
 from trovemq._verify.checking import readable
 from trovemq.cli.render import message_line
 from trovemq.fetched import FetchedBatch

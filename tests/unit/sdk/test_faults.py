@@ -19,7 +19,7 @@ async def received(
     connect: Connect, broker: FakeServer, faults: Faults, *, message_group: str | None = None
 ) -> list[tuple[bytes, int]]:
     """Bodies and attempts in the order of the calls, until the broker has no message any more."""
-    client, fake, calls = await connect(broker, faults=faults), broker.messaging, []
+    client, fake, calls = await connect(broker, faults=faults), broker.consuming, []
     handlers = Handlers()
 
     @handlers.handle("orders", "g", concurrency=1)
@@ -69,7 +69,7 @@ async def test_a_lost_acknowledgement_brings_the_message_again(broker: FakeServe
 async def test_no_fault_makes_a_dead_letter(broker: FakeServer, connect: Connect) -> None:
     faults = Faults(redeliveries=1.0, disconnects=1.0, delays=0.5, reorderings=1.0, delay_ms=1)
     calls = await received(connect, broker, faults)
-    assert broker.messaging.dead == []
+    assert broker.consuming.dead == []
     assert max(attempt for _, attempt in calls) == 3  # the fake's group has three
 
 
@@ -110,7 +110,7 @@ async def test_a_message_that_nothing_overtakes_is_late(broker: FakeServer, conn
 async def test_late_messages_overtook_one_of_their_group_that_was_returned(
     broker: FakeServer, connect: Connect, seed: int
 ) -> None:
-    broker.messaging.settings.subscription.fifo = True
+    broker.consuming.settings.orderly = True
     faults = Faults(seed=seed, delays=0.5, delay_ms=5, reorderings=0.3, redeliveries=0.3, disconnects=0.2)
     calls = await received(connect, broker, faults, message_group="m")
     firsts = list(dict.fromkeys(body for body, _ in calls))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.fake_loop import run, turns
 from tests.unit.sdk.records_made import record_at
-from trovemq._consume import group_stream
+from trovemq._consume import settlements
 from trovemq._consume.group_stream import GroupStream
 from trovemq._consume.group_subscription import GroupSubscription, MessageFilter
 from trovemq._consume.grouped import GroupConsumer
@@ -23,13 +23,13 @@ from trovemq._consume.inbox import Inbox
 from trovemq._consume.settling_together import RELEASE
 from trovemq._consume.stream_owner import StreamSettings
 from trovemq._consume.streamed import StreamedBatch, StreamedMessage
-from trovemq._wire.consumer import consume_answer
+from trovemq._wire.consumer import Change, consume_answer
+from trovemq.models.group import GroupSettings
 from trovemq.options import ClientOptions
 from trovemq.received import ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import common_pb2, consumer_pb2
+from trovemq_proto.v1 import common_pb2, consumer_pb2, group_pb2
 
 RECEIPT = "0.0.1.18bcfe5dd30.1.4a1bf138"
 LOST = TroveError(errors.BROKER_UNREACHABLE, "gone")
@@ -100,6 +100,7 @@ class Scene:
         self.inbox = Inbox(prefetch, bytes_max)
         self.streams: list[FakeStream] = []
         self.reported: list[tuple[int, bool, str]] = []
+        self.joined: list[GroupSettings] = []
         settings = StreamSettings(
             group="g", topic="orders", filter_type="tag", filter="*", invisible_ms=None, client_id="c"
         )
@@ -120,6 +121,9 @@ class Scene:
     # --- Owner --------------------------------------------------------------------------------------
     def check_loop(self) -> None:
         """It has one loop."""
+
+    def on_joined(self, settings: GroupSettings) -> None:
+        self.joined.append(settings)
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         assert self.inbox.put_all(messages) == []
@@ -247,7 +251,7 @@ def offsets_of(settlement: consumer_pb2.Settlement) -> set[int]:
 
 
 def test_blocks_wait_while_too_many_settlements_have_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_stream, "UNDER_WAY_MAX", 3)
+    monkeypatch.setattr(settlements, "UNDER_WAY_MAX", 3)
 
     async def scene() -> None:
         here = Scene()
@@ -270,37 +274,44 @@ def test_blocks_wait_while_too_many_settlements_have_no_result(monkeypatch: pyte
     run(scene())
 
 
-class FakeSession:
-    """The session with one broker, whose settings say whether the group is orderly."""
+class FakeBroker:
+    """A broker with one stream, and its connection. The client becomes a member when it is opened."""
 
-    def __init__(self, broker: str, *, orderly: bool) -> None:
-        self.broker = broker
-        self.settings = v2.Settings(subscription=v2.Subscription(fifo=orderly))
+    def __init__(self, name: str, *, orderly: bool) -> None:
+        self.name = name
+        self.orderly = orderly
         self.stream = FakeStream()
 
-    def service(self) -> None: ...
-
-    def connection(self) -> Any:
-        return SimpleNamespace(open=lambda *_, **__: self.stream)
+    def open(self, *_: object, **__: object) -> FakeStream:
+        settings = group_pb2.GroupSettings(orderly=self.orderly, retry_max=16)
+        reply = consumer_pb2.ConsumeReply(settings=settings)
+        self.stream._replies.put_nowait(reply.SerializeToString())
+        return self.stream
 
 
 def test_a_group_that_turned_orderly_while_a_run_gathered_stood_still() -> None:
     """Its lane did not hear of the blocks that were gathered, and never moved on."""
 
     async def scene() -> None:
-        routes = SimpleNamespace(is_fifo=lambda _topic: False, has_topic=lambda _topic, _broker: True)
+        routes = SimpleNamespace(
+            is_fifo=lambda _topic: False, has_topic=lambda _topic, _broker: True, find=lambda _broker: None
+        )
         pool: Any = SimpleNamespace(
-            options=ClientOptions(), routes=routes, closed=False, check_loop=lambda: None
+            options=ClientOptions(),
+            routes=routes,
+            closed=False,
+            check_loop=lambda: None,
+            connection=lambda broker: broker,
         )
         inbox = Inbox(100, 1 << 20)
         subscription = GroupSubscription(topic="orders", group="g", filter=MessageFilter("tag", "*"))
         consumer = GroupConsumer(pool, subscription, inbox)
-        one: Any = FakeSession("broker-a", orderly=False)
-        other: Any = FakeSession("broker-b", orderly=True)
+        one: Any = FakeBroker("broker-a", orderly=False)
+        other: Any = FakeBroker("broker-b", orderly=True)
         receiving = [asyncio.ensure_future(consumer._receive(one))]
         await turns(10)
         await one.stream.batch(0, 6)
-        for _ in range(group_stream.FRAMES_UNANSWERED_MAX):
+        for _ in range(settlements.FRAMES_UNANSWERED_MAX):
             await consume(inbox, 1)
             await turns(10)
         assert await consume(inbox, 1) == [("broker-a", 2)]  # gathers for the frame after these
@@ -314,7 +325,7 @@ def test_a_group_that_turned_orderly_while_a_run_gathered_stood_still() -> None:
         for task in receiving:
             task.cancel()
         await asyncio.gather(*receiving, return_exceptions=True)
-        for stream in consumer._streams():
+        for stream in consumer._streams.values():
             await stream.close(until=asyncio.get_running_loop().time())
 
     run(scene())
@@ -342,7 +353,7 @@ def test_messages_that_are_acknowledged_together_are_one_settlement() -> None:
         await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
         await here.over()
         here.stream.settle_all(RECEIPT, [messages[3], messages[4]])
-        assert here.reported == [(3, False, "CLIENT_CLOSED"), (4, False, "CLIENT_CLOSED")]
+        assert here.reported == [(3, True, "CLIENT_CLOSED"), (4, True, "CLIENT_CLOSED")]
 
     run(scene())
 
@@ -408,7 +419,7 @@ def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
         here = Scene()
         one, two, three = await here.opened(3)
         here.stream.settle(one, None)
-        returned = here.stream.settle_with_result(two, (5_000, False))
+        returned = here.stream.settle_with_result(two, Change(5_000, suspend=False))
         await turns(10)
         await here.now.reply(LOST)
         here.stream.settle(three, None)
@@ -440,7 +451,7 @@ def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group(noticed_af
         await asyncio.sleep(3)
         for message in messages[2:4]:
             here.stream.settle(message, None)
-        here.stream.settle(messages[4], (0, False))
+        here.stream.settle(messages[4], Change(0, suspend=False))
         await turns(10)
         await here.now.settled()
         reported = list(here.reported)
@@ -495,7 +506,7 @@ def test_a_refusal_that_passes_is_tried_again_later() -> None:
     async def scene() -> None:
         here = Scene()
         (one,) = await here.opened(1)
-        answer = here.stream.settle_with_result(one, (0, True))
+        answer = here.stream.settle_with_result(one, Change(0, suspend=True))
         await turns(10)
         await here.now.settled(error=common_pb2.Error(symbol="LIMIT_EXCEEDED", message="full"))
         assert not answer.done()
@@ -515,30 +526,35 @@ def test_frames_without_an_answer_are_bounded_and_more_gathers_meanwhile() -> No
             here.stream.settle(message, None)
             await turns(3)
         frames = [frame for frame in here.now.frames if frame.settlements]
-        assert len(frames) == group_stream.FRAMES_UNANSWERED_MAX
+        assert len(frames) == settlements.FRAMES_UNANSWERED_MAX
         for frame in frames:
             results = [
                 consumer_pb2.SettlementResult(settlement_id=one.settlement_id) for one in frame.settlements
             ]
             await here.now.reply(consumer_pb2.ConsumeReply(results=results))
         frames = [frame for frame in here.now.frames if frame.settlements]
-        assert len(frames) == group_stream.FRAMES_UNANSWERED_MAX + 1
+        assert len(frames) == settlements.FRAMES_UNANSWERED_MAX + 1
         await here.over()
 
     run(scene())
 
 
-def test_a_final_error_hands_over_what_is_not_settled() -> None:
+def test_after_a_final_error_settlements_fail_with_it() -> None:
     async def scene() -> None:
         here = Scene()
         one, two = await here.opened(2)
         here.stream.settle(one, None)
-        waiting = here.stream.settle_with_result(two, (7, False))
+        waiting = here.stream.settle_with_result(two, Change(7, suspend=False))
         await turns(10)
         await here.now.reply(TroveError(errors.TOPIC_NOT_FOUND, "deleted"))
         with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
             await here.running
-        assert here.stream.unsettled() == [(one, None, None), (two, (7, False), waiting)]
+        here.stream.refuse_all(TroveError(errors.ACCESS_DENIED, "no"))
+        with pytest.raises(TroveError, match="ACCESS_DENIED"):
+            await waiting
+        assert here.reported == [(0, True, "ACCESS_DENIED"), (1, False, "ACCESS_DENIED")]
+        here.stream.release(one)
+        assert len(here.reported) == 2, "nobody waits for it"
         await here.stream.consumed(until=asyncio.get_running_loop().time())
         await here.over()
 

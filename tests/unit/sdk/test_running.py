@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 import trovemq
-from tests.support.fake_messaging import FakeMessaging
+from tests.support.fake_consuming import FakeConsuming
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import (
@@ -46,8 +46,8 @@ async def client(broker: FakeServer, connect: Connect) -> Client:
 
 
 @pytest.fixture
-def fake(broker: FakeServer) -> FakeMessaging:
-    return broker.messaging
+def fake(broker: FakeServer) -> FakeConsuming:
+    return broker.consuming
 
 
 class Refused(Exception):  # noqa: N818  a name from a bank
@@ -72,7 +72,7 @@ class RefusedByTheBank(Refused):
     ],
 )
 async def test_the_nearest_class_of_an_exception_decides(
-    client: Client, fake: FakeMessaging, policy: Policy, dead: list[bytes], gone: list[bytes], attempts: int
+    client: Client, fake: FakeConsuming, policy: Policy, dead: list[bytes], gone: list[bytes], attempts: int
 ) -> None:
     handlers, seen = Handlers(on_error={Exception: "discard"} if not policy else None), []
     own = policy or {Refused: Retry()}
@@ -90,7 +90,7 @@ async def test_the_nearest_class_of_an_exception_decides(
 
 
 async def test_a_handler_that_settles_its_message_has_the_last_word(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     handlers = Handlers()
 
@@ -102,10 +102,10 @@ async def test_a_handler_that_settles_its_message_has_the_last_word(
     async with client.run(handlers):
         await fake.offer(b"a")
         await fake.until(lambda: fake.gone == [b"a"])
-    assert fake.requests("ChangeInvisibleDuration") == []
+    assert fake.requests("RETURN") == []
 
 
-async def test_handlers_run_side_by_side_up_to_their_concurrency(client: Client, fake: FakeMessaging) -> None:
+async def test_handlers_run_side_by_side_up_to_their_concurrency(client: Client, fake: FakeConsuming) -> None:
     handlers, together = Handlers(), asyncio.Barrier(3)
 
     @handlers.handle("orders", "g", concurrency=3)
@@ -117,7 +117,7 @@ async def test_handlers_run_side_by_side_up_to_their_concurrency(client: Client,
         await fake.until(lambda: len(fake.gone) == 6)
 
 
-async def test_a_plain_function_runs_in_a_thread(client: Client, fake: FakeMessaging) -> None:
+async def test_a_plain_function_runs_in_a_thread(client: Client, fake: FakeConsuming) -> None:
     handlers, threads = Handlers(), set()
 
     @handlers.handle("orders", "g", concurrency=2)
@@ -130,7 +130,7 @@ async def test_a_plain_function_runs_in_a_thread(client: Client, fake: FakeMessa
     assert threads == {bill.__qualname__}
 
 
-async def test_no_more_messages_a_second_than_the_rate(client: Client, fake: FakeMessaging) -> None:
+async def test_no_more_messages_a_second_than_the_rate(client: Client, fake: FakeConsuming) -> None:
     handlers, times = Handlers(), []
 
     @handlers.handle("orders", "g", rate_max=200)
@@ -151,7 +151,7 @@ class Order:
 
 
 async def test_a_handler_gets_the_value_and_an_undecodable_body_is_dead(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     handlers, seen = Handlers(), []
 
@@ -174,7 +174,7 @@ async def test_a_handler_gets_the_value_and_an_undecodable_body_is_dead(
     ],
 )
 async def test_a_body_that_cannot_be_decoded_was_tried_again_as_a_value_error(
-    client: Client, fake: FakeMessaging, on_error: Policy, gone: list[bytes], dead: list[bytes]
+    client: Client, fake: FakeConsuming, on_error: Policy, gone: list[bytes], dead: list[bytes]
 ) -> None:
     handlers = Handlers()
 
@@ -185,7 +185,7 @@ async def test_a_body_that_cannot_be_decoded_was_tried_again_as_a_value_error(
         await fake.offer(b"no json")
         await fake.until(lambda: len(fake.gone) + len(fake.dead) == 1)
     assert (fake.gone, fake.dead) == (gone, dead)
-    assert fake.requests("ChangeInvisibleDuration") == []
+    assert fake.requests("RETURN") == []
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ async def test_pydantic_serves_where_it_is_installed() -> None:
 
 
 # --- batches --------------------------------------------------------------------------------------------
-async def test_a_batch_is_full_or_waits_no_longer_than_it_may(client: Client, fake: FakeMessaging) -> None:
+async def test_a_batch_is_full_or_waits_no_longer_than_it_may(client: Client, fake: FakeConsuming) -> None:
     handlers, sizes = Handlers(), []
 
     @handlers.handle_batch("orders", "g", count_max=4, wait=0.01, concurrency=1)
@@ -229,7 +229,7 @@ async def test_a_batch_is_full_or_waits_no_longer_than_it_may(client: Client, fa
 
 
 async def test_a_batch_fails_as_a_whole_but_for_messages_it_settled(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     handlers = Handlers()
 
@@ -246,7 +246,7 @@ async def test_a_batch_fails_as_a_whole_but_for_messages_it_settled(
         await fake.until(lambda: fake.gone == [b"1"] and sorted(fake.dead) == [b"2", b"three"])
 
 
-async def test_a_cancelled_wait_for_a_batch_returns_its_messages(client: Client, fake: FakeMessaging) -> None:
+async def test_a_cancelled_wait_for_a_batch_returns_its_messages(client: Client, fake: FakeConsuming) -> None:
     async with client.subscribe("orders", "g") as messages:
         waiting = asyncio.create_task(messages.next_batch(2, wait=60))
         await fake.offer(b"a")
@@ -256,13 +256,13 @@ async def test_a_cancelled_wait_for_a_batch_returns_its_messages(client: Client,
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
-        await fake.until(lambda: bool(fake.requests("ChangeInvisibleDuration")))
+        await fake.until(lambda: bool(fake.requests("RETURN")))
         batches = messages.batches(2, wait=0)
         assert [message.body for message in await anext(batches)] == [b"a"]
         await batches.aclose()
 
 
-async def test_a_list_is_acknowledged_but_for_settled_messages(client: Client, fake: FakeMessaging) -> None:
+async def test_a_list_is_acknowledged_but_for_settled_messages(client: Client, fake: FakeConsuming) -> None:
     await fake.offer(b"a", b"b", b"c")
     async with client.subscribe("orders", "g") as messages:
         batch: ReceivedBatch = await messages.next_batch(3, wait=60)
@@ -270,10 +270,10 @@ async def test_a_list_is_acknowledged_but_for_settled_messages(client: Client, f
             await batch[1].nack(60)
     assert all(message.settled for message in batch)
     await fake.until(lambda: sorted(fake.gone) == [b"a", b"c"])
-    assert len(fake.requests("ChangeInvisibleDuration")) == 1
+    assert len(fake.requests("RETURN")) == 1
 
 
-async def test_an_exception_returns_the_messages_of_a_list(client: Client, fake: FakeMessaging) -> None:
+async def test_an_exception_returns_the_messages_of_a_list(client: Client, fake: FakeConsuming) -> None:
     await fake.offer(b"a", b"b")
     async with client.subscribe("orders", "g") as messages:
         batch = await messages.next_batch(2, wait=60)
@@ -281,7 +281,7 @@ async def test_an_exception_returns_the_messages_of_a_list(client: Client, fake:
             async with batch.process():
                 await batch[0].ack()
                 raise Refused
-        await fake.until(lambda: len(fake.requests("ChangeInvisibleDuration")) == 1)
+        await fake.until(lambda: len(fake.requests("RETURN")) == 1)
         assert fake.gone == [b"a"]
 
 
@@ -304,7 +304,7 @@ class Full:
 
 
 async def test_a_cancelled_wait_left_messages_of_a_list_unsettled(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     """They were marked as settled, so nobody acknowledged or returned them while the client lived."""
     await fake.offer(b"a", b"b", b"c")
@@ -319,7 +319,7 @@ async def test_a_cancelled_wait_left_messages_of_a_list_unsettled(
 
 
 async def test_messages_taken_out_of_a_list_were_acknowledged_with_the_others(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     """By the synchronous client."""
     await fake.offer(b"a", b"b", b"c")
@@ -335,7 +335,7 @@ async def test_messages_taken_out_of_a_list_were_acknowledged_with_the_others(
 
 # --- middleware -----------------------------------------------------------------------------------------
 async def test_middleware_is_around_the_call_the_first_outermost(
-    client: Client, fake: FakeMessaging, caplog: pytest.LogCaptureFixture
+    client: Client, fake: FakeConsuming, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trovemq.handlers")
     steps: list[str] = []
@@ -391,7 +391,7 @@ class Slow:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_calls_end_and_returns_the_rest(
-    client: Client, fake: FakeMessaging, number: signal.Signals
+    client: Client, fake: FakeConsuming, number: signal.Signals
 ) -> None:
     slow, before = Slow(), signal.getsignal(number)
     await fake.offer(b"a", b"b")
@@ -412,7 +412,7 @@ async def test_a_block_of_handlers_took_its_programs_signals(client: Client) -> 
         assert [signal.getsignal(number) for number in SIGNALS_DEFAULT] == before
 
 
-async def test_a_handler_of_the_program_is_called_too(client: Client, fake: FakeMessaging) -> None:
+async def test_a_handler_of_the_program_is_called_too(client: Client, fake: FakeConsuming) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
     try:
@@ -448,7 +448,7 @@ async def _run(client: Client, handlers: Handlers) -> None:
 
 
 async def test_a_second_stop_cancels_calls_and_returns_their_messages(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     slow = Slow()
     await fake.offer(b"a")
@@ -460,7 +460,7 @@ async def test_a_second_stop_cancels_calls_and_returns_their_messages(
     assert (fake.gone, fake.visible()) == ([], [b"a"])
 
 
-async def test_calls_that_outlast_the_drain_are_cancelled(client: Client, fake: FakeMessaging) -> None:
+async def test_calls_that_outlast_the_drain_are_cancelled(client: Client, fake: FakeConsuming) -> None:
     slow = Slow()
     await fake.offer(b"a")
     async with client.run(slow.handlers, drain_seconds=0, signals=()):
@@ -469,12 +469,13 @@ async def test_calls_that_outlast_the_drain_are_cancelled(client: Client, fake: 
 
 
 async def test_a_group_that_denies_the_client_ends_all_with_its_error(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     handlers = Handlers()
     handlers.handle("orders", "g")(print)
     async with client.run(handlers) as running:
-        fake.hooks["ReceiveMessage"] = lambda _: v2.Status(code=v2.Code.FORBIDDEN)
+        fake.hooks["deliver"] = lambda _: TroveError(errors.PERMISSION_MISSING)
+        await fake.notify()
         with pytest.raises(TroveError) as ended:
             await running.wait()
         assert ended.value.spec is errors.PERMISSION_MISSING
@@ -485,7 +486,7 @@ async def test_a_group_that_denies_the_client_ends_all_with_its_error(
 
 
 async def test_what_cannot_run_is_refused_before_anything_is_opened(
-    client: Client, fake: FakeMessaging
+    client: Client, fake: FakeConsuming
 ) -> None:
     handlers = Handlers()
     with pytest.raises(TroveError, match="no handlers"):
@@ -501,4 +502,4 @@ async def test_what_cannot_run_is_refused_before_anything_is_opened(
     handlers.handle("orders", "g", concurrency=0)(print)
     with pytest.raises(TroveError, match="concurrency"):
         client.run(handlers)
-    assert fake.talks == []
+    assert fake.members == []

@@ -1,4 +1,4 @@
-"""Statuses and retry policies of the v2 protocol."""
+"""Statuses of the v2 protocol."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections import Counter
 
 import pytest
 
-from trovemq._consume.grouped import backoff_ms
-from trovemq._rocketmq.messages import duration
 from trovemq._rocketmq.statuses import check, error_of
 from trovemq_broker.server.wire.statuses import CODES
 from trovemq_proto import errors
@@ -33,22 +31,3 @@ def test_success_is_not_an_error_and_an_unknown_code_is_one() -> None:
             check(v2.Status(code=code), "b")  # type: ignore[arg-type]
         assert refused.value.spec is errors.UNKNOWN_ERROR
         assert refused.value.fields["rocketmq_code"] == str(int(code))
-
-
-def test_back_off_by_steps() -> None:
-    policy = v2.RetryPolicy()
-    policy.customized_backoff.next.extend([duration(1_000), duration(5_500)])
-    assert [backoff_ms(policy, attempt) for attempt in (1, 2, 3, 99)] == [1_000, 5_500, 5_500, 5_500]
-
-
-def test_exponential_back_off() -> None:
-    policy = v2.RetryPolicy(
-        exponential_backoff=v2.ExponentialBackoff(initial=duration(100), max=duration(1_000), multiplier=3)
-    )
-    assert [backoff_ms(policy, attempt) for attempt in (1, 2, 3, 4, 2**31 - 1)] == [
-        100, 300, 900, 1_000, 1_000,
-    ]  # fmt: skip
-
-
-def test_a_policy_without_a_strategy_waits_a_second() -> None:
-    assert backoff_ms(v2.RetryPolicy(max_attempts=3), 1) == 1_000

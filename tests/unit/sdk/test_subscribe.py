@@ -9,12 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.fake_messaging import message_of
+from tests.support.fake_consuming import record_of
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import ReceivedMessage, Subscription, TroveError, errors
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_proto.v1 import consumer_pb2
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,53 +35,47 @@ async def consume(subscription: Subscription, count: int) -> list[bytes]:
 async def test_a_message_has_what_its_sender_gave_it(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
-        await broker.messaging.offer(b"a", message_group="m")
+        await broker.consuming.offer(b"a", message_group="m")
         (message,) = await take(subscription, 1)
         assert (message.topic, message.body, message.message_id) == ("orders", b"a", "id-a")
         assert (message.keys, message.tags, message.properties) == (("key",), "tag", {"p": "v"})
         assert (message.message_group, message.attempt, message.broker) == ("m", 1, "b1")
         assert message.born_timestamp == 1_700_000_000_000
         await message.ack()
-    assert broker.messaging.gone == [b"a"]
+    assert broker.consuming.gone == [b"a"]
 
 
 async def test_brokers_get_the_subscribers(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g", tags=["a", "b"]) as subscription:
-        (talk,) = broker.messaging.talks
-        assert talk.settings is not None
-        assert (talk.client_id, talk.settings.client_type) == (subscription.client_id, v2.PUSH_CONSUMER)
-        (entry,) = talk.settings.subscription.subscriptions
-        assert (entry.topic.name, entry.expression.expression) == ("orders", "a || b")
-        await broker.messaging.until(lambda: bool(broker.messaging.requests("ReceiveMessage")))
-        request = broker.messaging.requests("ReceiveMessage")[0]
-        assert (request.auto_renew, request.HasField("invisible_duration")) == (True, False)
-        assert (request.batch_size, request.long_polling_timeout.seconds) == (2, 20)
-        assert request.message_queue.id == -1
-    assert broker.messaging.terminated == [subscription.client_id]
+        (member,) = broker.consuming.members
+        assert (member.client_id, member.topic) == (subscription.client_id, "orders")
+        assert (member.start.filter_type, member.start.filter) == ("tag", "a || b")
+        assert member.start.invisible_ms == 0
+        assert member.start.hostname in subscription.client_id
+        metadata = dict(member.context.invocation_metadata())
+        assert metadata["x-mq-language"] == "PYTHON"
+        assert metadata["x-mq-client-version"]
+        await broker.consuming.until(lambda: member.credit == 2)
+    assert broker.consuming.left == [subscription.client_id]
 
 
 async def test_invisible_ms_makes_a_simple_consumer_with_sql(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g", sql="a > 1", invisible_ms=10_500):
-        (talk,) = broker.messaging.talks
-        assert talk.settings is not None
-        assert talk.settings.client_type == v2.SIMPLE_CONSUMER
-        await broker.messaging.until(lambda: bool(broker.messaging.requests("ReceiveMessage")))
-        request = broker.messaging.requests("ReceiveMessage")[0]
-        assert request.filter_expression == v2.FilterExpression(type=v2.SQL, expression="a > 1")
-        assert not request.auto_renew
-        assert (request.invisible_duration.seconds, request.invisible_duration.nanos) == (10, 500_000_000)
+        (member,) = broker.consuming.members
+        assert (member.start.filter_type, member.start.filter) == ("sql", "a > 1")
+        assert member.start.invisible_ms == 10_500
 
 
 async def test_no_more_is_asked_for_than_may_wait(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g", prefetch=3) as subscription:
         await fake.offer(*(b"%d" % i for i in range(8)))
         await fake.until(lambda: len(fake.visible()) == 5)
         assert await consume(subscription, 8) == [b"%d" % i for i in range(8)]
-        assert max(request.batch_size for request in fake.requests("ReceiveMessage")) == 3
+        assert fake.members[0].credit_max == 3
 
 
 async def test_every_broker_that_has_the_topic_is_received_from(
@@ -90,10 +83,10 @@ async def test_every_broker_that_has_the_topic_is_received_from(
 ) -> None:
     client = await connect(nameserver)
     async with client.subscribe("orders", "g") as subscription:
-        await broker.messaging.offer(b"one")
-        await other.messaging.offer(b"two")
+        await broker.consuming.offer(b"one")
+        await other.consuming.offer(b"two")
         assert sorted(await consume(subscription, 2)) == [b"one", b"two"]
-    assert (broker.messaging.gone, other.messaging.gone) == ([b"one"], [b"two"])
+    assert (broker.consuming.gone, other.consuming.gone) == ([b"one"], [b"two"])
 
 
 async def test_a_broker_that_gets_the_topic_later_is_received_from(
@@ -103,7 +96,7 @@ async def test_a_broker_that_gets_the_topic_later_is_received_from(
     client = await connect(nameserver)
     async with client.subscribe("orders", "g") as subscription:
         nameserver.set_routes(broker.route({"orders": 4}), other.route({"orders": 1}))
-        await other.messaging.offer(b"new")
+        await other.consuming.offer(b"new")
         assert await consume(subscription, 1) == [b"new"]
 
 
@@ -117,12 +110,12 @@ async def test_a_topic_without_a_route_is_not_found(broker: FakeServer, connect:
 async def test_dead_letters_are_in_no_route_and_can_be_read(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("%DLQ%g", "reader") as subscription:
-        await broker.messaging.offer(b"dead", topic="%DLQ%g")
+        await broker.consuming.offer(b"dead", topic="%DLQ%g")
         assert await consume(subscription, 1) == [b"dead"]
 
 
 async def test_settings_that_a_broker_refuses_are_raised(broker: FakeServer, connect: Connect) -> None:
-    broker.messaging.first_status = v2.Status(code=v2.Code.ILLEGAL_CONSUMER_GROUP, message="blank")
+    broker.consuming.refusal = TroveError(errors.GROUP_ILLEGAL, "blank")
     client = await connect(broker)
     with pytest.raises(TroveError) as refused:
         await client.subscribe("orders", " ").__aenter__()
@@ -130,17 +123,12 @@ async def test_settings_that_a_broker_refuses_are_raised(broker: FakeServer, con
 
 
 @pytest.mark.parametrize(
-    ("code", "spec"),
-    [
-        (v2.Code.ILLEGAL_FILTER_EXPRESSION, errors.FILTER_ILLEGAL),
-        (v2.Code.FORBIDDEN, errors.PERMISSION_MISSING),
-        (v2.Code.ILLEGAL_INVISIBLE_TIME, errors.INVISIBLE_DURATION_ILLEGAL),
-    ],
+    "spec", [errors.FILTER_ILLEGAL, errors.PERMISSION_MISSING, errors.INVISIBLE_DURATION_ILLEGAL]
 )
 async def test_what_makes_receiving_useless_ends_the_iteration(
-    broker: FakeServer, connect: Connect, code: v2.Code, spec: errors.ErrorSpec
+    broker: FakeServer, connect: Connect, spec: errors.ErrorSpec
 ) -> None:
-    broker.messaging.hooks["ReceiveMessage"] = lambda request: v2.Status(code=code)
+    broker.consuming.hooks["deliver"] = lambda _: TroveError(spec)
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
         with pytest.raises(TroveError) as failure:
@@ -148,33 +136,54 @@ async def test_what_makes_receiving_useless_ends_the_iteration(
     assert failure.value.spec is spec
 
 
-@pytest.mark.parametrize("code", [v2.Code.TOO_MANY_REQUESTS, v2.Code.INTERNAL_SERVER_ERROR])
-async def test_what_may_pass_is_tried_again(broker: FakeServer, connect: Connect, code: v2.Code) -> None:
-    answers = [v2.Status(code=code)] * 3
-    broker.messaging.hooks["ReceiveMessage"] = lambda request: answers.pop() if answers else None
+@pytest.mark.parametrize("spec", [errors.LIMIT_EXCEEDED, errors.UNKNOWN_ERROR, errors.CLIENT_UNKNOWN])
+async def test_what_may_pass_is_tried_again(
+    broker: FakeServer, connect: Connect, spec: errors.ErrorSpec
+) -> None:
+    answers = [TroveError(spec)] * 3
+    broker.consuming.hooks["deliver"] = lambda _: answers.pop() if answers else None
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
-        await broker.messaging.offer(b"a")
+        await broker.consuming.offer(b"a")
         assert await consume(subscription, 1) == [b"a"]
-    attempts = [request.attempt_id for request in broker.messaging.requests("ReceiveMessage")]
-    assert len(set(attempts[:4])) == 1  # tried again under one id, so that a broker may know it
+    assert len(broker.consuming.members) == 4
+    assert len({member.client_id for member in broker.consuming.members}) == 1
+
+
+async def test_messages_can_be_settled_after_the_broker_ended_the_batches(
+    broker: FakeServer, connect: Connect
+) -> None:
+    fake = broker.consuming
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", prefetch=4) as subscription:
+        await fake.offer(b"a", b"b")
+        first, second = await take(subscription, 2)
+        fake.hooks["deliver"] = lambda _: TroveError(errors.PERMISSION_MISSING)
+        await fake.notify()
+        with pytest.raises(TroveError, match="PERMISSION_MISSING"):
+            await anext(subscription)
+        await first.ack()
+        async with second.process():
+            pass
+    assert (fake.gone, subscription.refused) == ([b"a", b"b"], 0)
+    assert len(fake.members) == 1
 
 
 async def test_a_body_that_is_not_its_digests_is_never_shown(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     await fake.offer(b"bad")
-    fake.held[0].message.system_properties.body_digest.checksum = "0" * 32
+    fake.held[0].is_damaged = True
     async with client.subscribe("orders", "g") as subscription:
         await fake.offer(b"good")
         assert await consume(subscription, 1) == [b"good"]
-        await fake.until(lambda: bool(fake.requests("ChangeInvisibleDuration")))
+        await fake.until(lambda: bool(fake.requests("RETURN")))
     assert fake.bodies() == [b"bad"]
 
 
 # --- settlements ----------------------------------------------------------------------------------------
 async def test_process_acknowledges_together(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g", prefetch=256) as subscription:
         await fake.offer(*(b"%d" % i for i in range(32)))
@@ -183,13 +192,12 @@ async def test_process_acknowledges_together(broker: FakeServer, connect: Connec
             async with message.process():
                 pass
     assert sorted(fake.gone) == sorted(b"%d" % i for i in range(32))
-    sizes = [len(request.entries) for request in fake.requests("AckMessage")]
-    assert sum(sizes) == 32
-    assert max(sizes) > 1
+    assert len(fake.requests("ACKNOWLEDGE")) == 32
+    assert sum(bool(frame.settlements) for frame in fake.members[0].frames) < 32
 
 
 async def test_an_exception_returns_the_message_with_back_off(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
         await fake.offer(b"a")
@@ -200,15 +208,14 @@ async def test_an_exception_returns_the_message_with_back_off(broker: FakeServer
         (second,) = await take(subscription, 1)
         assert (second.body, second.attempt) == (b"a", 2)
         await second.ack()
-    (change,) = fake.requests("ChangeInvisibleDuration")
-    assert (change.invisible_duration.seconds, change.invisible_duration.nanos) == (0, 1_000_000)
-    assert not change.suspend
+    (change,) = fake.requests("RETURN")
+    assert change == (b"a", 1, False)
 
 
 async def test_nack_takes_its_own_delay_and_extend_replaces_the_handle(
     broker: FakeServer, connect: Connect
 ) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g", invisible_ms=60_000) as subscription:
         await fake.offer(b"a")
@@ -219,15 +226,15 @@ async def test_nack_takes_its_own_delay_and_extend_replaces_the_handle(
         await message.nack(0)
         (again,) = await take(subscription, 1)
         await again.ack()
-    changes = fake.requests("ChangeInvisibleDuration")
-    assert [change.invisible_duration.seconds for change in changes] == [90, 0]
+    assert fake.requests("EXTEND") == [(b"a", 90_000, False)]
+    assert fake.requests("RETURN") == [(b"a", 0, False)]
     assert fake.gone == [b"a"]
 
 
 async def test_a_message_is_settled_once(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
-        await broker.messaging.offer(b"a")
+        await broker.consuming.offer(b"a")
         (message,) = await take(subscription, 1)
         async with message.process():
             await message.ack()
@@ -235,19 +242,19 @@ async def test_a_message_is_settled_once(broker: FakeServer, connect: Connect) -
             with pytest.raises(TroveError) as refused:
                 await again
             assert refused.value.spec is errors.REQUEST_ILLEGAL
-    assert len(broker.messaging.requests("AckMessage")) == 1
+    assert len(broker.consuming.requests("ACKNOWLEDGE")) == 1
 
 
 async def test_a_lease_that_is_over_is_reported(
     broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether the message is delivered again is not known: it may have been consumed elsewhere."""
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
         await fake.offer(b"a")
         (message,) = await take(subscription, 1)
-        fake.held[0].handle = "newer"
+        fake.held[0].receipt = "newer"
         with pytest.raises(TroveError) as refused:
             await message.ack()
         assert refused.value.spec is errors.RECEIPT_HANDLE_ILLEGAL
@@ -259,20 +266,20 @@ async def test_a_lease_that_is_over_is_reported(
 async def test_an_acknowledgement_is_tried_again_until_it_arrives(
     broker: FakeServer, connect: Connect
 ) -> None:
-    answers = [v2.Status(code=v2.Code.INTERNAL_SERVER_ERROR)] * 2
-    broker.messaging.hooks["AckMessage"] = lambda request: answers.pop() if answers else None
+    answers = [TroveError(errors.UNKNOWN_ERROR)] * 2
+    broker.consuming.hooks["ACKNOWLEDGE"] = lambda _: answers.pop() if answers else None
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
-        await broker.messaging.offer(b"a")
+        await broker.consuming.offer(b"a")
         assert await consume(subscription, 1) == [b"a"]
-    assert broker.messaging.gone == [b"a"]
-    assert len(broker.messaging.requests("AckMessage")) == 3
+    assert broker.consuming.gone == [b"a"]
+    assert len(broker.consuming.requests("ACKNOWLEDGE")) == 3
 
 
 # --- order ----------------------------------------------------------------------------------------------
 async def test_of_a_message_group_one_is_handed_out_at_a_time(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
-    fake.settings.subscription.fifo = True
+    fake = broker.consuming
+    fake.settings.orderly = True
     client = await connect(broker)
     await fake.offer(b"a1", b"a2", message_group="a")
     await fake.offer(b"b1", message_group="b")
@@ -287,8 +294,8 @@ async def test_of_a_message_group_one_is_handed_out_at_a_time(broker: FakeServer
 
 
 async def test_what_comes_again_comes_before_its_followers(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
-    fake.settings.subscription.fifo = True
+    fake = broker.consuming
+    fake.settings.orderly = True
     client = await connect(broker)
     await fake.offer(b"a1", b"a2", b"a3", message_group="a")
     order = []
@@ -306,8 +313,8 @@ async def test_what_comes_again_comes_before_its_followers(broker: FakeServer, c
 async def test_orderly_attempts_that_are_used_up_end_in_the_dead_letters(
     broker: FakeServer, connect: Connect
 ) -> None:
-    fake = broker.messaging
-    fake.settings.subscription.fifo = True
+    fake = broker.consuming
+    fake.settings.orderly = True
     client = await connect(broker)
     await fake.offer(b"a1", b"a2", message_group="a")
     async with client.subscribe("orders", "g") as subscription:
@@ -317,13 +324,12 @@ async def test_orderly_attempts_that_are_used_up_end_in_the_dead_letters(
             await message.nack(0)
         assert await consume(subscription, 1) == [b"a2"]
     assert (fake.dead, fake.gone) == ([b"a1"], [b"a2"])
-    (request,) = fake.requests("ForwardMessageToDeadLetterQueue")
-    assert (request.delivery_attempt, request.max_delivery_attempts) == (3, 3)
+    assert [settled.body for settled in fake.requests("DEAD_LETTER")] == [b"a1"]
 
 
 # --- breaks and ends ------------------------------------------------------------------------------------
 async def test_closing_returns_what_was_not_handed_out(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g", prefetch=8) as subscription:
         await fake.offer(b"a", b"b", b"c")
@@ -333,12 +339,8 @@ async def test_closing_returns_what_was_not_handed_out(broker: FakeServer, conne
         async with message.process():
             pass
     assert fake.gone == [b"a"]
-    changes = fake.requests("ChangeInvisibleDuration")
-    assert [(c.message_id, c.invisible_duration.seconds, c.suspend) for c in changes] == [
-        ("id-b", 0, True),
-        ("id-c", 0, True),
-    ]
-    assert fake.terminated == [subscription.client_id]
+    assert fake.requests("RETURN") == [(b"b", 0, True), (b"c", 0, True)]
+    assert fake.left == [subscription.client_id]
     with pytest.raises(StopAsyncIteration):
         await anext(subscription)
 
@@ -348,8 +350,7 @@ async def test_acknowledgements_were_lost_when_a_subscription_closed(
 ) -> None:
     """The receive was cancelled first: the broker took its messages back, the processed ones too, and refused
     their acknowledgements."""
-    fake = broker.messaging
-    fake.long_streams = True
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
         await fake.offer(b"a", b"b", b"c")
@@ -368,13 +369,13 @@ async def test_the_client_closes_its_subscriptions(broker: FakeServer, connect: 
     await client.close()
     with pytest.raises(StopAsyncIteration):
         await waiting
-    assert broker.messaging.terminated == [subscription.client_id]
+    assert broker.consuming.left == [subscription.client_id]
 
 
 async def test_after_the_end_a_message_cannot_be_settled(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
-        await broker.messaging.offer(b"a")
+        await broker.consuming.offer(b"a")
         (message,) = await take(subscription, 1)
     with pytest.raises(TroveError) as refused:
         await message.ack()
@@ -382,7 +383,7 @@ async def test_after_the_end_a_message_cannot_be_settled(broker: FakeServer, con
 
 
 async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, connect: Connect) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
         await fake.offer(b"a", b"b")
@@ -393,7 +394,7 @@ async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, conne
         await asyncio.wait([held], timeout=0)
         await broker.start()
         await held
-        await fake.until(lambda: len(fake.talks) == 2)
+        await fake.until(lambda: len(fake.members) == 2)
         await fake.offer(b"c")
         assert await consume(subscription, 1) == [b"c"]
     assert fake.gone == [b"a", b"b", b"c"]
@@ -402,7 +403,7 @@ async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, conne
 async def test_a_message_redelivered_while_it_waits_is_delivered_once(
     broker: FakeServer, connect: Connect
 ) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     client = await connect(broker)
     async with client.subscribe("orders", "g", prefetch=4) as subscription:
         await fake.offer(b"a", b"b")
@@ -416,8 +417,9 @@ async def test_a_message_redelivered_while_it_waits_is_delivered_once(
 
 
 # --- commands -------------------------------------------------------------------------------------------
-def verify_command(nonce: str, body: bytes = b"direct") -> service_pb2.VerifyMessageCommand:
-    return service_pb2.VerifyMessageCommand(nonce=nonce, message=message_of(body))
+def direct(nonce: str, body: bytes = b"direct") -> consumer_pb2.ConsumeCommand:
+    message = consumer_pb2.DirectMessage(topic="known", queue_id=2, queue_offset=7, record=record_of(body))
+    return consumer_pb2.ConsumeCommand(nonce=nonce, consume=message)
 
 
 async def test_the_handler_consumes_directly(broker: FakeServer, connect: Connect) -> None:
@@ -425,28 +427,33 @@ async def test_the_handler_consumes_directly(broker: FakeServer, connect: Connec
 
     async def handler(message: ReceivedMessage) -> None:
         seen.append(message.body)
+        assert (message.topic, message.queue_id, message.queue_offset) == ("known", 2, 7)
+        assert (message.keys, message.attempt, message.receipt_handle) == (("key",), 1, "")
         await message.ack()  # pending for nobody
         if message.body == b"bad":
             raise ValueError("not this one")
 
     client = await connect(broker)
     async with client.subscribe("orders", "g", handler=handler):
-        (talk,) = broker.messaging.talks
-        good = await talk.command(verify_message_command=verify_command("n1"))
-        assert (good.verify_message_result.nonce, good.status.code) == ("n1", v2.Code.OK)
-        bad = await talk.command(verify_message_command=verify_command("n2", b"bad"))
-        assert bad.status.code == v2.Code.FAILED_TO_CONSUME_MESSAGE
-        assert bad.status.message == "ValueError: not this one"
+        (member,) = broker.consuming.members
+        good = await member.command(direct("n1"))
+        assert (good.nonce, good.result) == ("n1", consumer_pb2.DONE)
+        bad = await member.command(direct("n2", b"bad"))
+        assert bad.result == consumer_pb2.FAILED
+        assert bad.text == "ValueError: not this one"
+        damaged = direct("n3")
+        damaged.consume.record = damaged.consume.record[:-1]
+        assert (await member.command(damaged)).result == consumer_pb2.DAMAGED
     assert seen == [b"direct", b"bad"]
-    assert broker.messaging.requests("AckMessage") == []
+    assert broker.consuming.requests("ACKNOWLEDGE") == []
 
 
 async def test_without_a_handler_nothing_is_consumed_directly(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g"):
-        (talk,) = broker.messaging.talks
-        answer = await talk.command(verify_message_command=verify_command("n"))
-        assert (answer.verify_message_result.nonce, answer.status.code) == ("n", v2.Code.NOT_IMPLEMENTED)
+        (member,) = broker.consuming.members
+        answer = await member.command(direct("n"))
+        assert (answer.nonce, answer.result) == ("n", consumer_pb2.NOT_SUPPORTED)
 
 
 async def test_stack_traces_name_threads_and_tasks(broker: FakeServer, connect: Connect) -> None:
@@ -456,12 +463,11 @@ async def test_stack_traces_name_threads_and_tasks(broker: FakeServer, connect: 
     task = asyncio.create_task(a_task_of_this_test(), name="the-task")
     client = await connect(broker)
     async with client.subscribe("orders", "g"):
-        (talk,) = broker.messaging.talks
-        command = service_pb2.PrintThreadStackTraceCommand(nonce="n")
-        answer = await talk.command(print_thread_stack_trace_command=command)
+        (member,) = broker.consuming.members
+        answer = await member.command(consumer_pb2.ConsumeCommand(nonce="n", print_stacks=True))
     task.cancel()
-    text = answer.thread_stack_trace.thread_stack_trace
-    assert (answer.thread_stack_trace.nonce, answer.status.code) == ("n", v2.Code.OK)
+    text = answer.text
+    assert (answer.nonce, answer.result) == ("n", consumer_pb2.DONE)
     assert "MainThread" in text
     assert "task the-task" in text
     assert "a_task_of_this_test" in text
@@ -471,7 +477,7 @@ async def test_stack_traces_name_threads_and_tasks(broker: FakeServer, connect: 
 async def test_consume_runs_handlers_at_a_time_and_continues_after_failures(
     broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = broker.messaging
+    fake = broker.consuming
     together, most = 0, 0
     all_here = asyncio.Event()
 
@@ -495,11 +501,11 @@ async def test_consume_runs_handlers_at_a_time_and_continues_after_failures(
         await asyncio.gather(consuming, return_exceptions=True)
     assert most == 3
     assert sorted(fake.gone) == [b"%d" % i for i in range(6)]
-    assert len(fake.terminated) == 1
+    assert len(fake.left) == 1
 
 
 async def test_cancelling_consume_returns_what_is_at_work(broker: FakeServer, connect: Connect) -> None:
-    fake, begun = broker.messaging, asyncio.Event()
+    fake, begun = broker.consuming, asyncio.Event()
 
     async def handler(message: ReceivedMessage) -> None:
         begun.set()
@@ -511,8 +517,8 @@ async def test_cancelling_consume_returns_what_is_at_work(broker: FakeServer, co
     await asyncio.wait_for(begun.wait(), 30)
     consuming.cancel()
     await asyncio.gather(consuming, return_exceptions=True)
-    changes = fake.requests("ChangeInvisibleDuration")  # it may come once more before the client has left
-    assert {(one.invisible_duration.seconds, one.invisible_duration.nanos) for one in changes} == {(0, 0)}
+    changes = fake.requests("RETURN")  # it may come once more before the client has left
+    assert {one.invisible_ms for one in changes} == {0}
 
 
 @pytest.mark.parametrize(
@@ -543,11 +549,11 @@ async def test_a_group_that_does_not_keep_a_fifo_topics_order_is_warned_of_once(
     broker.set_routes(route)
     client = await connect(broker)
     for fifo in (False, True):
-        broker.messaging.settings.subscription.fifo = fifo
+        broker.consuming.settings.orderly = fifo
         caplog.clear()
         async with client.subscribe("orders", "g") as subscription:
             for body in (b"a", b"b"):
-                await broker.messaging.offer(body)
+                await broker.consuming.offer(body)
                 await consume(subscription, 1)
         said = [record.message for record in caplog.records if "does not keep the order" in record.message]
         assert len(said) == (0 if fifo else 1)
@@ -565,9 +571,9 @@ async def test_a_function_that_is_not_async_runs_in_a_thread_and_may_block(
 
     client = await connect(broker)
     consuming = asyncio.ensure_future(client.consume("orders", "g", handle, concurrency=2))
-    await broker.messaging.offer(b"a")
-    await broker.messaging.offer(b"b")
-    await broker.messaging.until(lambda: sorted(broker.messaging.gone) == [b"a", b"b"])
+    await broker.consuming.offer(b"a")
+    await broker.consuming.offer(b"b")
+    await broker.consuming.until(lambda: sorted(broker.consuming.gone) == [b"a", b"b"])
     assert len(threads) == 2
     assert all(name.startswith("trovemq orders") for name in threads)
     consuming.cancel()

@@ -24,10 +24,10 @@ async def test_a_handler_receives_twice_its_concurrency(
         """There are no messages."""
 
     consuming = asyncio.create_task(client.consume("orders", "g", handler, concurrency=4, **options))
-    await broker.messaging.until(lambda: bool(broker.messaging.requests("ReceiveMessage")))
+    await broker.consuming.until(lambda: any(one.credit_max for one in broker.consuming.members))
     consuming.cancel()
     await asyncio.gather(consuming, return_exceptions=True)
-    assert broker.messaging.requests("ReceiveMessage")[0].batch_size == expected
+    assert broker.consuming.members[0].credit_max == expected
 
 
 async def test_workers_and_lists_are_held_twice(broker: FakeServer, connect: Connect) -> None:

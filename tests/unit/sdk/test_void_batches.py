@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fake_loop import run, turns
 from tests.unit.sdk.records_made import record_at
-from tests.unit.sdk.test_group_stream import RECEIPT, FakeSession, FakeStream, Scene, offsets_of
+from tests.unit.sdk.test_group_stream import RECEIPT, FakeBroker, FakeStream, Scene, offsets_of
 from trovemq._consume import group_stream
 from trovemq._consume.group_subscription import GroupSubscription, MessageFilter
 from trovemq._consume.grouped import GroupConsumer
@@ -164,6 +164,7 @@ class Member:
     """A GroupConsumer with one or more brokers."""
 
     def __init__(self) -> None:
+        self._of_name: dict[object, FakeBroker] = {}
         self.live, self.having = {"broker-a", "broker-b"}, {"broker-a", "broker-b"}
         routes = SimpleNamespace(
             is_fifo=lambda _topic: False,
@@ -171,7 +172,11 @@ class Member:
             has_topic=lambda _topic, broker: broker in self.having,
         )
         pool: Any = SimpleNamespace(
-            options=ClientOptions(), routes=routes, closed=False, check_loop=lambda: None
+            options=ClientOptions(),
+            routes=routes,
+            closed=False,
+            check_loop=lambda: None,
+            connection=self._of_name.__getitem__,
         )
         self.inbox = Inbox(100, 1 << 20)
         subscription = GroupSubscription(topic="orders", group="g", filter=MessageFilter("tag", "*"))
@@ -179,10 +184,11 @@ class Member:
         self._receiving: list[asyncio.Future[None]] = []
 
     async def receive(self, broker: str, *, orderly: bool = False) -> FakeStream:
-        session: Any = FakeSession(broker, orderly=orderly)
-        self._receiving.append(asyncio.ensure_future(self.consumer._receive(session)))
+        made: Any = FakeBroker(broker, orderly=orderly)
+        self._of_name[broker] = self._of_name[made] = made
+        self._receiving.append(asyncio.ensure_future(self.consumer._receive(made)))
         await turns(10)
-        stream: FakeStream = session.stream
+        stream: FakeStream = made.stream
         return stream
 
     def taken(self) -> list[tuple[str, int]]:
@@ -199,7 +205,7 @@ class Member:
 
     async def over(self) -> None:
         await self.sessions_end()
-        for stream in self.consumer._streams():
+        for stream in self.consumer._streams.values():
             await stream.close(until=asyncio.get_running_loop().time())
 
 

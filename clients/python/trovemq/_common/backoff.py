@@ -1,10 +1,13 @@
-"""Exponential back-off with jitter, as a value: the delay after the n-th failure in a row."""
+"""Which failed calls may be tried again, and when: exponential back-off with jitter, as a value."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +28,8 @@ class Backoff:
         """The delay in seconds after that many failures in a row (1 or more)."""
         bound = min(self.delay_max_ms, self.delay_ms * 2.0 ** min(failures - 1, 30))
         return bound * (0.5 + 0.5 * self.uniform()) / 1000.0
+
+
+def may_pass(error: TroveError) -> bool:
+    """Whether the same call may succeed later; this includes errors that the server did not expect."""
+    return error.retriable or error.spec is errors.UNKNOWN_ERROR

@@ -13,13 +13,13 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from trovemq._common.pulled import pulled_message
 from trovemq._consume.inbox import Inbox
 from trovemq._consume.puller import Puller, PullRequest
 from trovemq._lookup.queries import Queries
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.outages import Outages
 from trovemq._net.routes import Slot
-from trovemq._rocketmq.messages import pulled_message
 from trovemq.models.cluster import QueueOffsets
 from trovemq.starts import Start, timestamp_of
 from trovemq_proto import errors

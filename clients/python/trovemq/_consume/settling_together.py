@@ -1,22 +1,24 @@
-"""Messages of a Consume stream that are settled together: under one receipt, in the same way."""
+"""Messages of a Consume stream that are settled together, in the same way: under one receipt, or one message
+by its handle."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from trovemq._consume.streamed import StreamedMessage, StreamedRun
+from trovemq._wire.consumer import DEAD_LETTER, Change
 
-Change = tuple[int, bool]
-"""The invisible time in ms and `suspend`, for messages that are returned."""
-RELEASE: Final[Change] = (0, True)
+RELEASE: Final = Change(0, suspend=True)
 """The change for messages that the program has not tried."""
 
 
 @dataclass(slots=True, eq=False)
 class Settling:
-    """Messages that are settled together. `change` None: they are acknowledged."""
+    """Messages that are settled together. `change` None: they are acknowledged. `by_handle`: the one whose
+    handle `receipt` is."""
 
     receipt: str
     change: Change | None
@@ -31,6 +33,20 @@ class Settling:
     """It was sent before and had no result."""
     was_answered: bool = False
     """It had a result before the stream broke. Nobody waits for another one, and it has only `offsets`."""
+    by_handle: bool = False
+    new_handle: asyncio.Future[str] | None = None
+    """The result, if the message was extended: it is not settled."""
+
+    @property
+    def is_consumed(self) -> bool:
+        """Whether the messages are consumed when the broker knows of it."""
+        return self.change is None or self.change.kind == DEAD_LETTER
+
+    def as_answered(self) -> Settling:
+        """Itself, without its messages, to be sent again after a break."""
+        kept = Settling(self.receipt, None, self.deadline, by_handle=self.by_handle)
+        kept.offsets, kept.was_answered = self.offsets, True
+        return kept
 
     def __len__(self) -> int:
         return len(self.messages) + len(self.gathered)
@@ -47,3 +63,8 @@ class Settling:
         """No more messages are added."""
         for run in self.runs:
             run.gathered = None
+
+
+def extension_of(message: StreamedMessage, change: Change, new_handle: asyncio.Future[str]) -> Settling:
+    """The extension of a lease. It is not sent again after a break, which may have replaced its handle."""
+    return Settling(message.receipt_handle, change, 0.0, [message], by_handle=True, new_handle=new_handle)

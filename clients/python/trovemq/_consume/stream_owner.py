@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trovemq._consume.streamed import StreamedBatch, StreamedMessage
-from trovemq.received import ReceivedMessage, Settlement
+from trovemq.models.group import GroupSettings
+from trovemq.received import Handler, ReceivedMessage, Settlement
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
 class Owner(Settlement, Protocol):
     """The group consumer, as its streams see it."""
+
+    def on_joined(self, settings: GroupSettings) -> None:
+        """The client is a member of the group, with these settings, at one more broker, or again."""
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """Messages came."""
@@ -40,7 +45,8 @@ class Owner(Settlement, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """The subscription, as it is sent to the broker."""
+    """The subscription, as it is sent to the broker. `handler`: consumes a message that an operator sends
+    directly."""
 
     group: str
     topic: str
@@ -48,3 +54,9 @@ class StreamSettings:
     filter: str
     invisible_ms: int | None
     client_id: str
+    handler: Handler | None = None
+
+
+def subscription_closed() -> TroveError:
+    """The error of settlements that come after the end of their subscription."""
+    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message may be delivered again")

@@ -156,10 +156,13 @@ class StreamedMessage(ReceivedMessage):
         self.run = replace(self.run, receipt=receipt)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> tuple[object, ...]:
         """Identifies its record among those of all brokers."""
         run = self.run
-        return run.broker, run.spans.physical_offsets[self._number]
+        try:
+            return run.broker, run.spans.physical_offsets[self._number]
+        except IndexError:  # a copied message has no record
+            return super().place
 
     @property
     def nbytes(self) -> int:

@@ -18,9 +18,6 @@ from trovemq.received import ReceivedMessage
 from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message
-from trovemq_proto.records.internal_properties import is_reserved
-from trovemq_proto.records.priorities import stored_priority
 from trovemq_proto.records.properties import message_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -61,28 +58,6 @@ def received_message(message: v2.Message, broker: str) -> ReceivedMessage:
         dead_letter_of=(dead.topic, dead.message_id) if dead is not None else None,
         broker=broker,
         receipt_handle=system.receipt_handle,
-    )
-
-
-def pulled_message(message: Message, broker: str) -> ReceivedMessage:
-    """The message of a record that was pulled by queue offset."""
-    properties = message.properties
-    return ReceivedMessage(
-        topic=message.topic,
-        body=message.body,
-        message_id=message.message_id,
-        keys=message.keys,
-        tags=message.tags,
-        properties={name: value for name, value in properties.items() if not is_reserved(name)},
-        message_group=properties.get(PROPERTY_SHARDING_KEY),
-        priority=stored_priority(properties),
-        queue_id=message.queue_id,
-        queue_offset=message.queue_offset,
-        attempt=1,
-        born_timestamp=message.born_timestamp,
-        store_timestamp=message.store_timestamp,
-        broker=broker,
-        body_error=message.body_error,
     )
 
 

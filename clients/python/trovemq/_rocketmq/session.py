@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.outages import NOT_FOUND
-from trovemq._rocketmq import commands
 from trovemq._rocketmq.identity import user_agent
 from trovemq._rocketmq.messages import duration, received_message
 from trovemq._rocketmq.messaging import MessagingService
@@ -237,10 +236,6 @@ class Session:
             error = error_of(command.status, self.service().address)
             if error is not None:
                 raise error
-        elif kind == "print_thread_stack_trace_command":
-            await self._say(commands.stacks(command.print_thread_stack_trace_command))
-        elif kind == "verify_message_command":
-            await self._verify(command.verify_message_command)
         elif kind == "recover_orphaned_transaction_command":
             self._check(command.recover_orphaned_transaction_command)
         elif kind == "reconnect_endpoints_command":
@@ -253,15 +248,6 @@ class Session:
         self.settings = command.settings
         self._settled.set()
         self._answered.set()
-
-    async def _verify(self, command: service_pb2.VerifyMessageCommand) -> None:
-        async def answer() -> None:
-            await self._say(await commands.verify(command, self.broker, self.role.handler))
-
-        if len(self._commands) >= COMMANDS_AT_ONCE_MAX:
-            await self._say(commands.busy(command))
-        else:
-            self._spawn(self._commands, "verify", answer())
 
     def _check(self, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
         # The broker repeats a command that was refused here in its next round.

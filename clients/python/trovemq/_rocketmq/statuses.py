@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from trovemq._common.backoff import may_pass
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+__all__ = ["check", "error_of", "may_pass", "status"]
 
 OK: Final = v2.Code.OK
 MULTIPLE_RESULTS: Final = v2.Code.MULTIPLE_RESULTS
@@ -77,16 +80,6 @@ def check(status: v2.Status, server: str) -> None:
         raise error
 
 
-def may_pass(error: TroveError) -> bool:
-    """Whether the same call may succeed later; this includes errors that the server did not expect."""
-    return error.retriable or error.spec is errors.UNKNOWN_ERROR
-
-
 def status(code: v2.Code, text: str = "") -> v2.Status:
     """A status that this client sends."""
     return v2.Status(code=code, message=text[:STATUS_TEXT_SIZE_MAX])
-
-
-def subscription_closed() -> TroveError:
-    """The error of settlements that come after the end of their subscription."""
-    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message may be delivered again")

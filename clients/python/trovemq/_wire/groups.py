@@ -191,7 +191,8 @@ def settings_to_wire(settings: GroupSettings) -> group_pb2.GroupSettings:
     )
 
 
-def _settings(settings: group_pb2.GroupSettings) -> GroupSettings:
+def settings_from_wire(settings: group_pb2.GroupSettings) -> GroupSettings:
+    """The settings as the SDK's own value."""
     return GroupSettings(
         orderly=settings.orderly,
         retry_max=settings.retry_max,
@@ -206,7 +207,7 @@ def _settings(settings: group_pb2.GroupSettings) -> GroupSettings:
 def _description(group: group_pb2.GroupDescription) -> GroupDescription:
     return GroupDescription(
         group=group.group,
-        settings=_settings(group.settings),
+        settings=settings_from_wire(group.settings),
         member_count=group.member_count,
         topics=tuple(group.topics),
         broker=group.broker,

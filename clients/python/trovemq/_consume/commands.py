@@ -1,4 +1,4 @@
-"""Answers brokers' commands on the Telemetry stream."""
+"""Answers brokers' commands on the Consume stream."""
 
 from __future__ import annotations
 
@@ -12,58 +12,66 @@ from types import FrameType
 from typing import Any, Final
 
 from trovemq._common.calling import Calling
-from trovemq._rocketmq import statuses
-from trovemq._rocketmq.messages import received_message
-from trovemq.received import Handler
+from trovemq._consume.streamed import StreamedBatch
+from trovemq._wire.consumer import Command, CommandAnswer, CommandResult, DirectMessage, Run
+from trovemq.received import NO_SETTLEMENT, Handler, ReceivedMessage
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 
+ANSWER_TEXT_SIZE_MAX: Final = 1_024  # of a direct consumption
 STACK_TEXT_SIZE_MAX: Final = 1 << 20  # characters
 TASKS_SHOWN_MAX: Final = 1_000
 FRAMES_SHOWN_MAX: Final = 200  # of one thread or task
 
 
-async def verify(
-    command: service_pb2.VerifyMessageCommand, broker: str, handler: Handler | None
-) -> service_pb2.TelemetryCommand:
-    """Has the program's handler consume a message directly; offsets and attempts do not change."""
-    reply = service_pb2.TelemetryCommand(
-        verify_message_result=service_pb2.VerifyMessageResult(nonce=command.nonce)
-    )
-    reply.status.CopyFrom(await _consume_directly(command.message, broker, handler))
-    return reply
+async def answer_to(command: Command, broker: str, handler: Handler | None) -> CommandAnswer:
+    """The answer to a command of the broker."""
+    if command.message is None:
+        return CommandAnswer(nonce=command.nonce, text=stack_text())
+    result, text = await _consume_directly(command.message, broker, handler)
+    return CommandAnswer(nonce=command.nonce, result=result, text=text[:ANSWER_TEXT_SIZE_MAX])
 
 
-async def _consume_directly(message: v2.Message, broker: str, handler: Handler | None) -> v2.Status:
+def busy(command: Command) -> CommandAnswer:
+    """The answer if there are too many commands at once."""
+    text = "the client is at work on other commands"
+    return CommandAnswer(nonce=command.nonce, result=CommandResult.BUSY, text=text)
+
+
+async def _consume_directly(
+    message: DirectMessage, broker: str, handler: Handler | None
+) -> tuple[CommandResult, str]:
+    """Has the program's handler consume a message; offsets and attempts do not change."""
     if handler is None:
-        return statuses.status(v2.Code.NOT_IMPLEMENTED, "the subscriber has no handler")
+        return CommandResult.NOT_SUPPORTED, "the subscriber has no handler"
     try:
-        received = received_message(message, broker)
+        received = _received(message, broker)
     except TroveError as error:
-        return statuses.status(v2.Code.MESSAGE_CORRUPTED, error.message)
+        return CommandResult.DAMAGED, error.message
     try:
         with closing(Calling(handler, 1, "trovemq direct")) as calling:
             await calling.call(received)
     except Exception as failure:  # the operator gets whatever the program raises
-        return statuses.status(v2.Code.FAILED_TO_CONSUME_MESSAGE, f"{type(failure).__name__}: {failure}")
-    return statuses.status(v2.Code.OK, "OK")
+        return CommandResult.FAILED, f"{type(failure).__name__}: {failure}"
+    return CommandResult.DONE, "OK"
 
 
-def busy(command: service_pb2.VerifyMessageCommand) -> service_pb2.TelemetryCommand:
-    """The answer if there are too many commands at once."""
-    return service_pb2.TelemetryCommand(
-        status=statuses.status(v2.Code.TOO_MANY_REQUESTS, "the client is at work on other commands"),
-        verify_message_result=service_pb2.VerifyMessageResult(nonce=command.nonce),
+def _received(message: DirectMessage, broker: str) -> ReceivedMessage:
+    """The message for the program, which cannot settle it. Raises TroveError if its record is not
+    readable."""
+    batch = StreamedBatch(
+        [Run(message.queue_id, message.queue_offset, 1, 1, "")],
+        memoryview(message.record),
+        topic=message.topic,
+        broker=broker,
+        poll=0,
+        lease_end=None,
+        settlement=NO_SETTLEMENT,
     )
-
-
-def stacks(command: service_pb2.PrintThreadStackTraceCommand) -> service_pb2.TelemetryCommand:
-    """The stacks of this process's threads and of this event loop's tasks."""
-    return service_pb2.TelemetryCommand(
-        status=statuses.status(v2.Code.OK, "OK"),
-        thread_stack_trace=service_pb2.ThreadStackTrace(nonce=command.nonce, thread_stack_trace=stack_text()),
-    )
+    for error in batch.unreadable.values():
+        raise error
+    (received,) = batch
+    received.receipt_handle = ""
+    return received
 
 
 def stack_text() -> str:
