@@ -28,6 +28,7 @@ from trovemq_broker.admin.drain import DrainState
 from trovemq_broker.daemon.services import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_proto import errors
+from trovemq_proto.receipts import handle_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import admin_pb2, consumer_pb2, group_pb2, query_pb2
@@ -260,6 +261,9 @@ class FuzzedBroker:
             kind = self.source.choice((consumer_pb2.ACKNOWLEDGE, consumer_pb2.RETURN))
             ranges = (run.first_offset, run.count)
             later.settlements.add(kind=kind, receipt=run.receipt, ranges=ranges, suspend=run.count > 1)
+            for kind in (consumer_pb2.EXTEND, consumer_pb2.DEAD_LETTER):
+                handle = handle_of(run.receipt, run.first_offset)
+                later.settlements.add(kind=kind, handle=handle, invisible_ms=1_000)
             self._valid[CONSUME].append(later)
 
     def _valid_with_handle(self, asked: Any, received: v2.Message) -> None:

@@ -1,4 +1,4 @@
-"""The delay before a message that failed comes again, by the settings of its group."""
+"""The delay before a message that failed is redelivered, by the settings of its group."""
 
 from __future__ import annotations
 

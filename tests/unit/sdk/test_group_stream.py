@@ -57,6 +57,9 @@ class FakeStream:
     def cancel(self) -> None:
         self.cancelled = True
 
+    async def end(self) -> None:
+        await self.reply(LOST)
+
     async def reply(self, reply: consumer_pb2.ConsumeReply | TroveError) -> None:
         await self._replies.put(reply if isinstance(reply, TroveError) else reply.SerializeToString())
         await turns(10)
@@ -100,7 +103,6 @@ class Scene:
         self.inbox = Inbox(prefetch, bytes_max)
         self.streams: list[FakeStream] = []
         self.reported: list[tuple[int, bool, str]] = []
-        self.joined: list[GroupSettings] = []
         settings = StreamSettings(
             group="g", topic="orders", filter_type="tag", filter="*", invisible_ms=None, client_id="c"
         )
@@ -123,7 +125,7 @@ class Scene:
         """It has one loop."""
 
     def on_joined(self, settings: GroupSettings) -> None:
-        self.joined.append(settings)
+        """Its settings are the default."""
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         assert self.inbox.put_all(messages) == []
@@ -279,12 +281,11 @@ class FakeBroker:
 
     def __init__(self, name: str, *, orderly: bool) -> None:
         self.name = name
-        self.orderly = orderly
         self.stream = FakeStream()
+        self._settings = group_pb2.GroupSettings(orderly=orderly, retry_max=16)
 
     def open(self, *_: object, **__: object) -> FakeStream:
-        settings = group_pb2.GroupSettings(orderly=self.orderly, retry_max=16)
-        reply = consumer_pb2.ConsumeReply(settings=settings)
+        reply = consumer_pb2.ConsumeReply(settings=self._settings)
         self.stream._replies.put_nowait(reply.SerializeToString())
         return self.stream
 
@@ -534,28 +535,6 @@ def test_frames_without_an_answer_are_bounded_and_more_gathers_meanwhile() -> No
             await here.now.reply(consumer_pb2.ConsumeReply(results=results))
         frames = [frame for frame in here.now.frames if frame.settlements]
         assert len(frames) == settlements.FRAMES_UNANSWERED_MAX + 1
-        await here.over()
-
-    run(scene())
-
-
-def test_after_a_final_error_settlements_fail_with_it() -> None:
-    async def scene() -> None:
-        here = Scene()
-        one, two = await here.opened(2)
-        here.stream.settle(one, None)
-        waiting = here.stream.settle_with_result(two, Change(7, suspend=False))
-        await turns(10)
-        await here.now.reply(TroveError(errors.TOPIC_NOT_FOUND, "deleted"))
-        with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
-            await here.running
-        here.stream.refuse_all(TroveError(errors.ACCESS_DENIED, "no"))
-        with pytest.raises(TroveError, match="ACCESS_DENIED"):
-            await waiting
-        assert here.reported == [(0, True, "ACCESS_DENIED"), (1, False, "ACCESS_DENIED")]
-        here.stream.release(one)
-        assert len(here.reported) == 2, "nobody waits for it"
-        await here.stream.consumed(until=asyncio.get_running_loop().time())
         await here.over()
 
     run(scene())

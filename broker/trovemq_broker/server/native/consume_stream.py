@@ -21,7 +21,7 @@ A client has one stream for a group and a topic: when it opens another one, the 
 connection may have died in silence, and it would get messages until the broker notices that.
 
 When the topic or the group may not be read any more, a reply says that no more batches come (`ended`); the
-client still settles what it has.
+client still settles its messages.
 
 When a reset or a deletion has made deliveries void, a reply names the last batch before it (`void_batch`), so
 that the client returns the messages that its program has not begun. A reset may concern one queue, and never

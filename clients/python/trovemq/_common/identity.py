@@ -34,7 +34,7 @@ def metadata_of(client_id: str) -> tuple[tuple[str, str], ...]:
 
 
 def hostname() -> str:
-    """The name of this machine, as brokers are told it."""
+    """The name of this machine, for brokers."""
     name = socket.gethostname().encode("ascii", "replace").decode().replace("@", "-")
     return name[:_HOST_SIZE_MAX] or "unknown"
 

@@ -141,7 +141,7 @@ class GroupStream(Settlements):
 
     @property
     def is_open(self) -> bool:
-        """Whether the broker can be told of settlements now."""
+        """Whether settlements reach the broker now."""
         return self._is_open
 
     @property
