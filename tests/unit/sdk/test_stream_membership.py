@@ -92,7 +92,7 @@ def test_an_extension_has_the_new_handle_as_its_result() -> None:
         (sent,) = here.now.settlements()
         assert (sent.kind, sent.invisible_ms, sent.receipt) == (consumer_pb2.EXTEND, 7_000, "")
         assert sent.handle == handle_of(RECEIPT, 0)
-        assert not here.stream.is_answered
+        assert [here.stream.is_answered] == [False]
         await here.now.settled(handle="new")
         assert await extended == "new"
         assert here.stream.is_answered
