@@ -197,9 +197,9 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "a message that is due now is scheduled",
-        "broker/trovemq_broker/server/rocketmq/sender.py",
-        "            if deliver_ms > self._now_ms:",
-        "            if deliver_ms >= self._now_ms:",
+        "broker/trovemq_broker/timers/scheduling.py",
+        "        due_ms = deliver_ms if deliver_ms > now_ms else None",
+        "        due_ms = deliver_ms if deliver_ms >= now_ms else None",
         (
             "tests/unit/server/rocketmq/test_sending.py::"
             "test_a_delayed_message_whose_time_is_past_is_delivered_at_once",

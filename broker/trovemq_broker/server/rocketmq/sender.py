@@ -14,6 +14,7 @@ from typing import Any, Final
 from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.produce.coalesce import Done, SendOutcome
 from trovemq_broker.produce.outgoing import OutgoingMessage
+from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.rocketmq.usual_sends import UsualSends
 from trovemq_broker.server.wire.resources import message_types, topic_to_send
@@ -27,19 +28,15 @@ from trovemq_broker.server.wire.rocketmq_messages import (
 from trovemq_broker.server.wire.send_checks import check_message, kind_of
 from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_one
 from trovemq_broker.server.wire.statuses import Context, client_id_of
-from trovemq_broker.timers.recall_handle import encode_recall_handle
 from trovemq_daemon.callback_handlers import Answer, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
 from trovemq_proto.records.hashes import group_queue
-from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import AppendResult
-from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.engine.steps import Steps, finished
-from trovemq_store.files.failures import storage_errors
 from trovemq_store.topics.message_kinds import check_kind
 from trovemq_store.topics.topics import TopicConfig
 
@@ -53,6 +50,7 @@ _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
 class Sender:
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
+        self._deferred = DeferredMessages(parts)
         settings = parts.store.settings
         self._body_size_max = settings.body_size_max
         self._inflated_max = max(batch_size_limit(settings), settings.body_size_max)
@@ -178,7 +176,7 @@ class Sender:
         now_ms = self._parts.clock_ms()
         topic = yield from self._check(messages, now_ms)
         config, kinds = self._check_topic(topic, messages)
-        send = _Send(self._parts, topic, config, context, now_ms)
+        send = _Send(self._parts, self._deferred, topic, config, context, now_ms)
         ready, inflated_size = [], 0
         for number, message in enumerate(messages, 1):
             one = outgoing(message, self._body_size_max)
@@ -281,9 +279,16 @@ class _Send:
     """One request that has passed all checks."""
 
     def __init__(
-        self, parts: RocketmqParts, topic: str, config: TopicConfig, context: Context, now_ms: EpochMs
+        self,
+        parts: RocketmqParts,
+        deferred: DeferredMessages,
+        topic: str,
+        config: TopicConfig,
+        context: Context,
+        now_ms: EpochMs,
     ) -> None:
         self._parts = parts
+        self._deferred = deferred
         self._topic = topic
         self._queue_count = config.write_queue_count
         self._context = context
@@ -298,12 +303,7 @@ class _Send:
             return self._prepare(message, ready, queue_id)
         if kind == v2.DELAY:
             deliver_ms = timestamp_ms(message.system_properties.delivery_timestamp)
-            if deliver_ms > self._now_ms:
-                return self._schedule(ready, queue_id, deliver_ms)
-            ready = replace(
-                ready,
-                system_properties={**ready.system_properties, PROPERTY_TIMER_DELIVER_MS: str(deliver_ms)},
-            )
+            return self._schedule(ready, queue_id, deliver_ms)
         return Stored(await self._append([ready], queue_id))
 
     async def store_many(
@@ -377,50 +377,23 @@ class _Send:
         )
 
     def _prepare(self, message: v2.Message, ready: OutgoingMessage, queue_id: QueueId) -> Stored:
-        client_id = client_id_of(self._context)
         immunity_ms = duration_ms(message.system_properties.orphaned_transaction_recovery_duration)
-        record = self._record(ready, queue_id)
-        transactions = self._parts.transactions
-        result = self._written(
-            ready.unique_key,
-            lambda: transactions.prepare(record, self._now_ms, client_id=client_id, immunity_ms=immunity_ms),
+        result = self._deferred.prepare(
+            self._topic,
+            queue_id,
+            ready,
+            client_id_of(self._context),
+            immunity_ms,
+            born_host=self._born_host,
+            now_ms=self._now_ms,
         )
-        self._parts.registry.sent_half(client_id, self._topic)
         return Stored(result)
 
     def _schedule(self, ready: OutgoingMessage, queue_id: QueueId, deliver_ms: EpochMs) -> Stored:
-        record = self._record(ready, queue_id)
-        timers = self._parts.timers
-        result = self._written(ready.unique_key, lambda: timers.schedule(record, deliver_ms, self._now_ms))
-        due_ms = self._due_ms_of_original(result) if result.duplicates else deliver_ms
-        if due_ms is None:
-            return Stored(result)
-        handle = encode_recall_handle(self._topic, self._parts.broker, due_ms, ready.unique_key)
-        return Stored(result, recall_handle=handle)
-
-    def _due_ms_of_original(self, result: AppendResult) -> EpochMs | None:
-        """The delivery time of the original of a duplicate, because only the original can be recalled. None
-        if it was not delayed."""
-        with storage_errors("the original cannot be read", errors.UNKNOWN_ERROR):
-            return self._parts.timers.due_ms_at(result.physical_offset)
-
-    def _record(self, ready: OutgoingMessage, queue_id: QueueId) -> NewRecord:
-        return NewRecord(
-            self._topic,
-            self._parts.coalescer.shared_queue(self._topic) if queue_id < 0 else queue_id,
-            ready.body,
-            ready.stored_properties(""),
-            ready.born_timestamp or self._now_ms,
-            self._born_host,
+        result, recall_handle = self._deferred.schedule(
+            self._topic, queue_id, ready, deliver_ms, born_host=self._born_host, now_ms=self._now_ms
         )
-
-    def _written(self, unique_key: str, write: Callable[[], AppendResult]) -> AppendResult:
-        """The message that write() stored, or the original of a duplicate."""
-        deduplication = self._parts.appender.deduplication
-        with storage_errors("the append failed", errors.UNKNOWN_ERROR):
-            result = deduplication.append_if_absent(self._topic, unique_key.encode(), self._now_ms, write)
-        self._parts.traffic.appended(self._topic, result.record_count, result.bytes_written)
-        return result
+        return Stored(result, recall_handle=recall_handle)
 
 
 def _all_plain(kinds: Sequence[v2.MessageType]) -> bool:
