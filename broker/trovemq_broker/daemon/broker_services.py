@@ -28,6 +28,7 @@ from trovemq_broker.server.native.admin_service import AdminService
 from trovemq_broker.server.native.broker_service import BrokerService
 from trovemq_broker.server.native.consume_stream import ConsumeParts, ConsumerService
 from trovemq_broker.server.native.group_service import GroupService, GroupServiceParts
+from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.native.track_service import TrackParts, TrackService
 from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_broker.state.consumer_state import ConsumerState
@@ -93,6 +94,7 @@ class BrokerServices:
         self._commands = ClientCommands(self.registry, lambda: secrets.token_hex(NONCE_BYTES))
         rocketmq = self._rocketmq_parts(advertised, version)
         self.rocketmq = RocketmqService(rocketmq)
+        self.producers = ProducerService(rocketmq)
         self.consumers = ConsumerService(
             ConsumeParts(
                 rocketmq=rocketmq,
@@ -195,7 +197,15 @@ class BrokerServices:
         parts = self.parts
         for service in (
             *(parts.messages, parts.transactions, parts.queries, parts.searches, parts.store_service),
-            *(self.rocketmq, self.consumers, self._broker, self._admin, self._groups, self._users),
+            *(
+                self.rocketmq,
+                self.consumers,
+                self.producers,
+                self._broker,
+                self._admin,
+                self._groups,
+                self._users,
+            ),
             *(self._tracks, self._route),
         ):
             service.add_to(server)
@@ -249,6 +259,7 @@ class BrokerServices:
             self._security.audit.close()
         await self.parts.drain(timeout_s)
         await self.consumers.streams.end_all(timeout_s)
+        await self.producers.streams.end_all(timeout_s)
         await self.rocketmq.end_streams(timeout_s)
         self._route.close()
 

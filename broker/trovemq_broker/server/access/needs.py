@@ -137,6 +137,11 @@ def _transaction(frame: transaction_pb2.TransactionFrame) -> Iterator[Need]:
         yield Need(Kind.TOPIC, frame.acknowledgements.topic, SUB)
 
 
+def _half_checks(frame: Any) -> Iterator[Need]:
+    for topic in frame.start.topics:
+        yield Need(Kind.TOPIC, topic, PUB)
+
+
 def _resend(request: group_pb2.ResendDeadLettersRequest) -> Iterator[Need]:
     """The letters name the topics to which they are sent."""
     yield Need(Kind.GROUP, request.group, Action.UPDATE)
@@ -302,6 +307,13 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "GetProducer": Row(_topic(PUB), producers=producer_ids.of_question),
     },
     "trovemq.v1.ConsumerService": {"Consume": Row(_both(SUB, SUB))},
+    "trovemq.v1.ProducerService": {
+        "SendDelayed": Row(_topic(PUB)),
+        "Recall": Row(_topic(PUB)),
+        "PrepareHalf": Row(_topic(PUB)),
+        "EndHalf": Row(_topic(PUB)),
+        "CheckHalves": Row(_half_checks),
+    },
     "trovemq.v1.TransactionService": {
         "Transact": Row(_transaction),
         "GetTransaction": Row(Level.USER, show=_show_transaction),

@@ -90,6 +90,15 @@ class ClientDescription:
     peer: str = ""
     request_timeout_ms: int = 0  # 0: not given
 
+    @classmethod
+    def of_producer(
+        cls, topics: Iterable[str], *, language: str, version: str, peer: str
+    ) -> ClientDescription:
+        """A producer to these topics, which can be asked about their transactions."""
+        return cls(
+            client_type=v2.PRODUCER, topics=frozenset(topics), language=language, version=version, peer=peer
+        )
+
 
 class Client:
     """One known client; only the registry changes it."""

@@ -24,12 +24,13 @@ An empty tag, key or message group counts as none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms, timestamp_ms
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.priorities import check_priority
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -50,38 +51,55 @@ _UTF8_BYTES_MAX: Final = 4  # of one character
 
 def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int) -> None:
     """Raises TroveError by the table above. `delivery_ms_max`: the latest delivery time, epoch ms."""
-    body_size = len(message.body)
-    if not body_size:
-        raise TroveError(errors.BODY_EMPTY)
-    if body_size > body_size_max:
-        raise TroveError(
-            errors.MESSAGE_SIZE_EXCEEDED,
-            f"the body has {body_size} bytes, the limit is {body_size_max}",
-            body_size_max=body_size_max,
-        )
+    check_body(message.body, body_size_max)
     system = message.system_properties
     if message.user_properties or not are_usual(system.message_id, system.tag, system.keys):
-        _check_texts(message)
+        check_texts(system.message_id, system.tag, system.keys, message.user_properties)
     if system.HasField("orphaned_transaction_recovery_duration"):
-        recovery_ms = duration_ms(system.orphaned_transaction_recovery_duration)
-        if not 0 <= recovery_ms <= RECOVERY_MS_MAX:
-            raise TroveError(
-                errors.REQUEST_ILLEGAL,
-                f"a recovery duration of {recovery_ms} ms is not 0 to {RECOVERY_MS_MAX}",
-                field="orphaned_transaction_recovery_duration",
-            )
+        check_recovery(duration_ms(system.orphaned_transaction_recovery_duration))
     if system.HasField("delivery_timestamp"):
-        deliver_ms = timestamp_ms(system.delivery_timestamp)
-        if deliver_ms > delivery_ms_max:
-            raise TroveError(
-                errors.DELIVERY_TIME_ILLEGAL,
-                f"the delivery time {deliver_ms} is later than {delivery_ms_max}, the latest one now",
-            )
-    if system.message_group:
-        _check_group(system.message_group)
-    if system.HasField("priority"):
-        check_priority(system.priority)
-        if system.message_group:
+        check_delivery(timestamp_ms(system.delivery_timestamp), delivery_ms_max)
+    check_order(system.message_group, system.priority if system.HasField("priority") else None)
+
+
+def check_body(body: bytes, body_size_max: int) -> None:
+    """Raises TroveError BODY_EMPTY, MESSAGE_SIZE_EXCEEDED."""
+    if not body:
+        raise TroveError(errors.BODY_EMPTY)
+    if len(body) > body_size_max:
+        raise TroveError(
+            errors.MESSAGE_SIZE_EXCEEDED,
+            f"the body has {len(body)} bytes, the limit is {body_size_max}",
+            body_size_max=body_size_max,
+        )
+
+
+def check_recovery(recovery_ms: int) -> None:
+    """Raises TroveError REQUEST_ILLEGAL for a time that a transaction may not wait for its first check."""
+    if not 0 <= recovery_ms <= RECOVERY_MS_MAX:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL,
+            f"a recovery duration of {recovery_ms} ms is not 0 to {RECOVERY_MS_MAX}",
+            field="orphaned_transaction_recovery_duration",
+        )
+
+
+def check_delivery(deliver_ms: EpochMs, delivery_ms_max: int) -> None:
+    """Raises TroveError DELIVERY_TIME_ILLEGAL for a delivery time after the latest one; both epoch ms."""
+    if deliver_ms > delivery_ms_max:
+        raise TroveError(
+            errors.DELIVERY_TIME_ILLEGAL,
+            f"the delivery time {deliver_ms} is later than {delivery_ms_max}, the latest one now",
+        )
+
+
+def check_order(message_group: str, priority: int | None) -> None:
+    """Raises TroveError MESSAGE_GROUP_ILLEGAL, PROPERTY_ILLEGAL; REQUEST_ILLEGAL for both at once."""
+    if message_group:
+        _check_group(message_group)
+    if priority is not None:
+        check_priority(priority)
+        if message_group:
             raise TroveError(
                 errors.REQUEST_ILLEGAL,
                 "a message has a priority or a message group, whose order is that of sending; not both",
@@ -96,24 +114,23 @@ def are_usual(message_id: str, tag: str, keys: Iterable[str]) -> bool:
     return len(message_id) > 0 and len(texts) <= TEXTS_SIZE_MAX and _USUAL(texts) is not None
 
 
-def _check_texts(message: v2.Message) -> None:
-    system = message.system_properties
-    texts = _check_properties(message) if message.user_properties else []
-    if system.tag:
-        _check_tag(system.tag)
-        texts.append(system.tag)
-    if system.keys:
-        for key in system.keys:
+def check_texts(message_id: str, tag: str, keys: Sequence[str], properties: Mapping[str, str]) -> None:
+    """Raises TroveError by the table above for the texts of a message."""
+    texts = _check_properties(properties) if properties else []
+    if tag:
+        _check_tag(tag)
+        texts.append(tag)
+    if keys:
+        for key in keys:
             _check_text(key, errors.KEY_ILLEGAL, "a key")
-        texts.extend(system.keys)
+        texts.extend(keys)
     if texts:
         _check_total(texts)
-    _check_message_id(system.message_id)
+    _check_message_id(message_id)
 
 
-def _check_properties(message: v2.Message) -> list[str]:
+def _check_properties(properties: Mapping[str, str]) -> list[str]:
     """The names and values of the properties."""
-    properties = message.user_properties
     if len(properties) > USER_PROPERTIES_MAX:
         raise TroveError(
             errors.PROPERTIES_SIZE_EXCEEDED,

@@ -30,6 +30,7 @@ from trovemq_proto.v1 import (
     consumer_pb2,
     group_pb2,
     message_pb2,
+    producer_pb2,
     query_pb2,
     route_pb2,
     search_pb2,
@@ -45,6 +46,7 @@ FILES: tuple[Any, ...] = (
     consumer_pb2,
     group_pb2,
     message_pb2,
+    producer_pb2,
     query_pb2,
     route_pb2,
     search_pb2,
@@ -112,6 +114,8 @@ def requests_of(path: str) -> list[Any]:
         ]
     if path.endswith("/Append"):
         return [read_append_frame(filled(message_type).SerializeToString())]  # as its service reads it
+    if path.endswith("/CheckHalves"):
+        return [message_type(start={"topics": ["a", "b"]})]
     return [filled(message_type)]
 
 

@@ -24,6 +24,12 @@ trovemq.v1.MessageService
     GetProducer: Topic Pub
 trovemq.v1.ConsumerService
     Consume: Group Sub; Topic Sub
+trovemq.v1.ProducerService
+    SendDelayed: Topic Pub
+    Recall: Topic Pub
+    PrepareHalf: Topic Pub
+    EndHalf: Topic Pub
+    CheckHalves: Topic Pub
 trovemq.v1.TransactionService
     Transact: Group Sub; Topic Pub; Topic Sub
     GetTransaction: user

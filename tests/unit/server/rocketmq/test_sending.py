@@ -434,7 +434,8 @@ def test_sends_of_other_kinds_are_left_to_a_task() -> None:
 def test_texts_that_pass_at_one_look_pass_every_check(message_id: str, tag: str, keys: list[str]) -> None:
     sent = message(message_id=message_id, tag=tag, keys=keys)
     if send_checks.are_usual(message_id, tag, keys):
-        send_checks._check_texts(sent)
+        system = sent.system_properties
+        send_checks.check_texts(system.message_id, system.tag, system.keys, sent.user_properties)
 
 
 def test_the_texts_of_official_clients_pass_at_one_look() -> None:

@@ -1,0 +1,135 @@
+"""ProducerService: delayed messages, and half messages with their ends and checks.
+
+A message is answered when it is as durable as the flush mode promises. Every refusal is a TroveError.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from trovemq_broker.server.core.deferred import DeferredMessages
+from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.native.half_checks import CheckStream
+from trovemq_broker.server.native.reply_stream import OpenStreams
+from trovemq_broker.server.wire import producer_messages as wire
+from trovemq_broker.server.wire.rocketmq_messages import peer_host
+from trovemq_broker.server.wire.statuses import client_id_of
+from trovemq_daemon.grpc_services import add_service
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import ANY_QUEUE, QueueId
+from trovemq_proto.records.hashes import group_queue
+from trovemq_store.engine.message_store import AppendResult
+from trovemq_store.topics.message_kinds import check_kind
+from trovemq_store.topics.names import check_topic_name
+from trovemq_store.topics.topics import TopicConfig
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class ProducerService:
+    """`add_to` a server before it starts; end all `streams` before it stops."""
+
+    def __init__(self, parts: RocketmqParts) -> None:
+        self._parts = parts
+        self._deferred = DeferredMessages(parts)
+        self.streams: Final = OpenStreams()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, wire.SERVICE, self)
+
+    # --- messages -----------------------------------------------------------------------------------
+    async def send_delayed(self, request: Any, context: Context) -> Any:
+        """A producer_pb2.SendDelayedRequest; its reply has the recall handle."""
+        with _Refusals(self._parts):
+            await self._wait_for_capacity()
+            now_ms = self._parts.clock_ms()
+            body_size_max = self._parts.store.settings.body_size_max
+            delay_max_ms = self._parts.settings.delivery_delay_max_ms
+            send = wire.delayed_send(request, body_size_max, now_ms, delay_max_ms)
+            config = self._topic(send.topic, "DELAY")
+            group = send.message_group
+            queue_id = QueueId(group_queue(group, config.write_queue_count)) if group else ANY_QUEUE
+            result, recall_handle = self._deferred.schedule(
+                send.topic,
+                queue_id,
+                send.message,
+                send.deliver_ms,
+                born_host=peer_host(context.peer()),
+                now_ms=now_ms,
+            )
+            await self._durable(result)
+        return wire.delayed_reply(recall_handle, self._parts.appender.durability)
+
+    async def prepare_half(self, request: Any, context: Context) -> Any:
+        """A producer_pb2.PrepareHalfRequest."""
+        with _Refusals(self._parts):
+            client_id = client_id_of(context)
+            await self._wait_for_capacity()
+            now_ms = self._parts.clock_ms()
+            send = wire.half_send(request, self._parts.store.settings.body_size_max, now_ms)
+            self._topic(send.topic, "TRANSACTION")
+            result = self._deferred.prepare(
+                send.topic,
+                ANY_QUEUE,
+                send.message,
+                client_id,
+                send.check_after_ms,
+                born_host=peer_host(context.peer()),
+                now_ms=now_ms,
+            )
+            await self._durable(result)
+        return wire.half_reply(send.message.unique_key, self._parts.appender.durability)
+
+    async def _wait_for_capacity(self) -> None:
+        if self._parts.group_commit.full:
+            await self._parts.group_commit.wait_for_capacity()
+
+    def _topic(self, topic: str, kind: str) -> TopicConfig:
+        """The topic, which accepts messages of this kind. Raises TroveError TOPIC_NOT_FOUND,
+        MESSAGE_TYPE_CONFLICT, PERMISSION_MISSING, and as Appender.check_accepting."""
+        appender = self._parts.appender
+        config = self._parts.store.topics.get(topic) or appender.topic_for_write(topic)
+        check_kind(config, kind)
+        if not config.writable or config.write_queue_count < 1:
+            raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
+        appender.check_accepting()
+        return config
+
+    async def _durable(self, result: AppendResult) -> None:
+        await self._parts.group_commit.acknowledgeable(result.end)
+
+    # --- ends ---------------------------------------------------------------------------------------
+    async def recall(self, request: Any, _context: Context) -> Any:
+        """A producer_pb2.RecallRequest."""
+        check_topic_name(request.topic)
+        return wire.recall_reply(await self._deferred.recall(request.topic, request.recall_handle))
+
+    async def end_half(self, request: Any, _context: Context) -> Any:
+        """A producer_pb2.EndHalfRequest."""
+        check_topic_name(request.topic)
+        await self._deferred.end_transaction(request.topic, request.transaction_id, commit=request.commit)
+        return wire.end_reply()
+
+    # --- checks -------------------------------------------------------------------------------------
+    async def check_halves(self, _requests: object, context: Context) -> None:
+        """A stream of producer_pb2.CheckHalvesFrame (half_checks.py)."""
+        parts = self._parts
+        stream = CheckStream(parts.registry, client_id_of(context), context, parts.clock_ms)
+        await self.streams.serve(stream)
+
+
+class _Refusals:
+    """Counts the refusals of a `with` block as those of appends."""
+
+    def __init__(self, parts: RocketmqParts) -> None:
+        self._parts = parts
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, failure: BaseException | None, _where: object) -> None:
+        if isinstance(failure, TroveError):
+            self._parts.traffic.refused(failure.symbol)

@@ -1,0 +1,155 @@
+"""Reads the requests of ProducerService as commands, and makes its replies.
+
+The checks of a message are those of send_checks.py: copies of delayed and half messages have more properties
+than the messages, so their limits are lower than those of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_broker.produce.append import Durability
+from trovemq_broker.produce.outgoing import INT32_MAX, INT32_MIN, OutgoingMessage
+from trovemq_broker.server.wire.client_commands import RecoverTransaction
+from trovemq_broker.server.wire.native_messages import wire_durability
+from trovemq_broker.server.wire.rocketmq_messages import stored_born_ms
+from trovemq_broker.server.wire.send_checks import (
+    check_body,
+    check_delivery,
+    check_order,
+    check_recovery,
+    check_texts,
+)
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
+from trovemq_proto.records import PROPERTY_SHARDING_KEY
+from trovemq_proto.records.keys import key_sizes
+from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY
+from trovemq_proto.v1 import message_pb2, producer_pb2
+from trovemq_store.topics.names import check_topic_name
+
+SERVICE: Final = producer_pb2.DESCRIPTOR.services_by_name["ProducerService"]
+TOPICS_MAX: Final = 1_024  # of one producer's checks
+CONNECTED: Final = producer_pb2.CheckHalvesReply(connected=True).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedSend:
+    """A message to be delivered at deliver_ms (epoch ms). `message_group`: "" for none."""
+
+    topic: str
+    message: OutgoingMessage
+    message_group: str
+    deliver_ms: EpochMs
+
+
+@dataclass(frozen=True, slots=True)
+class HalfSend:
+    """A half message. `check_after_ms`: 0 for the time in the settings."""
+
+    topic: str
+    message: OutgoingMessage
+    check_after_ms: int
+
+
+def delayed_send(
+    request: producer_pb2.SendDelayedRequest, body_size_max: int, now_ms: EpochMs, delay_max_ms: int
+) -> DelayedSend:
+    """The checked command of a SendDelayed. Raises TroveError by the table of send_checks.py; TOPIC_ILLEGAL,
+    REQUEST_ILLEGAL."""
+    check_topic_name(request.topic)
+    priority = request.priority if request.HasField("priority") else None
+    _check(request.message, body_size_max)
+    check_delivery(EpochMs(request.deliver_timestamp), now_ms + delay_max_ms)
+    check_order(request.message_group, priority)
+    message = _outgoing(request.message, now_ms, request.message_group, priority)
+    return DelayedSend(request.topic, message, request.message_group, EpochMs(request.deliver_timestamp))
+
+
+def half_send(request: producer_pb2.PrepareHalfRequest, body_size_max: int, now_ms: EpochMs) -> HalfSend:
+    """The checked command of a PrepareHalf. Raises TroveError as delayed_send."""
+    check_topic_name(request.topic)
+    _check(request.message, body_size_max)
+    check_recovery(request.check_after_ms)
+    return HalfSend(request.topic, _outgoing(request.message, now_ms), request.check_after_ms)
+
+
+def _check(message: message_pb2.OutgoingMessage, body_size_max: int) -> None:
+    check_body(message.body, body_size_max)
+    check_texts(message.unique_key, message.tag, message.keys, message.properties)
+    if not INT32_MIN <= message.flag <= INT32_MAX:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"flag {message.flag} is not a 32-bit number")
+
+
+def _outgoing(
+    message: message_pb2.OutgoingMessage,
+    now_ms: EpochMs,
+    message_group: str = "",
+    priority: int | None = None,
+) -> OutgoingMessage:
+    system = {}
+    if sizes := key_sizes(message.keys):
+        system[PROPERTY_KEY_SIZES] = sizes
+    if message_group:
+        system[PROPERTY_SHARDING_KEY] = message_group
+    if priority is not None:
+        system[PROPERTY_PRIORITY] = str(priority)
+    return OutgoingMessage(
+        message.body,
+        message.tag,
+        tuple(message.keys),
+        message.unique_key,
+        # the stored form has no empty names and values
+        {name: value for name, value in message.properties.items() if name and value},
+        message.flag,
+        stored_born_ms(EpochMs(message.born_timestamp), now_ms),
+        system,
+    )
+
+
+def topics_to_check(frame: producer_pb2.CheckHalvesFrame) -> frozenset[str]:
+    """The topics of the first frame of CheckHalves. Raises TroveError REQUEST_ILLEGAL, TOPIC_ILLEGAL."""
+    if not frame.HasField("start"):
+        raise TroveError(errors.REQUEST_ILLEGAL, "the first frame of a stream must have its start")
+    topics = frozenset(frame.start.topics)
+    if len(topics) > TOPICS_MAX:
+        text = f"{len(topics)} topics, the limit of one client is {TOPICS_MAX}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text)
+    for topic in topics:
+        check_topic_name(topic)
+    return topics
+
+
+# --- replies --------------------------------------------------------------------------------------------
+def delayed_reply(recall_handle: str, durability: Durability) -> producer_pb2.SendDelayedReply:
+    return producer_pb2.SendDelayedReply(recall_handle=recall_handle, durability=wire_durability(durability))
+
+
+def half_reply(transaction_id: str, durability: Durability) -> producer_pb2.PrepareHalfReply:
+    return producer_pb2.PrepareHalfReply(
+        transaction_id=transaction_id, durability=wire_durability(durability)
+    )
+
+
+def recall_reply(unique_key: str) -> producer_pb2.RecallReply:
+    return producer_pb2.RecallReply(unique_key=unique_key)
+
+
+def end_reply() -> producer_pb2.EndHalfReply:
+    return producer_pb2.EndHalfReply()
+
+
+def check_reply(command: RecoverTransaction) -> bytes:
+    """The question about an open transaction, serialised."""
+    half = command.message
+    check = producer_pb2.HalfCheck(
+        topic=half.topic,
+        transaction_id=command.transaction_id,
+        queue_id=half.queue_id,
+        queue_offset=half.queue_offset,
+        record=bytes(half.record),
+    )
+    return producer_pb2.CheckHalvesReply(check=check).SerializeToString()
