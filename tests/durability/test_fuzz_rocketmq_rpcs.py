@@ -54,9 +54,12 @@ LEFT_BLOCKS_MAX_OF = {
 }
 """Streams, which are so few calls that chance counts for more."""
 LEFT_AGAIN_MAX = 0.75
-LEFT_AGAIN_MAX_OF = {"trovemq.v1.MessageService.Append": 2.0}
-"""The same where the same calls are repeated, and nothing between them. Messages stored by Append
-stay."""
+LEFT_AGAIN_MAX_OF = {
+    "trovemq.v1.MessageService.Append": 2.0,
+    "trovemq.v1.ProducerService.PrepareHalf": 2.0,
+}
+"""The same where the same calls are repeated, and nothing between them. Messages stored by Append stay, and
+open transactions, up to a limit."""
 GROWTH_SETTLE_S = 61
 SETTLE_S = (1, *(GROWTH_SETTLE_S,) * 5)
 """So long the broker's own work continues after a pass, in each attempt. Most need one: what tables and
@@ -82,9 +85,11 @@ LIMITS_OF: dict[str, dict[str, Any]] = {RECEIVE: {"receive_poll_min_ms": 5_000}}
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """So few topics that the limit is reached; and a small timer wheel: RocketMQ's has 38 MB."""
+    """So few topics that the limit is reached, and so few ended transactions that are kept; and a small timer
+    wheel: RocketMQ's has 38 MB."""
     with (
         patch("trovemq_store.topics.topics.TOPIC_COUNT_MAX", TOPIC_COUNT_MAX),
+        patch("trovemq_broker.transactions.open_halves.ENDED_KEPT_MAX", 8),
         patch("trovemq_broker.timers.rocketmq_files.WHEEL_SLOTS", 600),
     ):
         yield

@@ -54,6 +54,8 @@ class Acknowledged:
             self._sent(outcome.requests[0], replies)
         elif name == f"{MESSAGING}SendMessage":
             self._sent_to_rocketmq(outcome.requests[0], replies)
+        elif name in (f"{NATIVE}ProducerService.SendDelayed", f"{NATIVE}ProducerService.PrepareHalf"):
+            self._deferred(outcome.requests[0])
         elif name == f"{ADMIN}AdminSendMessage":
             self._sent_by_admin(outcome.requests[0], replies)
         elif name == f"{NATIVE}AdminService.DeleteTopic" and replies:
@@ -85,6 +87,11 @@ class Acknowledged:
         for message, entry in zip(messages, replies[0].entries if replies else (), strict=False):
             if entry.status.code == v2.OK:
                 self._bodies[message.body] = message.topic.name
+
+    def _deferred(self, request: Any) -> None:
+        """A delayed or half message: it lies in an internal topic, or in its own."""
+        self._attempted.add(request.message.body)
+        self._bodies[request.message.body] = request.topic
 
     def _sent_by_admin(self, request: Any, replies: Sequence[Any]) -> None:
         if hasattr(request, "body"):

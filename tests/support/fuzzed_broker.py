@@ -31,7 +31,7 @@ from trovemq_proto import errors
 from trovemq_proto.receipts import handle_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import admin_pb2, consumer_pb2, group_pb2, query_pb2
+from trovemq_proto.v1 import admin_pb2, consumer_pb2, group_pb2, producer_pb2, query_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.index.trees.store_trees import TREE_NAMES
@@ -47,6 +47,9 @@ TOPICS: Final = {
 }
 TOPIC_COUNT_MAX: Final = 300
 CONSUME: Final = f"{NATIVE}ConsumerService.Consume"
+PRODUCER: Final = f"{NATIVE}ProducerService."
+WITH_CLIENT_ID: Final = (CONSUME, f"{PRODUCER}PrepareHalf", f"{PRODUCER}CheckHalves")
+"""Native calls whose metadata name their client."""
 CLIENT: Final = "client-1"
 CLIENT_METADATA: Final = (("x-mq-client-id", CLIENT), ("x-mq-language", "PYTHON"))
 CALL_S_MAX: Final = 60.0  # of the services' clock
@@ -195,7 +198,7 @@ class FuzzedBroker:
 
     def _metadata(self, name: str) -> Sequence[tuple[str, Any]]:
         source = self.source
-        if (name.startswith(NATIVE) and name != CONSUME) or source.random() < 0.02:
+        if (name.startswith(NATIVE) and name not in WITH_CLIENT_ID) or source.random() < 0.02:
             return ()
         if source.random() < 0.9:
             client: Any = source.choice(self.values.texts["client"])
@@ -239,6 +242,20 @@ class FuzzedBroker:
                 getattr(outcome.requests[0], "messages", ()), replies[0].entries, strict=False
             ):
                 self._valid_after_send(sent, entry)
+        elif name == f"{PRODUCER}SendDelayed" and replies[0].recall_handle:
+            learn("recall", replies[0].recall_handle)
+            recall = producer_pb2.RecallRequest(
+                topic=outcome.requests[0].topic, recall_handle=replies[0].recall_handle
+            )
+            self._valid[f"{PRODUCER}Recall"].append(recall)
+        elif name == f"{PRODUCER}PrepareHalf":
+            learn("transaction", replies[0].transaction_id)
+            end = producer_pb2.EndHalfRequest(
+                topic=outcome.requests[0].topic,
+                transaction_id=replies[0].transaction_id,
+                commit=self.source.random() < 0.5,
+            )
+            self._valid[f"{PRODUCER}EndHalf"].append(end)
         elif name == CONSUME:
             self._valid_after_batches(outcome.requests, [run for reply in replies for run in reply.runs])
         elif name == f"{NATIVE}QueryService.QueryByKey" and replies and replies[-1].cursor:
@@ -364,6 +381,31 @@ class FuzzedBroker:
             ),
         ):
             await self._do(f"{MESSAGING}SendMessage", service_pb2.SendMessageRequest(messages=[one]))
+        await self._produce(number, due_ms)
+
+    async def _produce(self, number: str, due_ms: int) -> None:
+        """A delayed and a half message by the native protocol, and a producer that is asked about halves."""
+        for name, request in (
+            (
+                "SendDelayed",
+                producer_pb2.SendDelayedRequest(
+                    topic="later",
+                    message={"body": b"native later " + number.encode(), "unique_key": f"NLATER{number}"},
+                    deliver_timestamp=due_ms,
+                ),
+            ),
+            (
+                "PrepareHalf",
+                producer_pb2.PrepareHalfRequest(
+                    topic="halves",
+                    message={"body": b"native half " + number.encode(), "unique_key": f"NHALF{number}"},
+                    check_after_ms=self.source.choice((0, 1_000)),
+                ),
+            ),
+            ("CheckHalves", producer_pb2.CheckHalvesFrame(start={"topics": ["halves"]})),
+        ):
+            self._valid[f"{PRODUCER}{name}"].append(request)
+            await self._do(f"{PRODUCER}{name}", request)
 
     async def _do(self, name: str, request: Message) -> Outcome:
         return await self.call(name, [request.SerializeToString()], CLIENT_METADATA)
@@ -404,6 +446,7 @@ class FuzzedBroker:
             "queries": services.queries.running,
             "streams": len(services.messages.streams),
             "consume streams": len(self.calls.all.consumers.streams),
+            "streams of checks": len(self.calls.all.producers.streams),
             "telemetry streams": len(self.calls.all.rocketmq.telemetry),
             "appends that wait": services.group_commit.waiting,
         }
