@@ -63,8 +63,10 @@ PAIR_BLOCKS: Final = 36
 QUEUE_STATE_BLOCKS: Final = 15
 GROUP_BLOCKS: Final = 8
 CONSUME_QUEUE_BLOCKS: Final = 36
-"""Memory blocks that the broker keeps of a (group, topic), of each of its queues, of a group, and of a
-consume queue."""
+HALF_BLOCKS: Final = 6
+CHECK_BLOCKS: Final = 2
+"""Memory blocks that the broker keeps of a (group, topic), of each of its queues, of a group, of a consume
+queue, of an open transaction or one that has just ended, and of its next check."""
 
 FAULT_SYMBOLS: Final = frozenset(
     [
@@ -424,6 +426,8 @@ class FuzzedBroker:
             + QUEUE_STATE_BLOCKS * sum(1 for _ in pairs.states())
             + GROUP_BLOCKS * len(self.calls.model.groups)
             + CONSUME_QUEUE_BLOCKS * self.calls.store.consume_queues.queue_count
+            + HALF_BLOCKS * len(self.calls.model.transactions._open._in_order)
+            + CHECK_BLOCKS * len(self.calls.model.transactions._open._due)
         )
 
     def _blocks_on_disk(self) -> int:
