@@ -223,7 +223,7 @@ class Client(Closing):
             TroveError: RECALL_HANDLE_ILLEGAL if the handle is unreadable or the message was delivered;
                 BROKER_UNREACHABLE, …
         """
-        from trovemq._rocketmq.recalling import recall
+        from trovemq._produce.recalling import recall
 
         check_text("recall_handle", recall_handle, errors.RECALL_HANDLE_ILLEGAL)
         return await recall(self._pool, topic, recall_handle)

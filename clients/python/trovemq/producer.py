@@ -42,9 +42,9 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.internal_properties import Writer
 
-if TYPE_CHECKING:  # imported when they are first needed: most producers use only the native protocol
-    from trovemq._rocketmq.sending import DelayedSender
-    from trovemq.transaction import Checker, Transaction
+if TYPE_CHECKING:  # imported when they are first needed
+    from trovemq._produce.deferred import DeferredSender
+    from trovemq.transaction import Checker, Transaction, Transactions
 
 
 FRAME_SIZE_MAX_DEFAULT: Final = 4 << 20
@@ -94,7 +94,8 @@ class Producer(Unacknowledged):
         self._faults = pool.options.faults
         self._tracing = pool.options.tracing
         self._checker = checker
-        self._known_delayed_sender: DelayedSender | None = None
+        self._known_deferred_sender: DeferredSender | None = None
+        self._known_transactions: Transactions | None = None
         self._watch()
 
     # --- single messages ------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class Producer(Unacknowledged):
                 )
                 raise TroveError(errors.REQUEST_ILLEGAL, text)
             self._check_body(None if broker is None else self._chooser.of_broker(broker), len(body))
-            return await self._delayed_sender().send_delayed(
+            return await self._deferred_sender().send_delayed(
                 body,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
@@ -341,19 +342,38 @@ class Producer(Unacknowledged):
                 setting.
         """
         self._check_open(b"")
-        transaction = self._delayed_sender().transaction(check_after_ms)
+        transaction = self._transactions().transaction(check_after_ms)
         if self._tracing is not None:
             transaction.send_half = partial(self._tracing.send, self.topic, transaction.send_half)
         return transaction
 
-    def _delayed_sender(self) -> DelayedSender:
-        from trovemq._rocketmq.sending import DelayedSender
+    def _deferred_sender(self) -> DeferredSender:
+        if self._known_deferred_sender is None:
+            from trovemq._produce.deferred import DeferredSender
 
-        if self._known_delayed_sender is None:
-            self._known_delayed_sender = DelayedSender(
-                self._pool, self.topic, self._chooser, self._in_flight, self._retry_in_doubt, self._checker
+            self._known_deferred_sender = DeferredSender(
+                self._pool,
+                self.topic,
+                self._chooser,
+                self._in_flight,
+                retry_in_doubt=self._retry_in_doubt,
             )
-        return self._known_delayed_sender
+        return self._known_deferred_sender
+
+    def _transactions(self) -> Transactions:
+        if self._known_transactions is None:
+            from trovemq.transaction import Transactions
+
+            self._known_transactions = Transactions(
+                self._pool, self.topic, self._deferred_sender(), self._checker
+            )
+        return self._known_transactions
+
+    async def _close_deferred(self) -> None:
+        if self._known_deferred_sender is not None:
+            await self._known_deferred_sender.close()
+        if self._known_transactions is not None:
+            await self._known_transactions.close()
 
     # --- the producer as a whole ----------------------------------------------------------------------
 
@@ -391,16 +411,15 @@ class Producer(Unacknowledged):
         for batch in list(self._open.values()):
             self._release(batch)
         await self._delivery.drained()
-        if self._known_delayed_sender is not None:
-            await self._known_delayed_sender.drained()
+        if self._known_deferred_sender is not None:
+            await self._known_deferred_sender.drained()
 
     async def close(self) -> None:
         """Flushes; after that nothing can be sent."""
         self._pool.check_loop()
         self._closed = True
         await self.flush()
-        if self._known_delayed_sender is not None:
-            await self._known_delayed_sender.close()
+        await self._close_deferred()
 
     async def abort(self) -> None:
         """Drops everything that is not acknowledged: its futures fail with CLIENT_CLOSED."""
@@ -409,13 +428,12 @@ class Producer(Unacknowledged):
         for batch in list(self._open.values()):
             self._release(batch)
         await self._delivery.close(self._closed_error())
-        if self._known_delayed_sender is not None:
-            await self._known_delayed_sender.close()
+        await self._close_deferred()
 
     async def __aenter__(self) -> Self:
         await self._learn_topic()
         if self._checker is not None:  # from now on the brokers can ask it
-            await self._delayed_sender().transactions.enter()
+            await self._transactions().enter()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -15,12 +15,11 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Protocol, Self, Unpack
 
+from trovemq._common.backoff import may_pass
 from trovemq._net.connections import ConnectionPool
-from trovemq._rocketmq.identity import new_client_id
-from trovemq._rocketmq.messaging import MessagingService
-from trovemq._rocketmq.session import OpenTransaction, producer_role
-from trovemq._rocketmq.sessions import Sessions
-from trovemq._rocketmq.statuses import may_pass
+from trovemq._produce.deferred import DeferredSender
+from trovemq._produce.half_checks import HalfChecks, OpenTransaction
+from trovemq._wire.producers import ProducerCalls
 from trovemq.fetched import Buffer
 from trovemq.receipts import SendReceipt
 from trovemq.received import ReceivedMessage
@@ -31,6 +30,7 @@ from trovemq_proto.errors import TroveError
 _log = logging.getLogger(__name__)
 
 MESSAGES_MAX: Final = 1_024  # of one transaction
+CHECK_AFTER_MS_MAX: Final = 3_600_000
 DECISIONS_KEPT_MAX: Final = 65_536  # decisions that the brokers may not have received
 
 
@@ -68,33 +68,43 @@ class Transactions:
     Args:
         pool: The client's connections.
         topic: The producer's topic.
+        sender: Sends half messages; the brokers ask its client id about them.
         checker: The program's decision about messages of earlier processes, or of other producers.
     """
 
-    def __init__(self, pool: ConnectionPool, topic: str, checker: Checker | None) -> None:
-        self.client_id = new_client_id()
+    def __init__(
+        self, pool: ConnectionPool, topic: str, sender: DeferredSender, checker: Checker | None
+    ) -> None:
         self._pool = pool
+        self._sender = sender
         self._checker = checker
-        self._sessions = Sessions(pool, topic, producer_role(self.client_id, topic, self._check))
+        self._checks = HalfChecks(pool, topic, sender.client_id, self._check)
         self._entering = asyncio.Lock()
         self._entered = False
         self._decisions: OrderedDict[str, TransactionResolution] = OrderedDict()
 
     async def enter(self) -> None:
-        """Registers this producer with the brokers, once. Raises TroveError as `Sessions.open`."""
+        """Connects this producer with the brokers, once. Raises TroveError as `HalfChecks.open`."""
         async with self._entering:
             if self._entered:
                 return
             try:
-                await self._sessions.open()
+                await self._checks.open()
             except BaseException:
-                await self._sessions.close()
+                await self._checks.close()
                 raise
             self._entered = True
 
     async def close(self) -> None:
         """Reports the end of this producer to the brokers."""
-        await self._sessions.close()
+        await self._checks.close()
+
+    def transaction(self, check_after_ms: int | None) -> Transaction:
+        """A new transaction. Raises TroveError REQUEST_ILLEGAL; arguments as `Producer.transaction`."""
+        if check_after_ms is not None and not 0 < check_after_ms <= CHECK_AFTER_MS_MAX:
+            text = f"check_after_ms={check_after_ms} is not in 1..{CHECK_AFTER_MS_MAX}"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+        return Transaction(self, self._sender.send_half, check_after_ms)
 
     def begun(self, transaction_id: str) -> None:
         """A half message is stored and its transaction is open."""
@@ -113,20 +123,17 @@ class Transactions:
         deadline, failures = loop.time() + options.delivery_timeout_ms / 1000, 0
         while True:
             try:
-                service = MessagingService(
-                    self._pool.connection(self._pool.routes.broker(half.broker)), self.client_id
-                )
+                connection = self._pool.connection(self._pool.routes.broker(half.broker))
+                calls = ProducerCalls(connection, self._sender.client_id)
                 commit = resolution is TransactionResolution.COMMIT
-                await service.end_transaction(
-                    half.topic, half.unique_key, half.transaction_id, commit=commit, asked=False
-                )
+                await calls.end_half(half.topic, half.transaction_id, commit=commit)
                 break
             except TroveError as error:
                 if error.spec is errors.TRANSACTION_ILLEGAL and failures:
                     break  # an earlier try has arrived
                 failures += 1
                 delay = options.backoff.seconds(failures)
-                if not may_pass(error):
+                if not may_pass(error) and error.spec is not errors.STORE_FAILED:  # it starts again
                     self._decisions.pop(half.transaction_id, None)
                     raise
                 if loop.time() + delay > deadline or self._pool.closed:
@@ -164,7 +171,7 @@ class Transactions:
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception:
-            _log.exception("the checker failed on %s", transaction.unique_key)
+            _log.exception("the checker failed on %s", transaction.transaction_id)
             return TransactionResolution.UNKNOWN
         if answer in tuple(TransactionResolution):
             return answer

@@ -15,7 +15,8 @@ import grpc.aio
 
 from tests.support.fake_consuming import CONSUMER, FakeConsuming
 from tests.support.fake_messaging import FakeMessaging
-from tests.support.stubs import MESSAGES, QUERIES, ROUTES, add_fake
+from tests.support.fake_producers import FakeProducers
+from tests.support.stubs import MESSAGES, PRODUCERS, QUERIES, ROUTES, add_fake
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, pack_host
 from trovemq_proto.v1 import (
@@ -52,6 +53,7 @@ class FakeServer:
         streams: Append streams opened so far.
         messaging: RocketMQ's v2 service at the same address.
         consuming: Its groups.
+        deferred: The service for delayed and half messages.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class FakeServer:
         self.physical_offset = 0
         self.messaging = FakeMessaging(name)
         self.consuming = FakeConsuming()
+        self.deferred = FakeProducers(abort)
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
         self._stopping: asyncio.Future[None] | None = None
@@ -104,6 +107,7 @@ class FakeServer:
         add_fake(self._server, MESSAGES, _Messages(self))
         add_fake(self._server, QUERIES, _Queries(self))
         add_fake(self._server, CONSUMER, self.consuming)
+        add_fake(self._server, PRODUCERS, self.deferred)
         self._server.add_generic_rpc_handlers((self.messaging.handlers(),))
         address = self.address or "127.0.0.1:0"
         if self._tls is None:

@@ -11,32 +11,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_messaging import message_of
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import Producer, ReceivedMessage, Transaction, TransactionResolution, TroveError, errors
-from trovemq._rocketmq.messages import milliseconds
-from trovemq._rocketmq.messaging import MessagingService
+from trovemq._produce import half_checks
+from trovemq._wire.producers import ProducerCalls
 from trovemq_proto.records import PROPERTY_SHARDING_KEY
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_proto.v1 import producer_pb2
 
 pytestmark = pytest.mark.asyncio
 
-UNAVAILABLE = v2.Status(code=v2.Code.PROXY_TIMEOUT, message="later")
 
-
-def ends(server: FakeServer) -> list[tuple[str, int, int]]:
-    return [
-        (request.transaction_id, request.resolution, request.source)
-        for request in server.messaging.requests("EndTransaction")
-    ]
-
-
-def check_command(body: bytes, transaction_id: str) -> service_pb2.RecoverOrphanedTransactionCommand:
-    return service_pb2.RecoverOrphanedTransactionCommand(
-        message=message_of(body), transaction_id=transaction_id
-    )
+def later() -> TroveError:
+    """The broker did not answer."""
+    return TroveError(errors.REQUEST_TIMEOUT, "later")
 
 
 # --- transactions ---------------------------------------------------------------------------------------
@@ -46,20 +34,15 @@ async def test_a_block_that_ends_commits_in_order(broker: FakeServer, connect: C
         async with producer.transaction(check_after_ms=1_500) as transaction:
             first = await transaction.send(b"a", keys=["k"], tag="t", properties={"p": "v"})
             second = await transaction.send(b"b")
-            assert ends(broker) == []
+            assert broker.deferred.ends() == []
         assert (first.broker, first.queue_offset, first.offset_msg_id) == ("b1", -1, "")
-        assert ends(broker) == [
-            (first.transaction_id, v2.COMMIT, v2.SOURCE_CLIENT),
-            (second.transaction_id, v2.COMMIT, v2.SOURCE_CLIENT),
-        ]
-        (talk,) = broker.messaging.talks
-        assert talk.settings is not None
-        assert talk.settings.client_type == v2.PRODUCER
-        assert [topic.name for topic in talk.settings.publishing.topics] == ["orders"]
-    system = broker.messaging.requests("SendMessage")[0].messages[0].system_properties
-    assert (system.message_type, system.tag, list(system.keys)) == (v2.TRANSACTION, "t", ["k"])
-    assert system.orphaned_transaction_recovery_duration.nanos == 500_000_000
-    assert broker.messaging.terminated == [talk.client_id]
+        assert broker.deferred.ends() == [(first.transaction_id, True), (second.transaction_id, True)]
+        (asked,) = broker.deferred.asked
+        assert asked.topics == ["orders"]
+    half = broker.deferred.requests("PrepareHalf")[0]
+    assert (half.topic, half.message.tag, list(half.message.keys)) == ("orders", "t", ["k"])
+    assert (half.check_after_ms, first.durability) == (1_500, "memory")
+    assert broker.deferred.left == [asked.client_id]
 
 
 async def fail_within(transaction: Transaction) -> None:
@@ -76,24 +59,22 @@ async def test_an_exception_rolls_back(broker: FakeServer, connect: Connect) -> 
             await fail_within(transaction)
         with pytest.raises(TroveError):
             await transaction.send(b"too late")
-    ((_, resolution, source),) = ends(broker)
-    assert (resolution, source) == (v2.ROLLBACK, v2.SOURCE_CLIENT)
+    assert [commit for _, commit in broker.deferred.ends()] == [False]
 
 
 async def test_a_commit_is_tried_again(broker: FakeServer, connect: Connect) -> None:
-    answers = [v2.Status(code=v2.Code.INVALID_TRANSACTION_ID), UNAVAILABLE]  # the first try had arrived
-    broker.messaging.hooks["EndTransaction"] = lambda request: answers.pop()
+    answers = [TroveError(errors.TRANSACTION_ILLEGAL), later()]  # the first try had arrived
+    broker.deferred.hooks["EndHalf"] = lambda request: answers.pop()
     client = await connect(broker)
     async with client.producer("orders") as producer, producer.transaction() as transaction:
         await transaction.send(b"a")
-    assert len(ends(broker)) == 2
+    assert len(broker.deferred.ends()) == 2
 
 
 async def test_a_transaction_that_is_not_open_any_more_is_reported(
     broker: FakeServer, connect: Connect
 ) -> None:
-    refusal = v2.Status(code=v2.Code.INVALID_TRANSACTION_ID)
-    broker.messaging.hooks["EndTransaction"] = lambda request: refusal
+    broker.deferred.hooks["EndHalf"] = lambda request: TroveError(errors.TRANSACTION_ILLEGAL)
     client = await connect(broker)
     async with client.producer("orders") as producer:
         transaction = await producer.transaction().__aenter__()
@@ -103,12 +84,11 @@ async def test_a_transaction_that_is_not_open_any_more_is_reported(
     assert refused.value.spec is errors.TRANSACTION_ILLEGAL
 
 
+@pytest.mark.parametrize("error", [later(), TroveError(errors.STORE_FAILED, "the disk is broken")])
 async def test_a_commit_that_did_not_arrive_is_the_answer_to_the_check(
-    broker: FakeServer, connect: Connect
+    broker: FakeServer, connect: Connect, error: TroveError
 ) -> None:
-    broker.messaging.hooks["EndTransaction"] = lambda request: (
-        UNAVAILABLE if request.source == v2.SOURCE_CLIENT else None
-    )
+    broker.deferred.hooks["EndHalf"] = lambda request: error
     client = await connect(broker)
     async with client.producer("orders") as producer:
         transaction = await producer.transaction().__aenter__()
@@ -117,11 +97,12 @@ async def test_a_commit_that_did_not_arrive_is_the_answer_to_the_check(
         with pytest.raises(TroveError) as failure:
             await transaction.commit()
         assert failure.value.fields["in_doubt"] == "true"
-        (talk,) = broker.messaging.talks
-        command = check_command(b"a", receipt.transaction_id)
-        await talk.tell(recover_orphaned_transaction_command=command)
-        answer = (receipt.transaction_id, v2.COMMIT, v2.SOURCE_SERVER_CHECK)
-        await broker.messaging.until(lambda: answer in ends(broker))
+        tried = len(broker.deferred.ends())
+        broker.deferred.hooks.clear()
+        (asked,) = broker.deferred.asked
+        await asked.ask(b"a", receipt.transaction_id)
+        await broker.deferred.until(lambda: len(broker.deferred.ends()) > tried)
+        assert broker.deferred.ends()[-1] == (receipt.transaction_id, True)
 
 
 async def test_the_checker_answers_for_what_this_process_does_not_know(
@@ -139,7 +120,7 @@ async def test_the_checker_answers_for_what_this_process_does_not_know(
     async with client.producer("orders", checker=checker) as producer:
         transaction = await producer.transaction().__aenter__()
         still_open = (await transaction.send(b"open")).transaction_id
-        (talk,) = broker.messaging.talks
+        (stream,) = broker.deferred.asked
         with caplog.at_level(logging.CRITICAL, "trovemq"):
             for body, transaction_id in (
                 (b"open", still_open),
@@ -148,13 +129,9 @@ async def test_the_checker_answers_for_what_this_process_does_not_know(
                 (b"ROLLBACK", "t2"),
                 (b"COMMIT", "t3"),
             ):
-                command = check_command(body, transaction_id)
-                await talk.tell(recover_orphaned_transaction_command=command)
-            await broker.messaging.until(lambda: len(ends(broker)) == 2)
-        assert sorted(ends(broker)) == [
-            ("t2", v2.ROLLBACK, v2.SOURCE_SERVER_CHECK),
-            ("t3", v2.COMMIT, v2.SOURCE_SERVER_CHECK),
-        ]
+                await stream.ask(body, transaction_id)
+            await broker.deferred.until(lambda: len(broker.deferred.ends()) == 2)
+        assert sorted(broker.deferred.ends()) == [("t2", False), ("t3", True)]
         assert asked == [b"broken", b"UNKNOWN", b"ROLLBACK", b"COMMIT"]
         await transaction.rollback()
 
@@ -162,17 +139,97 @@ async def test_the_checker_answers_for_what_this_process_does_not_know(
 async def test_a_plain_function_may_check(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.producer("orders", checker=lambda message: TransactionResolution.COMMIT):
-        (talk,) = broker.messaging.talks
-        await talk.tell(recover_orphaned_transaction_command=check_command(b"a", "t"))
-        await broker.messaging.until(lambda: bool(ends(broker)))
-    assert ends(broker) == [("t", v2.COMMIT, v2.SOURCE_SERVER_CHECK)]
+        (asked,) = broker.deferred.asked
+        await asked.ask(b"a", "t")
+        await broker.deferred.until(lambda: bool(broker.deferred.ends()))
+    assert broker.deferred.ends() == [("t", True)]
+
+
+async def test_a_checker_gets_the_half_message_as_it_was_sent(broker: FakeServer, connect: Connect) -> None:
+    found: list[ReceivedMessage] = []
+
+    def checker(message: ReceivedMessage) -> TransactionResolution:
+        found.append(message)
+        return TransactionResolution.COMMIT
+
+    client = await connect(broker)
+    async with client.producer("orders", checker=checker):
+        (asked,) = broker.deferred.asked
+        await asked.ask(b"a", "t")
+        await broker.deferred.until(lambda: bool(broker.deferred.ends()))
+    (message,) = found
+    assert (message.topic, message.body, message.message_id, message.broker) == ("orders", b"a", "t", "b1")
+    assert (message.queue_id, message.queue_offset, message.properties) == (3, 7, {"p": "v"})
+
+
+async def test_a_damaged_half_message_is_left_open(
+    broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await connect(broker)
+    async with client.producer("orders", checker=lambda message: TransactionResolution.COMMIT):
+        (asked,) = broker.deferred.asked
+        damaged = producer_pb2.HalfCheck(topic="orders", transaction_id="t0", record=b"not a record")
+        with caplog.at_level(logging.CRITICAL, "trovemq"):
+            await asked.context.write(producer_pb2.CheckHalvesReply(check=damaged))
+            await asked.ask(b"a", "t1")
+            await broker.deferred.until(lambda: bool(broker.deferred.ends()))
+    assert broker.deferred.ends() == [("t1", True)]
+
+
+async def test_a_producer_is_asked_again_after_its_broker_started_anew(
+    broker: FakeServer, connect: Connect
+) -> None:
+    client = await connect(broker)
+    async with client.producer("orders", checker=lambda message: TransactionResolution.COMMIT):
+        await broker.stop()
+        await broker.start()
+        await broker.deferred.until(lambda: len(broker.deferred.asked) == 2)
+        first, second = broker.deferred.asked
+        assert first.client_id == second.client_id
+        await second.ask(b"a", "t")
+        await broker.deferred.until(lambda: bool(broker.deferred.ends()))
+
+
+async def test_a_new_broker_of_the_topic_can_ask(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    nameserver.set_routes(broker.route({"orders": 4}))
+    client = await connect(nameserver)
+    async with client.producer("orders", checker=lambda message: TransactionResolution.COMMIT):
+        nameserver.set_routes(broker.route({"orders": 4}), other.route({"orders": 4}))
+        await other.deferred.until(lambda: len(other.deferred.asked) == 1)
+    assert (len(broker.deferred.left), len(other.deferred.left)) == (1, 1)
+
+
+async def test_a_producer_sends_signs_of_life(
+    broker: FakeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_checks, "HEARTBEAT_SECONDS", 0.001)
+    client = await connect(broker)
+    async with client.producer("orders", checker=lambda message: TransactionResolution.COMMIT):
+        (asked,) = broker.deferred.asked
+        await broker.deferred.until(lambda: asked.beats > 2)
+
+
+async def test_a_broker_that_refuses_a_producer_is_reported_and_asked_again(
+    broker: FakeServer, connect: Connect
+) -> None:
+    broker.deferred.start_error = TroveError(errors.ACCESS_DENIED, "not for you")
+    client = await connect(broker)
+    producer = client.producer("orders", checker=lambda message: TransactionResolution.COMMIT)
+    for _ in range(2):
+        with pytest.raises(TroveError) as refused:
+            await producer.__aenter__()
+        assert refused.value.spec is errors.ACCESS_DENIED
+    broker.deferred.start_error = None
+    async with producer:
+        assert len(broker.deferred.asked) == 1
 
 
 # --- delayed messages -----------------------------------------------------------------------------------
 def delivery_ms(server: FakeServer) -> int:
-    (request,) = server.messaging.requests("SendMessage")
-    time = request.messages[0].system_properties.delivery_timestamp
-    return int(time.seconds * 1000 + time.nanos // 1_000_000)
+    (request,) = server.deferred.requests("SendDelayed")
+    return int(request.deliver_timestamp)
 
 
 async def test_deliver_at_is_kept_to_the_millisecond(broker: FakeServer, connect: Connect) -> None:
@@ -198,14 +255,14 @@ async def test_a_message_came_early_by_the_way_of_the_brokers_answer(
     broker: FakeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time of the answer's way counted as time that had passed before the broker's clock was read."""
-    reach = MessagingService.reach
+    reach = ProducerCalls.reach
 
-    async def slowly(service: MessagingService) -> int:
-        now_ms = await reach(service)
+    async def slowly(calls: ProducerCalls) -> int:
+        now_ms = await reach(calls)
         await asyncio.sleep(0.2)
         return now_ms
 
-    monkeypatch.setattr(MessagingService, "reach", slowly)
+    monkeypatch.setattr(ProducerCalls, "reach", slowly)
     client = await connect(broker)
     await client.send("orders", b"a", deliver_after=90)
     assert delivery_ms(broker) > broker.now_ms + 90_000 - 200
@@ -221,14 +278,11 @@ async def test_a_delayed_message_that_was_sent_again_waited_anew(
     broker: FakeServer, connect: Connect
 ) -> None:
     """The clock of this broker stands still, so a delivery time shows how much of the delay is left."""
-    answers = [v2.Status(code=v2.Code.TOO_MANY_REQUESTS)] * 3
-    broker.messaging.hooks["SendMessage"] = lambda request: answers.pop() if answers else None
+    answers = [TroveError(errors.LIMIT_EXCEEDED)] * 3
+    broker.deferred.hooks["SendDelayed"] = lambda request: answers.pop() if answers else None
     client = await connect(broker)
     await client.send("orders", b"a", deliver_after=90)
-    times = [
-        milliseconds(request.messages[0].system_properties.delivery_timestamp)
-        for request in broker.messaging.requests("SendMessage")
-    ]
+    times = [request.deliver_timestamp for request in broker.deferred.requests("SendDelayed")]
     assert len(times) == 4
     assert times == sorted(times, reverse=True)
     assert times[-1] < times[0] <= broker.now_ms + 90_000
@@ -255,31 +309,31 @@ async def test_what_no_broker_need_be_asked(
     with pytest.raises(TroveError) as refused:
         await client.send("orders", b"a", **arguments)
     assert refused.value.spec is spec
-    assert (broker.frames, broker.messaging.requests("SendMessage")) == ([], [])
+    assert (broker.frames, broker.deferred.calls) == ([], {})
 
 
 async def test_a_refusal_is_raised_and_one_that_passes_is_tried_again(
     broker: FakeServer, connect: Connect
 ) -> None:
     answers = [
-        v2.Status(code=v2.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, message="NORMAL"),
-        v2.Status(code=v2.Code.TOO_MANY_REQUESTS),
+        TroveError(errors.MESSAGE_TYPE_CONFLICT, "NORMAL"),
+        TroveError(errors.LIMIT_EXCEEDED),
     ]
-    broker.messaging.hooks["SendMessage"] = lambda request: answers.pop()
+    broker.deferred.hooks["SendDelayed"] = lambda request: answers.pop()
     client = await connect(broker)
     with pytest.raises(TroveError) as refused:
         await client.send("orders", b"a", deliver_after=5)
     assert refused.value.spec is errors.MESSAGE_TYPE_CONFLICT
-    keys = {r.messages[0].system_properties.message_id for r in broker.messaging.requests("SendMessage")}
-    assert (len(broker.messaging.requests("SendMessage")), len(keys)) == (2, 1)
+    keys = [request.message.unique_key for request in broker.deferred.requests("SendDelayed")]
+    assert (len(keys), len(set(keys))) == (2, 1)
 
 
 @pytest.mark.parametrize("retry_in_doubt", [False, True])
 async def test_what_may_have_been_stored_is_sent_again_only_where_that_is_wanted(
     broker: FakeServer, connect: Connect, retry_in_doubt: bool
 ) -> None:
-    answers = [UNAVAILABLE]
-    broker.messaging.hooks["SendMessage"] = lambda request: answers.pop() if answers else None
+    answers = [later()]
+    broker.deferred.hooks["SendDelayed"] = lambda request: answers.pop() if answers else None
     client = await connect(broker)
     async with client.producer("orders", retry_in_doubt=retry_in_doubt) as producer:
         if retry_in_doubt:
@@ -293,20 +347,20 @@ async def test_what_may_have_been_stored_is_sent_again_only_where_that_is_wanted
 async def test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id(
     broker: FakeServer, other: FakeServer, nameserver: FakeServer, connect: Connect
 ) -> None:
-    answers = [UNAVAILABLE] * 3
+    answers = [later()] * 3
     for server in (broker, other):
-        server.messaging.hooks["SendMessage"] = lambda request: answers.pop() if answers else None
+        server.deferred.hooks["SendDelayed"] = lambda request: answers.pop() if answers else None
     client = await connect(nameserver)
     async with client.producer("orders", idempotent=True) as producer:
         receipt = await producer.send(b"a", deliver_after=5, unique_key="order-1")
     requests = {
-        server.name: [request.messages[0] for request in server.messaging.requests("SendMessage")]
+        server.name: [request.message for request in server.deferred.requests("SendDelayed")]
         for server in (broker, other)
     }
     (sent,) = filter(None, requests.values())
     assert len(requests[receipt.broker]) == len(sent) == 4
-    assert {message.system_properties.message_id for message in sent} == {"order-1"}
-    assert not any(dict(message.user_properties) for message in sent), "it has no number"
+    assert {message.unique_key for message in sent} == {"order-1"}
+    assert not any(dict(message.properties) for message in sent), "it has no number"
 
 
 async def test_a_send_waits_for_a_broker_that_is_away(broker: FakeServer, connect: Connect) -> None:
@@ -336,19 +390,19 @@ async def test_recall_asks_the_broker_that_the_handle_names(
     client = await connect(nameserver)
     handle = urlsafe_b64encode(b"v1 orders b2 1700000000000 id").decode()
     assert await client.recall("orders", handle) == "recalled"
-    assert broker.messaging.requests("RecallMessage") == []
-    (request,) = other.messaging.requests("RecallMessage")
-    assert (request.topic.name, request.recall_handle) == ("orders", handle)
+    assert broker.deferred.requests("Recall") == []
+    (request,) = other.deferred.requests("Recall")
+    assert (request.topic, request.recall_handle) == ("orders", handle)
 
 
 async def test_recall_with_a_handle_of_any_form_asks_everyone(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:
-    refusal = v2.Status(code=v2.Code.BAD_REQUEST, message="no such handle")
-    broker.messaging.hooks["RecallMessage"] = lambda request: refusal
+    refusal = TroveError(errors.RECALL_HANDLE_ILLEGAL, "no such handle")
+    broker.deferred.hooks["Recall"] = lambda request: refusal
     client = await connect(nameserver)
     assert await client.recall("orders", "%%%") == "recalled"
-    other.messaging.hooks["RecallMessage"] = lambda request: refusal
+    other.deferred.hooks["Recall"] = lambda request: refusal
     with pytest.raises(TroveError) as refused:
         await client.recall("orders", "%%%")
     assert refused.value.spec is errors.RECALL_HANDLE_ILLEGAL

@@ -5,10 +5,10 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode
 from binascii import Error as Base64Error
 
+from trovemq._common.backoff import may_pass
+from trovemq._common.identity import new_client_id
 from trovemq._net.connections import ConnectionPool
-from trovemq._rocketmq.identity import new_client_id
-from trovemq._rocketmq.messaging import MessagingService
-from trovemq._rocketmq.statuses import may_pass
+from trovemq._wire.producers import ProducerCalls
 from trovemq_proto.errors import TroveError
 
 
@@ -25,7 +25,7 @@ async def recall(pool: ConnectionPool, topic: str, handle: str) -> str:
     failures: list[TroveError] = []
     for broker in brokers:
         try:
-            return await MessagingService(pool.connection(broker), client_id).recall(topic, handle)
+            return await ProducerCalls(pool.connection(broker), client_id).recall(topic, handle)
         except TroveError as error:
             failures.append(error)
     raise next((error for error in failures if may_pass(error)), failures[0])
