@@ -23,7 +23,7 @@ CLIENT_FAULTS: Final = (
     ),
     Planted(
         "A delayed message of an idempotent producer, in doubt, was sent to a second broker: stored on both",
-        "clients/python/trovemq/_rocketmq/sending.py",
+        "clients/python/trovemq/_produce/deferred.py",
         "                    broker_name = broker.name\n",
         "                    pass\n",
         (

@@ -1,9 +1,9 @@
 """A walk over every door that takes a message, with odd fields, through lives that end by kill and by stop.
 
-The steps are Hypothesis' choice: native Append and Send, RocketMQ's SendMessage (plain, delayed, half),
-receives with acknowledgements and dead letters, streams of a group, resends of dead letters, time that
-passes, a kill, a clean stop. At the end every acknowledged message is found by its id, with the body that was
-sent; no call failed with an internal error; no receiver saw the broker's own records.
+The steps are Hypothesis' choice: native Append and Send, RocketMQ's SendMessage, delayed and half messages of
+both protocols, receives with acknowledgements and dead letters, streams of a group, resends of dead letters,
+time that passes, a kill, a clean stop. At the end every acknowledged message is found by its id, with the
+body that was sent; no call failed with an internal error; no receiver saw the broker's own records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from trovemq_proto.records import decode_stored
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import admin_pb2, consumer_pb2, group_pb2, message_pb2, query_pb2
+from trovemq_proto.v1 import admin_pb2, consumer_pb2, group_pb2, message_pb2, producer_pb2, query_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 
 TOPICS: Final = {"orders": "NORMAL", "later": "DELAY", "deals": "TRANSACTION"}
@@ -119,15 +119,45 @@ class Walk:
             elif reply.status.code == v2.OK:
                 self.prepared[reply.entries[0].transaction_id] = key, body
 
+    def deferred(self, source: random.Random) -> dict[str, Any]:
+        """The fields of a message for ProducerService."""
+        odd = source.random() < 0.5
+        return {
+            "body": source.randbytes(1 + source.randrange(60)),
+            "unique_key": self.unique_key(),
+            "tag": source.choice(TXT) if odd else "a",
+            "keys": source.choices(TXT, k=source.randrange(3)) if odd else ["k"],
+            "properties": self.properties(source) if odd else {"p": "v"},
+            "flag": source.choice((0, -1, 7)),
+        }
+
     async def send_later(self, source: random.Random) -> None:
-        await self.send_v2(source, "later", deliver_ms=clock_ms() + source.choice((0, 500, 40_000)))
+        deliver_ms = clock_ms() + source.choice((0, 500, 40_000))
+        if source.random() < 0.5:
+            await self.send_v2(source, "later", deliver_ms=deliver_ms)
+            return
+        one = self.deferred(source)
+        request = producer_pb2.SendDelayedRequest(topic="later", message=one, deliver_timestamp=deliver_ms)
+        if await self.ask(f"{NATIVE}ProducerService.SendDelayed", request):
+            self.acknowledged[one["unique_key"]] = one["body"]
 
     async def prepare(self, source: random.Random) -> None:
-        await self.send_v2(source, "deals", message_type=v2.TRANSACTION)
+        if source.random() < 0.5:
+            await self.send_v2(source, "deals", message_type=v2.TRANSACTION)
+            return
+        one = self.deferred(source)
+        request = producer_pb2.PrepareHalfRequest(topic="deals", message=one)
+        for reply in await self.ask(f"{NATIVE}ProducerService.PrepareHalf", request):
+            self.prepared[reply.transaction_id] = one["unique_key"], one["body"]
 
     async def end(self, source: random.Random) -> None:
-        for transaction_id, (key, body) in list(self.prepared.items())[:1]:
+        for transaction_id, (key, _) in list(self.prepared.items())[:1]:
             commit = source.random() < 0.7
+            if source.random() < 0.5:
+                end = producer_pb2.EndHalfRequest(topic="deals", transaction_id=transaction_id, commit=commit)
+                if await self.ask(f"{NATIVE}ProducerService.EndHalf", end):
+                    self._ended(transaction_id, commit)
+                continue
             request = service_pb2.EndTransactionRequest(
                 topic=v2.Resource(name="deals"),
                 message_id=key,
@@ -136,9 +166,12 @@ class Walk:
             )
             for reply in await self.ask(f"{MESSAGING}EndTransaction", request):
                 if reply.status.code == v2.OK:
-                    del self.prepared[transaction_id]
-                    if commit:
-                        self.acknowledged[key] = body
+                    self._ended(transaction_id, commit)
+
+    def _ended(self, transaction_id: str, commit: bool) -> None:
+        key, body = self.prepared.pop(transaction_id)
+        if commit:
+            self.acknowledged[key] = body
 
     # --- consumers ----------------------------------------------------------------------------------
     async def receive(self, source: random.Random) -> None:

@@ -333,6 +333,11 @@ async def send_in_a_transaction(client: Client, topic: str) -> None:
         await transaction.send(topic, b"a")
 
 
+async def send_half(client: Client, topic: str) -> None:
+    async with client.producer(topic) as producer, producer.transaction() as transaction:
+        await transaction.send(b"a")
+
+
 SENDING = [
     send_one,
     send_with_a_producer,
@@ -340,7 +345,9 @@ SENDING = [
     send_and_flush,
     send_later,
     send_in_a_transaction,
+    send_half,
 ]
+MESSAGE_TYPES = {send_later: "DELAY", send_half: "TRANSACTION"}
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -368,7 +375,7 @@ def test_a_cancelled_send_is_stored_once_or_not_and_hinders_no_other(
                     assert count == 2 or (number and count == 1)
                 return points
 
-            message_type = "DELAY" if send is send_later else "NORMAL"
+            message_type = MESSAGE_TYPES.get(send, "NORMAL")
             points = await trial(0, "waiting")
             assert 0 < points < SUSPENSIONS_MAX
             for number in range(1, points + 1):

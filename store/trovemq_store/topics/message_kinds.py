@@ -9,9 +9,9 @@
 | PRIORITY           | PRIORITY: messages with a priority, or 4 |
 | MIXED, UNSPECIFIED | NORMAL, FIFO, DELAY, TRANSACTION         |
 
-A topic with the option `order = priority` accepts PRIORITY, too. The native protocol never appends half or
-delayed messages. Through it a NORMAL topic also accepts messages with a group or a priority, and promises
-nothing for these.
+A topic with the option `order = priority` accepts PRIORITY, too. Batches of the native protocol have no
+half or delayed messages. In them a NORMAL topic also accepts messages with a group or a priority, and
+promises nothing for these.
 """
 
 from __future__ import annotations
