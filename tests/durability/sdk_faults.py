@@ -280,4 +280,21 @@ SDK_FAULTS: Final = (
         "if not offset <= _OFFSET_MAX]:",
         ("tests/unit/sdk/test_groups.py::test_what_no_broker_could_take_is_refused_before_any_call",),
     ),
+    Planted(
+        "a commit that met a broken disk is forgotten, and the checker is asked in its place",
+        "clients/python/trovemq/transaction.py",
+        " and error.spec is not errors.STORE_FAILED",
+        "",
+        (
+            "tests/unit/sdk/test_transactions.py::"
+            "test_a_commit_that_did_not_arrive_is_the_answer_to_the_check[error1]",
+        ),
+    ),
+    Planted(
+        "a delay begins again with each attempt",
+        "clients/python/trovemq/_produce/deferred.py",
+        "stored = await hand_over(calls, now_ms - passed_ms)",
+        "stored = await hand_over(calls, now_ms)",
+        ("tests/unit/sdk/test_transactions.py::test_a_delayed_message_that_was_sent_again_waited_anew",),
+    ),
 )

@@ -196,6 +196,16 @@ SERVER_FAULTS: Final = (
         ("tests/unit/server/rocketmq/test_sending.py::test_as_many_messages_as_a_send_may_have_are_stored",),
     ),
     Planted(
+        "a half message is prepared by the native protocol in a topic of another type",
+        "broker/trovemq_broker/server/native/producer_service.py",
+        "        check_kind(config, kind)\n",
+        "",
+        (
+            "tests/unit/server/test_producer_service.py::"
+            "test_a_half_message_that_is_refused_is_counted[fields5-MESSAGE_TYPE_CONFLICT]",
+        ),
+    ),
+    Planted(
         "a message that is due now is scheduled",
         "broker/trovemq_broker/timers/scheduling.py",
         "        due_ms = deliver_ms if deliver_ms > now_ms else None",

@@ -347,7 +347,7 @@ SENDING = [
     send_in_a_transaction,
     send_half,
 ]
-MESSAGE_TYPES = {send_later: "DELAY", send_half: "TRANSACTION"}
+MESSAGE_TYPES = {"send_later": "DELAY", "send_half": "TRANSACTION"}
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -375,7 +375,7 @@ def test_a_cancelled_send_is_stored_once_or_not_and_hinders_no_other(
                     assert count == 2 or (number and count == 1)
                 return points
 
-            message_type = MESSAGE_TYPES.get(send, "NORMAL")
+            message_type = MESSAGE_TYPES.get(send.__name__, "NORMAL")
             points = await trial(0, "waiting")
             assert 0 < points < SUSPENSIONS_MAX
             for number in range(1, points + 1):

@@ -176,7 +176,7 @@ async def test_a_damaged_half_message_is_left_open(
     assert broker.deferred.ends() == [("t1", True)]
 
 
-async def test_a_producer_is_asked_again_after_its_broker_started_anew(
+async def test_a_producer_is_asked_again_after_its_broker_was_restarted(
     broker: FakeServer, connect: Connect
 ) -> None:
     client = await connect(broker)
