@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import trovemq_rpc as rpc
 from tests.support.fake_consuming import CONSUMER
-from tests.support.stubs import MESSAGES, QUERIES, REGISTRATION, ROUTES, add_fake
+from tests.support.stubs import MESSAGES, PRODUCERS, QUERIES, REGISTRATION, ROUTES, add_fake
 from tests.unit.sdk.fake_server import FakeServer, _Messages, _Queries, _Routes
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_proto.v1 import route_pb2
@@ -34,7 +34,7 @@ class MemoryServer(FakeServer):
         add_fake(server, QUERIES, _Queries(self))
         add_fake(server, REGISTRATION, _Registration())
         add_fake(server, CONSUMER, self.consuming)
-        server.add_generic_rpc_handlers((self.messaging.handlers(),))
+        add_fake(server, PRODUCERS, self.deferred)
         await server.start()
         self._server = server
         self.address = "{}:{}".format(*ADDRESS)

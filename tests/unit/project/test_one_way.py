@@ -27,7 +27,6 @@ EXCEPTIONS: Final = {
     "clients/python/trovemq/_admin/brokers.py::_one",
     "clients/python/trovemq/_consume/loop_turns.py::_after_one",
     "clients/python/trovemq/_net/append_stream.py::_answered_one",
-    "clients/python/trovemq/_rocketmq/sessions.py::_wait_for_one",
     "proto/trovemq_proto/tls_diagnosis.py::_explain_plain",
     "rpc/trovemq_rpc/intake.py::_plain",
     "rpc/trovemq_rpc/server/methods.py::_plain",

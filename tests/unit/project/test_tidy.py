@@ -276,7 +276,6 @@ def test_generated_messages_stop_where_the_architecture_says() -> None:
         "broker/trovemq_broker/cluster",
         "nameserver/trovemq_nameserver",
         f"{sdk}/_wire",
-        f"{sdk}/_rocketmq",
     )
     named = (
         "broker/trovemq_broker/daemon/broker_services.py",  # services

@@ -14,7 +14,6 @@ import grpc
 import grpc.aio
 
 from tests.support.fake_consuming import CONSUMER, FakeConsuming
-from tests.support.fake_messaging import FakeMessaging
 from tests.support.fake_producers import FakeProducers
 from tests.support.stubs import MESSAGES, PRODUCERS, QUERIES, ROUTES, add_fake
 from trovemq_proto.errors import TroveError
@@ -51,7 +50,6 @@ class FakeServer:
         routes: The routes of RouteService; change them with `set_routes`.
         frames: Every AppendFrame that came.
         streams: Append streams opened so far.
-        messaging: RocketMQ's v2 service at the same address.
         consuming: Its groups.
         deferred: The service for delayed and half messages.
     """
@@ -88,7 +86,6 @@ class FakeServer:
         self.on_queue_offsets: Callable[[], query_pb2.QueueOffsetsReply] | None = None
         self.next_offsets: dict[int, int] = {}
         self.physical_offset = 0
-        self.messaging = FakeMessaging(name)
         self.consuming = FakeConsuming()
         self.deferred = FakeProducers(abort)
         self._changed: list[asyncio.Event] = []
@@ -108,7 +105,6 @@ class FakeServer:
         add_fake(self._server, QUERIES, _Queries(self))
         add_fake(self._server, CONSUMER, self.consuming)
         add_fake(self._server, PRODUCERS, self.deferred)
-        self._server.add_generic_rpc_handlers((self.messaging.handlers(),))
         address = self.address or "127.0.0.1:0"
         if self._tls is None:
             port = self._server.add_insecure_port(address)

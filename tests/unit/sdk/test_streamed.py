@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.rocketmq_received import received_message
 from trovemq._consume import record_spans
 from trovemq._consume.inbox import Inbox
 from trovemq._consume.streamed import StreamedBatch, StreamedMessage
-from trovemq._rocketmq.messages import received_message
 from trovemq._wire.consumer import Run
 from trovemq.received import NO_SETTLEMENT, ReceivedFields
 from trovemq_broker.groups.delivery.request import Delivered

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from tests.support import rocketmq_client
-from trovemq._rocketmq.messages import received_message
+from tests.support.rocketmq_received import received_message
 from trovemq.otel import TRACEPARENT, TracedSettlement, Tracing, creation_context, properties_of
 from trovemq.received import ReceivedMessage
 
