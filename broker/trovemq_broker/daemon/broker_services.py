@@ -95,14 +95,7 @@ class BrokerServices:
         rocketmq = self._rocketmq_parts(advertised, version)
         self.rocketmq = RocketmqService(rocketmq)
         self.producers = ProducerService(rocketmq)
-        self.consumers = ConsumerService(
-            ConsumeParts(
-                rocketmq=rocketmq,
-                receiver=self.rocketmq.receiver,
-                acknowledger=self.rocketmq.acknowledger,
-                replies=replies,
-            )
-        )
+        self.consumers = self._consumer_service(rocketmq, replies)
         self._admin = self._admin_service()
         self._groups = GroupService(
             GroupServiceParts(
@@ -130,6 +123,16 @@ class BrokerServices:
                 one_more=services.queries.one_more,
                 turns=services.turns,
                 clock_ms=clock_ms,
+            )
+        )
+
+    def _consumer_service(self, rocketmq: RocketmqParts, replies: ReplyBudget | None) -> ConsumerService:
+        return ConsumerService(
+            ConsumeParts(
+                rocketmq=rocketmq,
+                receiver=self.rocketmq.receiver,
+                acknowledger=self.rocketmq.acknowledger,
+                replies=replies,
             )
         )
 
