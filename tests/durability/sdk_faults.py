@@ -297,11 +297,4 @@ SDK_FAULTS: Final = (
         "stored = await hand_over(calls, now_ms)",
         ("tests/unit/sdk/test_transactions.py::test_a_delayed_message_that_was_sent_again_waited_anew",),
     ),
-    Planted(
-        "an access that rules deny is reported as a topic that may not be used",
-        "clients/python/trovemq/_rocketmq/statuses.py",
-        "    if status.code == v2.Code.FORBIDDEN and message.startswith(_DENIED):",
-        "    if False:",
-        ("tests/unit/server/access/test_guard.py::test_rocketmqs_stream_of_replies_begins_with_the_refusal",),
-    ),
 )
