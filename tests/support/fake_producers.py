@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trovemq_proto.errors import TroveError
@@ -24,6 +24,12 @@ class Asked:
     context: Any
     topics: list[str]
     beats: int = 0
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def write(self, reply: producer_pb2.CheckHalvesReply) -> None:
+        """Sends it. grpcio takes the next one only when the one before is away."""
+        async with self._writing:
+            await self.context.write(reply)
 
     async def ask(self, body: bytes, transaction_id: str, topic: str = "orders") -> None:
         """Asks about a half message with that body."""
@@ -32,7 +38,7 @@ class Asked:
         check = producer_pb2.HalfCheck(
             topic=topic, transaction_id=transaction_id, queue_id=3, queue_offset=7, record=record
         )
-        await self.context.write(producer_pb2.CheckHalvesReply(check=check))
+        await self.write(producer_pb2.CheckHalvesReply(check=check))
 
 
 class FakeProducers:
@@ -111,7 +117,7 @@ class FakeProducers:
             elif asked is None:
                 asked = Asked(client_id, context, list(frame.start.topics))
                 self.asked.append(asked)  # before its client can know of it
-                await context.write(producer_pb2.CheckHalvesReply(connected=True))
+                await asked.write(producer_pb2.CheckHalvesReply(connected=True))
             else:
                 asked.beats += 1
             await self._notify()

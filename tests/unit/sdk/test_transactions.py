@@ -170,7 +170,7 @@ async def test_a_damaged_half_message_is_left_open(
         (asked,) = broker.deferred.asked
         damaged = producer_pb2.HalfCheck(topic="orders", transaction_id="t0", record=b"not a record")
         with caplog.at_level(logging.CRITICAL, "trovemq"):
-            await asked.context.write(producer_pb2.CheckHalvesReply(check=damaged))
+            await asked.write(producer_pb2.CheckHalvesReply(check=damaged))
             await asked.ask(b"a", "t1")
             await broker.deferred.until(lambda: bool(broker.deferred.ends()))
     assert broker.deferred.ends() == [("t1", True)]
