@@ -79,8 +79,11 @@ def test_streams_that_waited_took_a_messages_size_times_their_number() -> None:
         replies, parts = ReplyBudget(LIMITS), parts_with()
         unread = [ConsumeClient(parts, client_id=f"c{n}", replies=replies) for n in range(40)]
         for client in unread:
+            await client.open()
+        await asyncio.sleep(5)  # until each was notified of those that joined
+        for client in unread:
             client.context.may_write.clear()
-            await client.open(10)
+            await client.say(credit_messages=10)
         for number in range(30):
             await parts.send(message(bytes(SIZE), message_id=f"M{number}"))
         await turns(20)
