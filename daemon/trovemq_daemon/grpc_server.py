@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.callback_handlers import CallbackHandler
+from trovemq_daemon.calls import CallHandler, calls_of, for_batches, for_coroutines, takes_one_request
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.grpc_transport import GrpcTransport, ServerCredentials, new_server, server_credentials
 from trovemq_daemon.handler_guard import HandlerGuard
@@ -27,8 +27,7 @@ from trovemq_proto.channels import TRANSPORT_DEFAULT
 from trovemq_rpc.options import ConnectionCount
 
 AccessCheck: TypeAlias = Callable[[str, Any], Any]
-"""Wraps the handler of a path (`/Service/Method`) with authentication of its callers; a CallbackHandler with
-another one."""
+"""Wraps the handler of a path (`/Service/Method`) with authentication of its callers."""
 _NO_COMPRESSION: Final = 1 << 0
 """The bit set of gRPC's compression methods: only the identity. Otherwise a message with a thousandth of
 receive_size_max could be inflated to all of it. Clients compress bodies, which the broker inflates within its
@@ -77,7 +76,7 @@ class GuardedServices:
         *,
         callbacks: bool = False,
     ) -> None:
-        """`callbacks`: the server supports handlers that answer by callbacks."""
+        """`callbacks`: the server is our own transport's."""
         self._server = server
         self._guard = guard
         self._access = access
@@ -91,7 +90,7 @@ class GuardedServices:
     def add_registered_method_handlers(
         self,
         service_name: str,
-        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any] | CallbackHandler],
+        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any] | CallHandler],
     ) -> None:
         self.names.add(service_name)
         guarded = {
@@ -99,15 +98,14 @@ class GuardedServices:
         }
         self._server.add_registered_method_handlers(service_name, guarded)
 
-    def _guarded(self, path: str, handler: grpc.RpcMethodHandler[Any, Any] | CallbackHandler) -> Any:
+    def _guarded(self, path: str, handler: grpc.RpcMethodHandler[Any, Any] | CallHandler) -> Any:
         name = path.rpartition("/")[2]
-        if isinstance(handler, CallbackHandler) and not self._callbacks:
-            handler = handler.coroutine
         if self._access is not None:
             handler = self._access(path, handler)
-        if isinstance(handler, CallbackHandler):
-            return self._guard.callbacks(name, handler)
-        return self._guard.handler(name, handler)
+        if not takes_one_request(handler):
+            return self._guard.streams(name, handler)
+        guarded = self._guard.calls(name, calls_of(handler))
+        return for_batches(guarded) if self._callbacks else for_coroutines(guarded)
 
 
 class GrpcServer:

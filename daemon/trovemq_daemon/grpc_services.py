@@ -17,6 +17,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from trovemq_daemon.calls import CallHandler, OnCalls
 from trovemq_daemon.request_bounds import BoundedReader
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -54,21 +55,41 @@ def method_handler(
     return make(behaviour, request_deserializer=reader, response_serializer=write_reply)
 
 
+def calls_handler(
+    method: MethodDescriptor, on_calls: OnCalls, read: Reader | None = None, *, small: bool = False
+) -> CallHandler:
+    """The handler of one RPC with one request that takes the calls of a turn. `read`: as of
+    `method_handler`; `small`: as of CallHandler."""
+    return CallHandler(
+        on_calls=on_calls,
+        read=read or BoundedReader(GetMessageClass(method.input_type)),
+        write=write_reply,
+        streams=method.server_streaming,
+        small=small,
+    )
+
+
 def service_handlers(
-    service: ServiceDescriptor, servicer: object, readers: Mapping[str, Reader] | None = None
+    service: ServiceDescriptor,
+    servicer: object,
+    readers: Mapping[str, Reader] | None = None,
+    on_calls: Mapping[str, OnCalls] | None = None,
 ) -> dict[str, Any]:
     """The handlers of all RPCs of the service, by name.
 
     Args:
         readers: The request deserializers of RPCs, by name, where a BoundedReader of the request is not
             enough.
+        on_calls: The functions of RPCs that take the calls of a turn, by name.
 
     Raises:
         TypeError: The servicer has no coroutine function or async generator function for an RPC.
     """
-    own = readers or {}
+    own, of_turns = readers or {}, on_calls or {}
     return {
-        method.name: method_handler(method, _behaviour(servicer, method), own.get(method.name))
+        method.name: calls_handler(method, of_turns[method.name], own.get(method.name))
+        if method.name in of_turns
+        else method_handler(method, _behaviour(servicer, method), own.get(method.name))
         for method in service.methods
     }
 

@@ -1,26 +1,29 @@
 """The guard of every handler of a daemon, for both transports: metrics, errors in their wire form, the bound
-of a request's parts, and space for the replies."""
+of a request's parts, and space for the replies.
+
+It has two forms: one for calls with one request (trovemq_daemon.calls), one for streams of requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
-import trovemq_rpc
 from trovemq_daemon.bytes_budget import Claim
-from trovemq_daemon.callback_handlers import AGAIN, Begin, CallbackHandler, Usual
+from trovemq_daemon.calls import ENDED, HELD, Call, CallHandler, is_stream
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
 from trovemq_daemon.request_bounds import BoundedReader
-from trovemq_daemon.slow_requests import REFUSAL, add_wait, begin_waits
+from trovemq_daemon.slow_requests import REFUSAL, add_wait
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
@@ -37,6 +40,8 @@ wait."""
 TURN_S: Final = 0.001
 """A stream's replies take the loop for so long at most, and one more reply; then others have their turn. Our
 own transport takes them without a pause as long as the client reads fast."""
+Ending: TypeAlias = tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]]
+"""Status, text and trailing metadata of a failed call."""
 _STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
 
 
@@ -62,64 +67,16 @@ def _cut(text: str, size: int) -> str:
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
-class _TimedCall:
-    """One call under way: its metrics, and how its failure becomes a gRPC status. `peer`: of a call that
-    sends several replies. Its generator may end after the call, and grpcio ends the process when it is asked
-    for the peer of a call that is over."""
-
-    waits_for_messages = False
-    waits: dict[str, float] | None = None
-    _peer: str | None = None
-
-    def __init__(
-        self, method: str, metrics: RpcMetrics, context: Any, *, stream: bool, peer: str | None = None
-    ) -> None:
-        self._method = method
-        self._metrics = metrics
-        self._context = context
-        self._peer = peer
-        self._stream = stream
-        self._started = time.perf_counter()
-        if stream:
-            metrics.stream_opened(method)
-
-    def finished(self, response: str) -> None:
-        if self._stream:
-            self._metrics.stream_closed(self._method)
-            return
-        elapsed_ms = (time.perf_counter() - self._started) * 1000
-        self._metrics.observe(self._method, response, elapsed_ms)
-        slow = self._metrics.slow
-        if elapsed_ms >= slow.limit_ms and not self.waits_for_messages and self._is_slow(elapsed_ms):
-            slow.note(self._method, response, elapsed_ms, self._peer or self._context.peer(), self.waits)
-
-    def _is_slow(self, elapsed_ms: float) -> bool:
-        delayed_ms = self.waits.get(REFUSAL, 0.0) if self.waits else 0.0
-        return elapsed_ms - delayed_ms >= self._metrics.slow.limit_ms
-
-    def ending(
-        self, context: Any, failure: Exception
-    ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]] | None:
-        """Status, text and trailing metadata for the error's row; None if the client is gone."""
-        if isinstance(failure, TroveError):
-            error = failure
-        elif context.cancelled() or context.done():
-            self.finished("CANCELLED")  # the client is gone: later errors have no receiver
-            return None
-        else:
-            get_logger().error("rpc.unexpected_error", method=self._method, exc_info=failure)
-            error = TroveError(errors.UNKNOWN_ERROR)
-        self.finished(error.symbol)
-        wire = error_to_wire(error)
-        metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
-        return _STATUS_BY_NAME[error.spec.grpc_status], wire.message, metadata
-
-    async def fail(self, context: grpc.aio.ServicerContext[Any, Any], failure: Exception) -> None:
-        """Ends the call with the error's row. Always raises: grpc.aio.AbortError, or the failure itself."""
-        ending = self.ending(context, failure)
-        if ending is None:
-            raise failure
-        await context.abort(*ending)
+def ending_of(method: str, failure: Exception) -> tuple[str, Ending]:
+    """The symbol of a failed call, and how it ends on the wire. An error that is none of ours is logged."""
+    if isinstance(failure, TroveError):
+        error = failure
+    else:
+        get_logger().error("rpc.unexpected_error", method=method, exc_info=failure)
+        error = TroveError(errors.UNKNOWN_ERROR)
+    wire = error_to_wire(error)
+    metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
+    return error.symbol, (_STATUS_BY_NAME[error.spec.grpc_status], wire.message, metadata)
 
 
 def bounded_reader(read: Any) -> Any:
@@ -142,12 +99,6 @@ def bounded_reader(read: Any) -> Any:
     return bounded
 
 
-def _with_unrefused(behaviour: Any) -> Any:
-    """The behaviour of a stream of requests, which gets those that `_unrefused` lets through. (A handler that
-    reads them from its context has the door before it, which raises: broker/trovemq_broker/server/access.)"""
-    return lambda requests, context: behaviour(_unrefused(requests), context)
-
-
 async def _unrefused(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """The requests of a stream. Raises TroveError for one that its reader refused."""
     async for request in requests:
@@ -163,162 +114,74 @@ class HandlerGuard:
     def __init__(self, metrics: RpcMetrics, replies: ReplyBudget | None = None) -> None:
         self.metrics: Final = metrics
         self.replies: Final = replies or ReplyBudget(ReplyLimits())
-        self.large: dict[str, bool] = {}
-        """Whether a method's last reply was large, or it had none yet: then its next one waits for space."""
-        self.made = 0
-        """Bytes of large replies to this batch of calls, which the transport counts when it writes them."""
 
-    def handler(
+    def calls(self, method: str, handler: CallHandler) -> CallHandler:
+        """The handler of a method with one request, with the guard around it."""
+        guarded = _GuardedCalls(self, method, handler)
+        return replace(handler, on_calls=guarded.on_calls, read=bounded_reader(handler.read))
+
+    def streams(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """The handler of the method with the guard around it."""
+        """The handler of a stream of requests, or a coroutine that writes its own replies, with the guard
+        around it."""
         kind = "_".join(
             "stream" if streaming else "unary"
             for streaming in (handler.request_streaming, handler.response_streaming)
         )
         behaviour = getattr(handler, kind)
-        guard = self._guard_generator if inspect.isasyncgenfunction(behaviour) else self._guard_coroutine
-        if handler.request_streaming:
-            behaviour = _with_unrefused(behaviour)
-        stream = handler.request_streaming or handler.response_streaming
-        make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+        if inspect.isasyncgenfunction(behaviour):
+            behaviour = self._writing(method, behaviour)
         read = bounded_reader(handler.request_deserializer)
-        return make_handler(guard(method, behaviour, stream), read, handler.response_serializer)
+        make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make_handler(self._guard_stream(method, behaviour, handler), read, handler.response_serializer)
 
-    def callbacks(self, method: str, handler: CallbackHandler) -> trovemq_rpc.CallbackUnary:
-        """The same around a handler whose calls are answered by callbacks, for our own transport."""
-        coroutine = self.handler(method, handler.coroutine)
-        read, stream = coroutine.request_deserializer or bytes, bool(coroutine.response_streaming)
-        begin, usual = handler.begin, handler.usual
+    def _writing(self, method: str, behaviour: Any) -> Any:
+        """The generator as a coroutine that writes its replies."""
 
-        def on_calls(calls: list[trovemq_rpc.ServerCall]) -> None:
-            self.made = 0
-            with handler.together():
-                if usual is not None and not self.large.get(method):
-                    calls = self._answer_usual(method, usual, calls)
-                for call in calls:
-                    _BegunCall(self, method, call, begin, read, stream=stream).start()
+        async def writing(requests: Any, context: Any) -> None:
+            await self.write_all(method, behaviour(requests, context), context.peer(), context.write)
 
-        return trovemq_rpc.CallbackUnary(
-            on_calls, response_serializer=coroutine.response_serializer, coroutine=coroutine
-        )
+        return writing
 
-    def _answer_usual(
-        self, method: str, usual: Usual, calls: list[trovemq_rpc.ServerCall]
-    ) -> list[trovemq_rpc.ServerCall]:
-        """Answers the usual calls, which begin and end together. Returns the others."""
-        started = time.perf_counter()
-        others, answered, gone = [], [], []
-        try:
-            replies = usual(calls)
-        except Exception as error:  # begun by themselves, those at fault meet it, and no others
-            get_logger().error("rpc.unexpected_error", method=method, exc_info=error)
-            return calls
-        for call, reply in zip(calls, replies, strict=True):
-            if reply is None:
-                others.append(call)
-            elif call.over:
-                gone.append(call)
-            else:
-                call.reply(reply)
-                answered.append(call)
-        elapsed_ms = (time.perf_counter() - started) * 1000
-        slow = self.metrics.slow
-        for response, ended in (("OK", answered), ("CANCELLED", gone)):
-            if ended:
-                self.metrics.observe(method, response, elapsed_ms, count=len(ended))
-                if elapsed_ms >= slow.limit_ms:
-                    for call in ended:
-                        slow.note(method, response, elapsed_ms, call.peer())
-        return others
+    def _guard_stream(self, method: str, behaviour: Any, handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
+        metrics, streams_requests = self.metrics, handler.request_streaming
 
-    def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
-        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            call = _TimedCall(method, self.metrics, context, stream=stream)
-            call.waits = begin_waits()
+        async def guarded(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            metrics.stream_opened(method)
             try:
-                if isinstance(request, TroveError):
-                    raise request
-                large = not stream and self.large.get(method, True)
-                claim = await self._claim(request, context) if large else None
-                call.waits_for_messages = bool(getattr(request, "wait_ms", 0))
-                reply = await behaviour(request, context)
-                if not stream:
-                    self._count_unary(method, reply, context, claim)
+                if isinstance(requests, TroveError):
+                    raise requests
+                return await behaviour(_unrefused(requests) if streams_requests else requests, context)
             except grpc.aio.AbortError:
-                call.finished("ABORTED")
                 raise
             except Exception as error:
-                return await call.fail(context, error)
-            except BaseException:
-                call.finished("CANCELLED")
-                raise
-            call.finished("OK")
-            return reply
+                if not isinstance(error, TroveError) and (context.cancelled() or context.done()):
+                    raise  # the client is gone: later errors have no receiver
+                _, ending = ending_of(method, error)
+                await context.abort(*ending)
+            finally:
+                metrics.stream_closed(method)
 
         return guarded
 
-    async def _claim(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Claim | None:
-        """Before a reply that may be large. One that waits for messages claims nothing for that time: it is
-        made in one step of the loop."""
-        if getattr(request, "wait_ms", 0):
-            await self.replies.wait_for_capacity(context.peer())
-            return None
-        began = time.perf_counter()
-        claim = await self.replies.claim_capacity(context.peer())
-        add_wait("reply_space", (time.perf_counter() - began) * 1000)
-        self._release_at_end(claim, context)
-        return claim
-
-    def _count_unary(
-        self, method: str, reply: Any, context: grpc.aio.ServicerContext[Any, Any], made: Claim | None
+    async def write_all(
+        self,
+        method: str,
+        replies: AsyncGenerator[Any, None],
+        peer: str,
+        write: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """gRPC writes it after the handler's end, and says when the call is over."""
-        size = size_of(reply)
-        self.note_size(method, size)
-        claim = self.replies.claim(context.peer(), size, made)
-        if claim is not made:
-            self._release_at_end(claim, context)
-
-    def note_size(self, method: str, size: int) -> None:
-        if size > UNCOUNTED_SIZE:
-            self.large[method] = True
-            self.made += size
-        elif method not in self.large:
-            self.large[method] = False
-
-    def _release_at_end(self, claim: Claim | None, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        if claim is not None:
-            context.add_done_callback(lambda _context: self.replies.release(claim))
-
-    def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:
-        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            peer = context.peer()
-            call = _TimedCall(method, self.metrics, context, stream=stream, peer=peer)
-            try:
-                if isinstance(request, TroveError):
-                    raise request
-                budget = self.replies
-                turn_ends = time.perf_counter() + TURN_S
-                async with aclosing(behaviour(request, context)) as replies:
-                    while (reply := await self._next_reply(method, replies, peer)) is not None:
-                        with budget.writing(peer, size_of(reply)):
-                            yield reply
-                        if time.perf_counter() >= turn_ends:
-                            await asyncio.sleep(0)
-                            turn_ends = time.perf_counter() + TURN_S
-            except grpc.aio.AbortError:
-                call.finished("ABORTED")
-                raise
-            except Exception as error:
-                await call.fail(context, error)
-            except BaseException:
-                call.finished("CANCELLED")
-                raise
-            else:
-                call.finished("OK")
-
-        return guarded
+        """Writes a stream's replies, each of which is made when there is space for it."""
+        budget = self.replies
+        turn_ends = time.perf_counter() + TURN_S
+        async with aclosing(replies):
+            while (reply := await self._next_reply(method, replies, peer)) is not None:
+                with budget.writing(peer, size_of(reply)):
+                    await write(reply)
+                if time.perf_counter() >= turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = time.perf_counter() + TURN_S
 
     async def _next_reply(self, method: str, replies: AsyncGenerator[Any, None], peer: str) -> Any:
         """The next reply of a stream, made when there is space for it; None at the end."""
@@ -329,85 +192,175 @@ class HandlerGuard:
             return await anext(replies, None)
 
 
-class _BegunCall(_TimedCall):
-    """A call that a callback handler answers, or leaves to the coroutine."""
+class _GuardedCalls:
+    """One method with one request."""
 
-    is_left = False
-
-    def __init__(
-        self,
-        guard: HandlerGuard,
-        method: str,
-        call: trovemq_rpc.ServerCall,
-        begin: Begin,
-        read: Any,
-        *,
-        stream: bool,
-    ) -> None:
-        # as _TimedCall, without a call more
+    def __init__(self, guard: HandlerGuard, method: str, handler: CallHandler) -> None:
+        self._guard = guard
         self._method = method
         self._metrics = guard.metrics
-        self._context: Any = call
-        self._stream = stream
-        self._started = time.perf_counter()
-        if stream:
-            guard.metrics.stream_opened(method)
-        self._guard = guard
-        self._begin = begin
-        self._read = read
+        self._replies = guard.replies
+        self._inner = handler.on_calls
+        self._last: Final = (self._deliver, None)
+        self._streams = handler.streams
+        self._in_steps = handler.in_steps
+        self._is_large: bool | None = False if handler.small else None
+        """Whether a reply was large; None before the first one. Then each reply waits for space."""
+        self._made = 0
+        """Bytes of large replies to this turn's calls, which the transport counts when it writes them."""
+        self._answered: list[Call] | None = None
+        """In a turn: its calls that were answered without a fault; they took the same time."""
 
-    def start(self) -> None:
-        guard, call = self._guard, self._context
-        try:
-            if (self._stream or guard.large.get(self._method, True)) and not guard.replies.has_space(
-                call.peer(), guard.made
-            ):
-                self._leave()
-                return
-            request, call.parsed = call.parsed, None
-            if request is None:
-                request = self._read(call.keep())
-            if isinstance(request, TroveError):
-                raise request
-            if not self._begin(request, call, self.answer):
-                self._leave()
-        except Exception as error:
-            self.answer(error)
+    def on_calls(self, calls: Sequence[Call]) -> None:
+        self._made = 0
+        started = time.perf_counter()
+        for call in calls:
+            call.started = started
+            call.layers = self._last
+        if self._streams:
+            for call in calls:
+                self._metrics.stream_opened(self._method)
+                self._begin(call)
+        elif self._is_large is False:
+            self._begin_together(calls)
+        else:
+            for call in calls:
+                self._begin(call)
 
-    def answer(self, outcome: Any) -> None:
-        guard, call = self._guard, self._context
+    def _begin_together(self, calls: Sequence[Call]) -> None:
+        """Replies are so small that they take no space."""
+        answered: list[Call] = []
+        self._answered = answered
         try:
-            if call.over:
-                if not self.is_left:
-                    self.finished("CANCELLED")
-            elif isinstance(outcome, Exception):
-                self._fail(outcome)
-            elif outcome is AGAIN:
-                self.start()
-            elif self._stream:
-                guard.made += sum(map(size_of, outcome))
-                call.reply_all(outcome)
-                self.finished("OK")
+            self._pass_on(calls)
+        finally:
+            self._answered = None
+            if answered:
+                self._observe(answered, "OK")
+
+    def _begin(self, call: Call) -> None:
+        """Passes the call on when there is space for its reply."""
+        call.space = self
+        if self._in_steps and not self._streams:
+            claim = self._replies.try_claim(call.peer())
+            if claim is None:
+                call.keep()
+                call.run(self._begin_with_claim(call))
             else:
-                size = len(outcome) if isinstance(outcome, bytes) else 0
-                if size > UNCOUNTED_SIZE or self._method not in guard.large:
-                    guard.note_size(self._method, size)
-                call.reply(outcome)
-                self.finished("OK")
+                self._begin_claimed(call, claim)
+        elif self.has_space(call):
+            self._pass_on((call,))
+        else:
+            call.keep()
+            call.run(self._begin_with_space(call))
+
+    def _pass_on(self, calls: Sequence[Call]) -> None:
+        try:
+            self._inner(calls)
+        except Exception as error:  # calls of other clients are served
+            for call in calls:
+                if call.layers is not None:
+                    call.answer(error)
+
+    async def _begin_with_space(self, call: Call) -> None:
+        await self.wait_for_space(call)
+        self._pass_on((call,))
+
+    async def _begin_with_claim(self, call: Call) -> None:
+        began = time.perf_counter()
+        claim = await self._replies.claim_capacity(call.peer())
+        add_wait("reply_space", (time.perf_counter() - began) * 1000)
+        self._begin_claimed(call, claim)
+
+    def _begin_claimed(self, call: Call, claim: Claim) -> None:
+        """Holds the claim while the reply is made; on grpcio until it is written."""
+
+        def count(call: Call, outcome: Any) -> Any:
+            size = 0 if isinstance(outcome, BaseException) else size_of(outcome)
+            written = self._replies.claim(call.peer(), size, claim)
+            if written is not None:
+                call.on_end(lambda _call: self._replies.release(written))
+            return outcome
+
+        call.layers = (count, call.layers)
+        self._pass_on((call,))
+
+    # --- space --------------------------------------------------------------------------------------
+    def has_space(self, call: Call) -> bool:
+        """Whether the call's reply may be made in this step of the loop."""
+        return self._replies.has_space(call.peer(), self._made)
+
+    async def wait_for_space(self, call: Call) -> None:
+        """Returns when it may. Raises TroveError LIMIT_EXCEEDED."""
+        await self._replies.wait_for_capacity(call.peer())
+
+    # --- the outcome --------------------------------------------------------------------------------
+    def _deliver(self, call: Call, outcome: Any) -> Any:
+        """The last layer."""
+        try:
+            if isinstance(outcome, BaseException):
+                self._fail(call, outcome)
+            elif call.over:
+                self._end(call, "CANCELLED")
+            elif type(outcome) is not bytes and is_stream(outcome):
+                call.layers = self._last
+                call.run(self._write(call, outcome))
+            else:
+                self._send(call, outcome)
         except Exception as error:  # who made the answer, an append or a sync, must not hear of it
-            self._fail(error)
+            self._fail(call, error)
+        return HELD
 
-    def _leave(self) -> None:
-        """To the coroutine, which times the call by itself."""
-        self.is_left = True
-        if self._stream:
+    def _send(self, call: Call, outcome: Any) -> None:
+        if outcome is ENDED:
+            call.fail(grpc.StatusCode.OK)
+        elif self._streams:
+            self._made += sum(map(size_of, outcome))
+            call.reply_all(outcome)
+        else:
+            size = len(outcome) if type(outcome) is bytes else size_of(outcome)
+            if size > UNCOUNTED_SIZE:
+                self._is_large = True
+                self._made += size
+            elif self._is_large is None:
+                self._is_large = False
+            call.reply(outcome)
+            if self._answered is not None:
+                self._answered.append(call)
+                return
+        self._end(call, "OK")
+
+    async def _write(self, call: Call, replies: AsyncGenerator[Any, None]) -> None:
+        await self._guard.write_all(self._method, replies, call.peer(), call.write)
+        call.answer(ENDED)
+
+    def _fail(self, call: Call, failure: BaseException) -> None:
+        if isinstance(failure, grpc.aio.AbortError):
+            self._end(call, "ABORTED")
+            call.stop(failure)
+        elif not isinstance(failure, Exception) or call.over:  # nobody would receive the error
+            self._end(call, "CANCELLED")
+            call.stop(failure)
+        else:
+            symbol, ending = ending_of(self._method, failure)
+            self._end(call, symbol)
+            call.fail(*ending)
+
+    def _end(self, call: Call, response: str) -> None:
+        if self._streams:
             self._metrics.stream_closed(self._method)
-        self._context.in_task()
+        else:
+            self._observe((call,), response)
 
-    def _fail(self, failure: Exception) -> None:
-        call = self._context
-        ending = self.ending(call, failure)
-        if ending is not None:
-            status, text, metadata = ending
-            call.set_trailing_metadata(metadata)
-            call.fail(status, text)
+    def _observe(self, calls: Sequence[Call], response: str) -> None:
+        """Counts calls that began together, and end now."""
+        elapsed_ms = (time.perf_counter() - calls[0].started) * 1000
+        self._metrics.observe(self._method, response, elapsed_ms, count=len(calls))
+        slow = self._metrics.slow
+        if elapsed_ms < slow.limit_ms:
+            return
+        for call in calls:
+            delayed_ms = call.waits.get(REFUSAL, 0.0) if call.waits else 0.0
+            waits_for_messages = bool(getattr(call.parsed, "wait_ms", 0))
+            if elapsed_ms - delayed_ms >= slow.limit_ms and not waits_for_messages:
+                slow.note(self._method, response, elapsed_ms, call.peer(), call.waits)

@@ -60,7 +60,11 @@ class ReplyBudget:
     async def claim_capacity(self, peer: str) -> Claim:
         """Claims space for a reply that is made in several steps, so that not all calls begin theirs while
         there is space for one. TroveError LIMIT_EXCEEDED as wait_for_capacity()."""
-        return self.budget.take(peer, self._limits.reply_size_expected) or await self._granted(peer)
+        return self.try_claim(peer) or await self._granted(peer)
+
+    def try_claim(self, peer: str) -> Claim | None:
+        """As claim_capacity(); None if it would have to wait."""
+        return self.budget.take(peer, self._limits.reply_size_expected)
 
     @contextmanager
     def making(self, claim: Claim) -> Iterator[None]:

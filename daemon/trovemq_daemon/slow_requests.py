@@ -28,11 +28,9 @@ REFUSAL: Final = "refusal"
 _waits: ContextVar[dict[str, float] | None] = ContextVar("waits", default=None)
 
 
-def begin_waits() -> dict[str, float]:
-    """The measured waits of the present task's request."""
-    waits: dict[str, float] = {}
+def measure_waits(waits: dict[str, float]) -> None:
+    """Adds the measured waits of the present task's request to `waits`, in milliseconds."""
     _waits.set(waits)
-    return waits
 
 
 def add_wait(name: str, elapsed_ms: float) -> None:

@@ -520,7 +520,7 @@ FAULTS: Final = (
     ),
     Planted(
         "An unexpected exception in one of the calls that one read had brought failed all of them",
-        "daemon/trovemq_daemon/handler_guard.py",
+        "daemon/trovemq_daemon/callback_handlers.py",
         "        except Exception as error:  # begun by themselves, those at fault meet it, and no others",
         "        except ZeroDivisionError as error:",
         (

@@ -104,7 +104,7 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "a rule's change does not reach a stream that was admitted",
-        "broker/trovemq_broker/server/access/guard.py",
+        "broker/trovemq_broker/server/access/checked_call.py",
         "        if generation is self._known_generation and topic == self._known_topic:",
         "        if topic == self._known_topic:",
         (
@@ -135,8 +135,8 @@ SERVER_FAULTS: Final = (
     Planted(
         "the open call of a refused caller still counts",
         "broker/trovemq_broker/server/access/guard.py",
-        "            return reply\n        finally:\n            call.end()\n",
-        "            call.end()\n            return reply\n        finally:\n            pass\n",
+        "            finally:\n                one.end()\n            call.answer(self.refusal(error))",
+        "            finally:\n                pass\n            call.answer(self.refusal(error))",
         (
             "tests/unit/server/access/test_quotas_at_the_door.py::"
             "test_open_calls_are_given_back_however_they_end",

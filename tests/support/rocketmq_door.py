@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import grpc
+
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.rocketmq.service import RocketmqService
+from trovemq_daemon.calls import CallHandler, for_batches, for_coroutines
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.reply_budget import ReplyBudget
@@ -25,13 +28,15 @@ MESSAGES = 12
 class Call(RpcContext):
     """A call on our own transport, whose request is complete."""
 
-    parsed: Any = None
-
     def __init__(self, request: Any, client_id: str = "client-1") -> None:
         super().__init__(client_id)
         self.request = request.SerializeToString()
-        self.over = self.is_left = False
+        self.over = self.is_in_task = False
+        self._task: asyncio.Task[None] | None = None
         self.ends: list[Callable[[Any], None]] = []
+
+    def first_metadata(self, key: str) -> str | None:
+        return self.metadata.get(key)
 
     def keep(self) -> bytes:
         return bytes(self.request)
@@ -46,8 +51,21 @@ class Call(RpcContext):
             asyncio.get_running_loop().call_soon(callback, self)
         self.written += [one if isinstance(one, bytes) else one.SerializeToString() for one in replies]
 
-    def in_task(self) -> None:
-        self.is_left = True
+    async def write(self, message: Any) -> None:
+        await super().write(message if isinstance(message, bytes) else message.SerializeToString())
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        return self._task
+
+    @task.setter
+    def task(self, task: asyncio.Task[None] | None) -> None:
+        self._task = task
+        self.is_in_task = self.is_in_task or task is not None
+
+    def fail(self, code: grpc.StatusCode, _details: str = "") -> None:
+        assert code in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED)
+        self.reply_all([])
 
     def done(self) -> bool:
         return self.over
@@ -58,6 +76,8 @@ class Call(RpcContext):
     def end(self) -> None:
         """The client goes away."""
         self.over = self.is_done = True
+        if self.task is not None:
+            self.task.cancel()
         for callback in self.ends:
             callback(self)
 
@@ -69,35 +89,41 @@ class Door:
         self.parts = Parts(consumers=ConsumerSettings(new_group_start="begin", **consumers))
         metrics = RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n")
         self._guard = HandlerGuard(metrics, replies)
+        self._guarded: dict[str, CallHandler] = {}
         self.metrics: Any = metrics
         self.handlers: dict[str, Any] = {}
         server: Any = self
         (made := RocketmqService(self.parts.rocketmq)).add_to(server)
+        self.acknowledger: Any = made.acknowledger
         self.taken: Any = made.receiver._taken
         self.polls: Any = made.receiver._polls
 
     def add_registered_method_handlers(self, _service: str, handlers: dict[str, Any]) -> None:
         self.handlers |= handlers
 
+    def guarded(self, name: str) -> CallHandler:
+        if name not in self._guarded:
+            self._guarded[name] = self._guard.calls(name, self.handlers[name])
+        return self._guarded[name]
+
     def turn(self, name: str, *calls: Call) -> None:
         waiting: Any = list(calls)
-        self._guard.callbacks(name, self.handlers[name]).on_calls(waiting)
+        for_batches(self.guarded(name)).on_calls(waiting)
 
     def usual(self, calls: list[Call]) -> list[bytes | None]:
         """The replies to usual acknowledgements of one turn."""
-        handler = self.handlers[ACKNOWLEDGE]
-        with handler.together():
-            replies: list[bytes | None] = handler.usual(calls)
-        return replies
+        with self.parts.delivery.gathering():
+            replies: list[bytes | None] = self.acknowledger.usual.answer(calls)
+            return replies
 
-    async def in_task(self, name: str, call: Call) -> None:
-        handler = self._guard.handler(name, self.handlers[name].coroutine)
-        context: Any = call
-        request = handler.request_deserializer(call.request)
+    async def by_itself(self, name: str, call: Call) -> None:
+        """As grpcio calls the method."""
+        handler = for_coroutines(self.guarded(name))
         if name == RECEIVE:
-            call.reply_all([reply async for reply in handler.unary_stream(request, context)])
+            await handler.unary_stream(call.request, call)
+            call.reply_all([])
         else:
-            call.reply(await handler.unary_unary(request, context))
+            call.reply(await handler.unary_unary(call.request, call))
 
     async def send(self, count: int = MESSAGES, size: int = 5, **system: Any) -> None:
         for number in range(count):

@@ -36,6 +36,7 @@ from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.timers.timers import Timers
 from trovemq_broker.transactions.transactions import Transactions
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.calls import CallHandler, for_coroutines
 from trovemq_daemon.turns import Turns
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -177,8 +178,11 @@ class Parts:
     ) -> list[service.ReceiveMessageResponse]:
         """The whole stream."""
         request = receive_request(topic, **fields)
-        stream = self.receiver.receive(request, context or RpcContext())
-        return [service.ReceiveMessageResponse.FromString(element) async for element in stream]
+        context = context or RpcContext()
+        context.write = context.write_now  # type: ignore[method-assign]
+        handler = CallHandler(on_calls=self.receiver.on_calls, streams=True)
+        await for_coroutines(handler).unary_stream(request, context)
+        return [service.ReceiveMessageResponse.FromString(element) for element in context.written]
 
     async def messages(self, topic: str = "orders", **fields: Any) -> list[v2.Message]:
         """The received messages; [] for MESSAGE_NOT_FOUND."""

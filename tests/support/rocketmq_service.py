@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from tests.support.call_forms import grpc_form
 from tests.support.engine import flush
 from tests.support.rocketmq_parts import Parts
 from tests.support.rpc_context import RpcContext
@@ -48,7 +49,8 @@ class ServiceBench:
                 set_log_level=self.levels.append,
             )
         )
-        self.handlers = self.service.messaging_handlers() | self.service.admin_handlers()
+        handlers = self.service.messaging_handlers() | self.service.admin_handlers()
+        self.handlers = {name: grpc_form(handler) for name, handler in handlers.items()}
 
     async def _durable(self, _end: int) -> None:
         """The flush task's work elsewhere."""
@@ -58,12 +60,11 @@ class ServiceBench:
         """Every reply to the call."""
         data = request if isinstance(request, bytes) else request.SerializeToString()
         handler = self.handlers[name]
-        asked = handler.request_deserializer(data)
         some_context: Any = context or RpcContext(deadline_s=30.0)
         if handler.unary_unary is not None:
-            replies = [await handler.unary_unary(asked, some_context)]
+            replies = [await handler.unary_unary(data, some_context)]
         else:
-            replies = [reply async for reply in handler.unary_stream(asked, some_context)]
+            replies = [reply async for reply in handler.unary_stream(data, some_context)]
         reply_type = reply_type_of(name)
         return [reply_type.FromString(handler.response_serializer(reply)) for reply in replies]
 

@@ -24,6 +24,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from tests.support.call_forms import grpc_form
 from tests.support.engine import NOW_MS
 from trovemq_broker.daemon.broker_services import BrokerServices as AllServices
 from trovemq_broker.daemon.security import BrokerSecurity
@@ -34,7 +35,7 @@ from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_conte
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.callback_handlers import CallbackHandler
+from trovemq_daemon.calls import calls_of, for_batches, takes_one_request
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.sessions import Sessions
@@ -142,7 +143,7 @@ class Ended(grpc.aio.AbortError):  # type: ignore[misc]  # grpc has no types
 class CallContext:
     """The server's side of one call. `requests` are the client's messages; then its side ends."""
 
-    parsed: Any = None
+    task: asyncio.Task[None] | None = None
 
     def __init__(self, requests: Sequence[Any] = (), metadata: Sequence[tuple[str, Any]] = ()) -> None:
         self.asked = iter(requests)
@@ -157,6 +158,10 @@ class CallContext:
 
     def invocation_metadata(self) -> tuple[tuple[str, Any], ...]:
         return self._metadata
+
+    def first_metadata(self, key: str) -> str | None:
+        found = dict(self._metadata).get(key)
+        return None if found is None else str(found)
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:5000"
@@ -223,13 +228,13 @@ class Outcome:
     """As the service read them."""
 
 
-async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> bool:
-    """Whether the callbacks of our own transport answered the call; else it needs the coroutine."""
-    answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> None:
+    """One call on our own transport."""
+    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def fail(code: grpc.StatusCode, details: str) -> None:
+    def fail(code: grpc.StatusCode, details: str = "") -> None:
         context.code, context.details, context.over = code.name, details, True
-        answered.set_result(True)
+        answered.set_result(None)
 
     def reply(message: Any) -> None:
         reply_all([message])
@@ -237,18 +242,17 @@ async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> 
     def reply_all(messages: Sequence[Any]) -> None:
         context.written += messages
         context.over = True
-        answered.set_result(True)
+        answered.set_result(None)
 
-    vars(context).update(  # the coroutine gets the same object
+    vars(context).update(
         keep=lambda: request,
         reply=reply,
         reply_all=reply_all,
         fail=fail,
         set_trailing_metadata=context.set_error,
-        in_task=lambda: answered.set_result(False),
     )
     callbacks.on_calls([context])
-    return await answered
+    await answered
 
 
 class Faults:
@@ -280,26 +284,31 @@ class Calls:
         self._guard = HandlerGuard(RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n"))
         self._handlers: dict[str, Any] = {}
         self._callbacks: dict[str, Any] = {}
+        self._readers: dict[str, Any] = {}
         self._number = 0
 
     # --- for services ---------------------------------------------------------------------------------
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        self._handlers |= {
-            f"/{service}/{name}": self._guard.handler(
-                name, one.coroutine if isinstance(one, CallbackHandler) else one
-            )
-            for name, one in handlers.items()
-        }
-        self._callbacks |= {
-            f"/{service}/{name}": self._guard.callbacks(name, one)
-            for name, one in handlers.items()
-            if isinstance(one, CallbackHandler)
-        }
+        for name, one in handlers.items():
+            path = f"/{service}/{name}"
+            if not takes_one_request(one):
+                self._handlers[path] = self._guard.streams(name, one)
+                continue
+            guarded = self._guard.calls(name, calls_of(one))
+            self._handlers[path] = grpc_form(guarded)
+            self._readers[path] = guarded.read
+            if name != "WatchRoutes":  # it never ends
+                self._callbacks[path] = for_batches(guarded)
 
     # --- for tests ------------------------------------------------------------------------------------
     def handler(self, name: str) -> Any:
         """The method's handler behind its guard; None where nobody serves it."""
         return self._handlers.get(path_of(self.methods[name]))
+
+    def reader(self, name: str) -> Any:
+        """The function that makes the method's request of its bytes."""
+        path = path_of(self.methods[name])
+        return self._readers.get(path) or self._handlers[path].request_deserializer or bytes
 
     async def call(
         self, name: str, requests: Sequence[bytes], metadata: Sequence[tuple[str, Any]] = ()
@@ -311,8 +320,7 @@ class Calls:
         context = CallContext((), metadata)
         self._number += 1
         callbacks = self._callbacks.get(path_of(self.methods[name])) if self._number % 2 else None
-        answered = callbacks is not None and await _called_back(callbacks, requests[0], context)
-        read = handler.request_deserializer or bytes
+        read = self.reader(name)
         try:
             asked = [read(request) for request in requests]
         except Exception as error:  # gRPC refuses the call by itself
@@ -320,8 +328,11 @@ class Calls:
         context.asked = iter(asked)
         replies: list[Any] = []
         try:
-            if not answered:
-                await self._serve(name, handler, asked, context, replies)
+            if callbacks is not None:
+                await _called_back(callbacks, requests[0], context)
+            else:
+                given = requests if path_of(self.methods[name]) in self._readers else asked
+                await self._serve(name, handler, list(given), context, replies)
         except grpc.aio.AbortError:
             pass
         context.ended()

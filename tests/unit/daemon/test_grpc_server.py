@@ -6,8 +6,8 @@ import asyncio
 import re
 import string
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.support.logs import logged
 from tests.support.stubs import ROUTES, add_fake, stub_of
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
+from trovemq_daemon.calls import Call, CallHandler
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.grpc_transport import GrpcTransport
@@ -63,7 +63,7 @@ class Behaviour:
 
 @asynccontextmanager
 async def served(
-    transport: GrpcTransport, *, callbacks: CallbackHandler | None = None, access: Any = None, **limits: Any
+    transport: GrpcTransport, *, calls: CallHandler | None = None, access: Any = None, **limits: Any
 ) -> AsyncIterator[tuple[Any, CollectorRegistry, Address]]:
     registry = CollectorRegistry()
     server = GrpcServer(
@@ -72,9 +72,9 @@ async def served(
         access,
     )
     add_fake(server.server, ROUTES, Behaviour())
-    if callbacks is not None:
+    if calls is not None:
         services: Any = server.server
-        services.add_registered_method_handlers("test.Test", {"Call": callbacks})
+        services.add_registered_method_handlers("test.Test", {"Call": calls})
     address = server.bind(Address("127.0.0.1", 0))
     await server.start()
     try:
@@ -254,50 +254,46 @@ async def test_an_unknown_method_is_unimplemented(transport: GrpcTransport) -> N
         assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-class Callbacks:
-    """A method that answers by callbacks, in the way that the request says."""
+class Turns:
+    """A method that takes the calls of a turn, and answers each as its request says."""
 
     def __init__(self) -> None:
-        self.turns: list[int] = []
-        self.in_tasks = 0
+        self.sizes: list[int] = []
 
-    def begin(self, request: bytes, _context: Any, answer: Answer) -> bool:
-        self.turns[-1] += 1
-        match request:
+    def on_calls(self, calls: Sequence[Call]) -> None:
+        self.sizes.append(len(calls))
+        for call in calls:
+            try:
+                self.begin(call)
+            except TroveError as error:
+                call.answer(error)
+
+    def begin(self, call: Call) -> None:
+        match call.request:
             case b"raise":
                 raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
             case b"answer an error":
-                answer(TroveError(errors.TOPIC_NOT_FOUND, "gone"))
+                call.answer(TroveError(errors.TOPIC_NOT_FOUND, "gone"))
             case b"bug":
-                answer(KeyError("a secret detail"))
+                call.answer(KeyError("a secret detail"))
             case b"later":
-                asyncio.get_running_loop().call_soon(answer, b"later")
+                asyncio.get_running_loop().call_soon(call.answer, b"later")
             case b"wait":
-                return False
+                call.run(self.wait(call))
             case _:
-                answer(request)
-        return True
+                call.answer(call.request)
 
-    async def coroutine(self, request: bytes, context: Any) -> bytes:
-        self.in_tasks += 1
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        with self.together():
-            if not self.begin(request, context, answer_into(answered)):
-                return b"waited"
-        return await answered
+    async def wait(self, call: Call) -> None:
+        await asyncio.sleep(0)
+        call.answer(b"waited")
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        self.turns.append(0)
-        yield
-
-    def handler(self) -> CallbackHandler:
-        return CallbackHandler(self.begin, grpc.unary_unary_rpc_method_handler(self.coroutine), self.together)
+    def handler(self) -> CallHandler:
+        return CallHandler(on_calls=self.on_calls)
 
 
-async def test_a_method_that_answers_by_callbacks_is_the_same_on_both(transport: GrpcTransport) -> None:
-    callbacks = Callbacks()
-    async with served(transport, callbacks=callbacks.handler()) as (channel, registry, _):
+async def test_a_method_that_takes_the_calls_of_a_turn_is_the_same_on_both(transport: GrpcTransport) -> None:
+    turns = Turns()
+    async with served(transport, calls=turns.handler()) as (channel, registry, _):
         call = channel.unary_unary("/test.Test/Call")
         asked = (b"at once", b"later", b"wait")
         assert await asyncio.gather(*(call(one) for one in asked)) == [b"at once", b"later", b"waited"]
@@ -316,30 +312,36 @@ async def test_a_method_that_answers_by_callbacks_is_the_same_on_both(transport:
         text = _count(generate_latest(registry).decode())
         for response, count in (("OK", 3), ("TOPIC_NOT_FOUND", 2), ("UNKNOWN_ERROR", 1)):
             assert re.search(rf'request_code="Call",response_code="{response}".*}} {count}.0', text), text
-    assert callbacks.in_tasks == (6 if transport == "grpcio" else 1)
+    assert sum(turns.sizes) == 6
 
 
-async def test_a_stream_that_is_answered_by_callbacks_is_the_same_on_both(transport: GrpcTransport) -> None:
-    def begin(request: bytes, _context: Any, answer: Answer) -> bool:
-        if request == b"raise":
-            raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
-        if request != b"wait":
-            answer([b"%d" % number * 9_000 for number in range(int(request))])
-        return request != b"wait"
+async def test_a_stream_of_a_turns_calls_is_the_same_on_both(transport: GrpcTransport) -> None:
+    async def large(count: int) -> AsyncGenerator[bytes, None]:
+        for number in range(count):
+            yield b"%d" % number * 9_000
 
-    async def coroutine(request: bytes, context: Any) -> AsyncIterator[bytes]:
-        found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        if begin(request, context, answer_into(found)):
-            for one in await found:
-                yield one
-        else:
-            yield b"waited"
+    def on_calls(calls: Sequence[Call]) -> None:
+        for call in calls:
+            kind, _, count = call.request.partition(b" ")
+            if kind == b"raise":
+                call.answer(TroveError(errors.TOPIC_NOT_FOUND, "gone"))
+            elif kind == b"wait":
+                call.run(answer_in_task(call))
+            elif kind == b"made":
+                call.answer(large(int(count)))
+            else:
+                call.answer([b"%d" % number * 9_000 for number in range(int(count))])
 
-    handler = CallbackHandler(begin, grpc.unary_stream_rpc_method_handler(coroutine))
-    async with served(transport, callbacks=handler) as (channel, registry, _):
+    async def answer_in_task(call: Call) -> None:
+        call.answer([b"waited"])
+
+    handler = CallHandler(on_calls=on_calls, streams=True)
+    async with served(transport, calls=handler) as (channel, registry, _):
         call = channel.unary_stream("/test.Test/Call")
         for count in (0, 1, 3, 10):
-            assert [one async for one in call(b"%d" % count)] == [b"%d" % n * 9_000 for n in range(count)]
+            for kind in (b"made", b"list"):
+                found = [one async for one in call(b"%b %d" % (kind, count))]
+                assert found == [b"%d" % n * 9_000 for n in range(count)]
         assert [one async for one in call(b"wait")] == [b"waited"]
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             assert [one async for one in call(b"raise")] == []
@@ -349,8 +351,8 @@ async def test_a_stream_that_is_answered_by_callbacks_is_the_same_on_both(transp
         assert 'request_code="Call"' not in _count(text), "streams are not timed as a whole"
 
 
-async def test_no_callback_gets_past_the_check_of_access(transport: GrpcTransport) -> None:
-    callbacks = Callbacks()
+async def test_no_call_gets_past_the_check_of_access(transport: GrpcTransport) -> None:
+    turns = Turns()
 
     def nobody_may(_path: str, _handler: Any) -> Any:
         async def refuse(_request: bytes, _context: Any) -> bytes:
@@ -358,8 +360,8 @@ async def test_no_callback_gets_past_the_check_of_access(transport: GrpcTranspor
 
         return grpc.unary_unary_rpc_method_handler(refuse)
 
-    async with served(transport, callbacks=callbacks.handler(), access=nobody_may) as (channel, _, _):
+    async with served(transport, calls=turns.handler(), access=nobody_may) as (channel, _, _):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await channel.unary_unary("/test.Test/Call")(b"at once")
     assert failed.value.details() == "not you"
-    assert callbacks.turns == []
+    assert turns.sizes == []

@@ -168,7 +168,7 @@ def test_open_streams_claimed_space_until_nobody_got_any() -> None:
         guard = HandlerGuard(
             RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a"), replies
         )
-        handler = guard.handler("/s/Telemetry", grpc.stream_stream_rpc_method_handler(talk))
+        handler = guard.streams("/s/Telemetry", grpc.stream_stream_rpc_method_handler(talk))
         streams = [asyncio.create_task(handler.stream_stream(None, Peer())) for _ in range(100)]
         await fake_loop.turns(50)
         assert (replies.budget.used, replies.budget.waiting_count) == (0, 0)

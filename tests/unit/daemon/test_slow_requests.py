@@ -11,12 +11,13 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.support.call_forms import guarded as by_guard
 from tests.support.logs import logged
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics
-from trovemq_daemon.slow_requests import REFUSAL, SlowRequests, add_wait, begin_waits
+from trovemq_daemon.slow_requests import REFUSAL, SlowRequests, add_wait, measure_waits
 
 NODE = {"cluster": "c", "node_type": "broker", "node_id": "a"}
 PEER = "ipv6:%5B::1%5D:5000"
@@ -34,8 +35,8 @@ class Context:
 def guarded(behaviour: Any, limit_ms: float) -> tuple[Any, RpcMetrics]:
     metrics = RpcMetrics(CollectorRegistry(), **NODE)
     metrics.slow.limit_ms = limit_ms
-    handler = HandlerGuard(metrics).handler("Ask", grpc.unary_unary_rpc_method_handler(behaviour))
-    return handler.unary_unary, metrics
+    handler = grpc.unary_unary_rpc_method_handler(behaviour, request_deserializer=lambda request: request)
+    return by_guard(HandlerGuard(metrics), "Ask", handler).unary_unary, metrics
 
 
 async def answer(_request: Any, _context: Any) -> bytes:
@@ -99,7 +100,8 @@ def test_the_event_says_what_it_waited_for() -> None:
 
 def test_waits_of_two_requests_at_once_are_not_mixed() -> None:
     async def one(name: str) -> dict[str, float]:
-        waits = begin_waits()
+        waits: dict[str, float] = {}
+        measure_waits(waits)
         await asyncio.sleep(0)
         add_wait(name, 1.0)
         return waits

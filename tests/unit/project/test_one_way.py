@@ -34,7 +34,6 @@ EXCEPTIONS: Final = {
     "store/trovemq_store/files/lmdb_trees.py::get_many",
     "store/trovemq_store/files/memory_trees.py::get_many",
     "store/trovemq_store/files/trees.py::get_many",
-    "daemon/trovemq_daemon/handler_guard.py::_answer_usual",
 }
 
 

@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import fake_loop
+from tests.support.call_forms import called
 from tests.support.engine import NOW_MS, open_store, record, send
+from tests.support.rpc_context import RpcContext
 from trovemq._consume.fetch_plan import FetchPlan
 from trovemq._wire.streams import fetch_answer
 from trovemq_broker.fetch.long_poll import LongPolls
 from trovemq_broker.fetch.pull import Puller, PullSettings
 from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream, pull_once
+from trovemq_broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream, begin_pull
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import message_pb2
@@ -388,7 +390,8 @@ def test_a_call_that_waited_went_on_in_the_namesake_of_its_topic() -> None:
         bench.send(b"one")
         parts = FetchParts(bench.puller, bench.polls, Traffic())
         request = message_pb2.FetchRequest(topic="orders", offset=1, wait_ms=60_000)
-        pulling = asyncio.create_task(pull_once(parts, request, "peer"))
+        pull = called(lambda calls: begin_pull(parts, *calls))
+        pulling = asyncio.create_task(pull(request, RpcContext()))
         await fake_loop.turns()
         bench.store.delete_topic("orders", NOW_MS)
         bench.store.topics.create("orders", queue_count=4)

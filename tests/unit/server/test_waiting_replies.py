@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.support.call_forms import guarded as by_guard
 from tests.support.consuming import GROUP, ConsumeClient, acknowledgement
 from tests.support.engine import append, open_store, record
 from tests.support.fake_loop import run, turns
@@ -19,10 +20,11 @@ from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.fetch.long_poll import LongPolls
 from trovemq_broker.fetch.pull import Puller, PullSettings
 from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.native.fetch_stream import FetchParts, pull_once
+from trovemq_broker.server.native.fetch_stream import FetchParts, begin_pull
 from trovemq_broker.server.rocketmq import puller
 from trovemq_broker.server.wire.rocketmq_messages import message_of
 from trovemq_daemon import handler_guard
+from trovemq_daemon.calls import AwaitedCall, CallHandler
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
@@ -44,6 +46,11 @@ def parts_with(**settings: Any) -> Parts:
     return Parts(LARGE, consumers=ConsumerSettings(new_group_start="begin", **settings))
 
 
+def same(request: Any) -> Any:
+    """A reader of requests that are read already."""
+    return request
+
+
 def guard_with(replies: ReplyBudget) -> HandlerGuard:
     return HandlerGuard(RpcMetrics(new_registry("1"), cluster="c", node_type="t", node_id="n"), replies)
 
@@ -54,22 +61,35 @@ def test_pulls_that_waited_took_a_messages_size_times_their_number() -> None:
         store = open_store(MemoryFileSystem(), LARGE)
         parts = FetchParts(Puller(store, PullSettings()), polls, Traffic(), replies=replies)
         request = message_pb2.FetchRequest(topic="orders", wait_ms=20_000)
-
-        async def pulled() -> None:
-            reply = await pull_once(parts, request, "peer")
-            replies.claim("peer", len(reply))  # as the guard does, in the same step; nobody reads it
-
-        calls = [asyncio.create_task(pulled()) for _ in range(40)]
+        handler = CallHandler(
+            on_calls=lambda calls: begin_pull(parts, *calls), read=message_pb2.FetchRequest.FromString
+        )
+        guarded = guard_with(replies).calls("Pull", handler)
+        calls = [UnreadCall(replies, request.SerializeToString(), guarded.read) for _ in range(40)]
+        for one in calls:
+            guarded.on_calls([one])
         await turns()
         append(store, record(bytes(SIZE)))
         store.dispatch()
         polls.wake([("orders", QueueId(0))])
         await turns(20)
         assert SIZE <= replies.budget.used <= SPACE
-        for call in calls:
-            call.cancel()
+        for one in calls:
+            one.ended()
 
     run(scene())
+
+
+class UnreadCall(AwaitedCall):
+    """Its client does not read the reply."""
+
+    def __init__(self, replies: ReplyBudget, data: bytes, read: Any) -> None:
+        super().__init__(RpcContext(), read, data)
+        self._replies = replies
+
+    def reply(self, reply: Any) -> None:
+        self._replies.claim(self.peer(), len(reply))  # as grpcio's is counted, in the same step
+        super().reply(reply)
 
 
 def test_streams_that_waited_took_a_messages_size_times_their_number() -> None:
@@ -136,8 +156,8 @@ def test_rocketmqs_pulls_that_waited_took_everybodys_space() -> None:
 
     async def scene() -> None:
         replies, parts = ReplyBudget(LIMITS), parts_with()
-        handler = grpc.unary_stream_rpc_method_handler(parts.puller.pull)
-        guarded: Any = guard_with(replies).handler("PullMessage", handler).unary_stream
+        handler = grpc.unary_stream_rpc_method_handler(parts.puller.pull, request_deserializer=same)
+        guarded: Any = by_guard(guard_with(replies), "PullMessage", handler).unary_stream
 
         async def pulled() -> None:
             async for _ in guarded(pull_request(32, 20_000), RpcContext()):
@@ -187,8 +207,8 @@ def test_a_stream_that_is_read_fast_held_up_everybody(monkeypatch: pytest.Monkey
             yield b"x"
 
     async def scene() -> None:
-        handler = grpc.unary_stream_rpc_method_handler(many)
-        guarded: Any = guard_with(ReplyBudget(LIMITS)).handler("Many", handler).unary_stream
+        handler = grpc.unary_stream_rpc_method_handler(many, request_deserializer=same)
+        guarded: Any = by_guard(guard_with(ReplyBudget(LIMITS)), "Many", handler).unary_stream
 
         async def read() -> int:
             return len([one async for one in guarded(object(), RpcContext())])

@@ -1,11 +1,6 @@
-"""Calls that are answered by callbacks, without a task, after the check of access.
-
-They are those of RocketMQ's clients, whose credentials can be looked at twice. Every other call is left to
-the coroutine: one of a session, whose number is taken once; one under a quota; one that is refused.
+"""Callers of RocketMQ's clients, whose credentials can be looked at twice, and their admitted requests.
 
 Invariants
-- A call begins here only if it is admitted; one that is left to the coroutine has changed nothing. (A receive
-  may have messages already: its coroutine gets them, or they come back when the call ends.)
 - A caller or an admitted request is remembered until users, rules or quotas change: each change makes another
   generation.
 - A caller is noted on the transport's object for the headers of this connection. Equal headers are the same
@@ -21,17 +16,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from trovemq_broker.security.creators import reset_creator, set_creator
 from trovemq_broker.server.access.gate import AUTHORIZATION_KEY, DATE_KEY, Caller, Gate
 from trovemq_broker.server.access.needs import Need, Row
-from trovemq_broker.server.access.refusals import is_rocketmq
-from trovemq_broker.server.wire.statuses import Malformed
-from trovemq_daemon.callback_handlers import AGAIN, Answer, Begin
-from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import METADATA_KEY
-from trovemq_proto.errors import TroveError
 from trovemq_store.topics.creators import Creator
 
 KNOWN_MAX: Final = 4_096
@@ -41,7 +30,7 @@ RequestKey: TypeAlias = tuple[str, ...] | frozenset[Need]
 _CREDENTIALS: Final = frozenset({METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY})
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """A caller, by the users and rules of this generation."""
 
     generation: object
@@ -55,20 +44,21 @@ class KnownCallers:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._generation: object = None
-        self._known: dict[tuple[Any, ...], _Known] = {}
+        self._known: dict[tuple[Any, ...], Known] = {}
         self._admitted: set[tuple[str, str, str, RequestKey]] = set()
 
-    def caller(self, path: str, context: Any) -> _Known | None:
+    def caller(self, path: str, context: Any) -> Known | None:
         """None: a session's call. TroveError AUTHENTICATION_FAILED, SERVICE_NOT_AVAILABLE."""
-        known: _Known | None = context.head.note
+        head = getattr(context, "head", None)  # of our own transport
+        known: Known | None = None if head is None else head.note
         if known is not None and known.generation is self._gate.generation:
             return known
         known = self._find(path, context)
-        if known is not None:
-            context.head.note = known
+        if known is not None and head is not None:
+            head.note = known
         return known
 
-    def _find(self, path: str, context: Any) -> _Known | None:
+    def _find(self, path: str, context: Any) -> Known | None:
         gate, metadata = self._gate, context.invocation_metadata() or ()
         shown = [pair for pair in metadata if pair[0] in _CREDENTIALS]
         if any(name == METADATA_KEY for name, _ in shown):
@@ -78,7 +68,7 @@ class KnownCallers:
         if known is not None and known.generation is gate.generation:
             return known
         caller = gate.caller(gate.credentials(path, metadata), peer_of_call(context))
-        known = _Known(gate.generation, caller, gate.creator(caller))
+        known = Known(gate.generation, caller, gate.creator(caller))
         self._forget_if_changed()
         if any(name == AUTHORIZATION_KEY and value for name, value in shown):
             if len(self._known) >= KNOWN_MAX:
@@ -98,74 +88,22 @@ class KnownCallers:
             self._admitted.clear()
             self._generation = generation
 
-    def is_admitted(self, who: _Known, path: str, request_key: RequestKey) -> bool:
-        """Whether a request with this key was admitted."""
+    def admit(self, who: Known, path: str, row: Row, request: Any) -> None:
+        """Admits a request whose names say all that is checked; at once if it has the key of an admitted one.
+        TroveError."""
+        assert callable(row.needs), "who may call depends on the request"
+        request_key: RequestKey = row.key(request) if row.key is not None else ()
+        if not request_key:
+            request_key = frozenset(row.needs(request))
         caller = who.caller
-        return (
-            who.generation is self._generation
-            and (caller.access_key, caller.source, path, request_key) in self._admitted
-        )
-
-    def admitted(self, who: _Known, path: str, request_key: RequestKey) -> None:
+        admitted = (caller.access_key, caller.source, path, request_key)
+        if who.generation is self._generation and admitted in self._admitted:
+            return
+        self._gate.admit(caller, row, request, path)
+        if any(need.name == AUDIT_TOPIC for need in row.needs(request)):
+            return
         self._forget_if_changed()
         if who.generation is self._generation:
             if len(self._admitted) >= NAMES_MAX:
                 self._admitted.clear()
-            self._admitted.add((who.caller.access_key, who.caller.source, path, request_key))
-
-
-def guarded_begin(
-    gate: Gate, known: KnownCallers, path: str, row: Row, begin: Begin, read: Any, *, polls: bool = False
-) -> Begin:
-    """`begin` with the gate before it, for the bytes of the request. `read`: the method's own reader.
-    `polls`: an answer may come much later than its request. Then the call is checked again."""
-    assert callable(row.needs), "who may call depends on the request"
-    assert row.audit is None, "acts and look-ups are recorded by the coroutine's guard"
-    assert row.show is None, "replies are shown whole"
-    assert row.narrow is None, "requests are read whole"
-    of_rocketmq, bounded, needs = is_rocketmq(path), bounded_reader(read), row.needs
-    assert not of_rocketmq or (row.producers is None and row.creates is None), "names say all that is checked"
-    key_of = row.key
-
-    def admit(who: _Known, request: Any) -> None:
-        """A request with the key of an admitted one is admitted. TroveError."""
-        request_key: RequestKey = key_of(request) if key_of is not None else ()
-        if not request_key:
-            request_key = frozenset(needs(request))
-        if known.is_admitted(who, path, request_key):
-            return
-        gate.admit(who.caller, row, request, path)
-        if all(need.name != AUDIT_TOPIC for need in needs(request)):
-            known.admitted(who, path, request_key)
-
-    def guarded(data: bytes, context: Any, answer: Answer) -> bool:
-        if not of_rocketmq or gate.has_quotas:
-            return False
-        try:
-            who = known.caller(path, context)
-            request = bounded(data)
-            if who is None or isinstance(request, (TroveError, Malformed)):
-                return False
-            admit(who, request)
-        except TroveError:
-            return False
-
-        def answer_late(outcome: Any) -> None:
-            if outcome is not AGAIN and who.generation is not gate.generation:
-                try:
-                    caller = known.caller(path, context)
-                    if caller is None:
-                        outcome = AGAIN
-                    else:
-                        admit(caller, request)
-                except TroveError:
-                    outcome = AGAIN  # the coroutine refuses it
-            answer(outcome)
-
-        token = set_creator(who.creator)
-        try:
-            return begin(request, context, answer_late if polls else answer)
-        finally:
-            reset_creator(token)
-
-    return guarded
+            self._admitted.add(admitted)

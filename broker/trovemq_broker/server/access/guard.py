@@ -11,32 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import grpc
 
-from trovemq_broker.security.creators import set_creator
-from trovemq_broker.server.access.audit import CANCELLED, OK, outcome_of, outcome_of_error
-from trovemq_broker.server.access.callbacks import KnownCallers, guarded_begin
-from trovemq_broker.server.access.checked_context import CheckedContext, checked_context, checked_requests
-from trovemq_broker.server.access.gate import Caller, CallQuota, Credentials, Gate
-from trovemq_broker.server.access.needs import ROWS, Level, Row
-from trovemq_broker.server.access.open_methods import OpenMethod, count_unknown
-from trovemq_broker.server.access.refusals import is_rocketmq, refused_reply
-from trovemq_broker.server.core.refused_message import RefusedMessage
+from trovemq_broker.security.creators import reset_creator, set_creator
+from trovemq_broker.server.access.audit import outcome_of, outcome_of_error
+from trovemq_broker.server.access.callbacks import KnownCallers
+from trovemq_broker.server.access.checked_call import CheckedCall, CheckedMethod
+from trovemq_broker.server.access.gate import Gate
+from trovemq_broker.server.access.needs import ROWS, Audit, Level, Row
+from trovemq_broker.server.access.open_methods import OpenMethod
+from trovemq_broker.server.access.refusals import refused_reply
 from trovemq_broker.server.wire.statuses import Malformed
-from trovemq_daemon.callback_handlers import CallbackHandler
-from trovemq_daemon.handler_guard import bounded_reader
-from trovemq_daemon.peers import peer_of_call
-from trovemq_daemon.reply_budget import size_of
-from trovemq_daemon.turns import count_work
-from trovemq_proto import errors
-from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
-from trovemq_proto.authentication.calls import Buffer, message_checker
+from trovemq_daemon.calls import Call, CallHandler, calls_of, takes_one_request
+from trovemq_proto.authentication.calls import Buffer
 from trovemq_proto.errors import TroveError
-from trovemq_store.topics.creators import NOBODY
+from trovemq_store.topics.creators import Creator
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -53,61 +47,161 @@ class AccessGuard:
         self._known = KnownCallers(gate)
 
     def handler(self, path: str, handler: Any) -> Any:
-        """Wraps the handler with the gate, in the same form: of grpc, or a CallbackHandler."""
+        """Wraps the handler with the gate: a CallHandler if it takes one request, else one of grpc's."""
         row = ROWS.get(path, _SUPER)
-        if isinstance(handler, CallbackHandler):
-            plain = handler.coroutine
-            begin = guarded_begin(
-                self._gate,
-                self._known,
-                path,
-                row,
-                handler.begin,
-                plain.request_deserializer,
-                polls=plain.response_streaming,
-            )
-            return CallbackHandler(begin, _Guarded(self._gate, path, row, plain).handler(), handler.together)
         if row.needs is Level.OPEN:
             return OpenMethod(self._gate, path, handler).handler()
-        return _Guarded(self._gate, path, row, handler).handler()
+        if takes_one_request(handler):
+            return _Calls(self._gate, self._known, path, row, calls_of(handler)).handler()
+        return _Streams(self._gate, path, row, handler).handler()
 
 
-class _Guarded:
-    """One method with the gate."""
+class _Calls(CheckedMethod):
+    """A method with one request: the gate for the calls of a turn."""
+
+    def __init__(self, gate: Gate, known: KnownCallers, path: str, row: Row, handler: CallHandler) -> None:
+        super().__init__(gate, path, row, handler.read, requests=False, replies=handler.streams)
+        self.known: Final = known
+        self._handler = handler
+        self._names_say_all = (
+            self.is_rocketmq
+            and callable(row.needs)
+            and not row.is_query
+            and all(part is None for part in (row.audit, row.show, row.narrow, row.producers, row.creates))
+        )
+
+    def handler(self) -> CallHandler:
+        return replace(self._handler, on_calls=self.on_calls)
+
+    def on_calls(self, calls: Sequence[Call]) -> None:
+        """Passes the admitted calls on, those of one user together."""
+        runs: list[tuple[Creator, list[Call]]] = []
+        for call in calls:
+            creator = self._admit(call)
+            if creator is None:
+                continue
+            if not runs or runs[-1][0].name != creator.name:
+                runs.append((creator, []))
+            runs[-1][1].append(call)
+        for creator, some in runs:
+            self._pass_on(creator, some)
+
+    def _pass_on(self, creator: Creator, calls: Sequence[Call]) -> None:
+        token = set_creator(creator)
+        try:
+            self._handler.on_calls(calls)
+        except Exception as error:  # other users' calls are served
+            for call in calls:
+                call.answer(error)
+        finally:
+            reset_creator(token)
+
+    def _admit(self, call: Call) -> Creator | None:
+        """The creator if the call is admitted now. Else it was refused, or waits, and is passed on later."""
+        gate = self.gate
+        known = self._admit_known(call)
+        if known is not None:
+            return known
+        one = CheckedCall(self, call.context)
+        if gate.has_quotas or self.row.audit is Audit.ACT:
+            call.keep()
+            call.run(self._admit_in_task(one, call))
+            return None
+        return one.creator if _at_once(self._is_admitted(one, call)) else None
+
+    def _admit_known(self, call: Call) -> Creator | None:
+        """The creator, if the caller can be remembered and the request is admitted: most calls of RocketMQ's
+        clients."""
+        if not self._names_say_all or self.gate.has_quotas:
+            return None
+        try:
+            who = self.known.caller(self.path, call.context)
+            if who is None:
+                return None
+            request = self.read(call.keep())
+            if isinstance(request, (TroveError, Malformed)):
+                return None
+            self.known.admit(who, self.path, self.row, request)
+        except TroveError:
+            return None  # it is refused for the same reason
+        call.parsed = request
+        if self.streams_replies:
+            one = CheckedCall(self, call.context)
+            one.begin_known(who, self.known, request)
+            one.watch(call)
+        return who.creator
+
+    async def _admit_in_task(self, one: CheckedCall, call: Call) -> None:
+        if await self._is_admitted(one, call):
+            self._pass_on(one.creator, (call,))
+
+    async def _is_admitted(self, one: CheckedCall, call: Call) -> bool:
+        """Waits only for quotas, and for an act's audit record. False: the call was refused."""
+        try:
+            call.parsed = await one.begin(call.keep())
+        except TroveError as error:
+            one.outcome = error.symbol
+            self.gate.refused(self.path, error, one.peer.source, one.access_key)
+            try:
+                await one.hold(error)
+            finally:
+                one.end()
+            call.answer(self.refusal(error))
+            return False
+        except BaseException:
+            one.end()
+            raise
+        one.watch(call)
+        return True
+
+    def refusal(self, error: TroveError) -> Any:
+        """The outcome of a refused call."""
+        if not self.is_rocketmq:
+            return error
+        reply = refused_reply(self.path, error)
+        return [reply] if self.streams_replies else reply
+
+
+def _at_once(work: Coroutine[Any, Any, bool]) -> bool:
+    """The result of a coroutine that does not wait."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return bool(stop.value)
+    raise AssertionError("it waits")
+
+
+class _Streams(CheckedMethod):
+    """A stream of requests."""
 
     def __init__(self, gate: Gate, path: str, row: Row, handler: Handler) -> None:
-        self.gate = gate
-        self.path = path
-        self.row = row
-        self.is_rocketmq = is_rocketmq(path)
+        requests, replies = bool(handler.request_streaming), bool(handler.response_streaming)
+        super().__init__(gate, path, row, handler.request_deserializer, requests=requests, replies=replies)
         self._handler = handler
-        self._kind = "_".join(
-            "stream" if streaming else "unary"
-            for streaming in (handler.request_streaming, handler.response_streaming)
-        )
-        self._behaviour = getattr(handler, self._kind)
-        self.read = bounded_reader(handler.request_deserializer)
+        self._kind = "_".join("stream" if streaming else "unary" for streaming in (requests, replies))
+        behaviour = getattr(handler, self._kind)
+        self._behaviour = _writing(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
 
     def handler(self) -> Handler:
         make = getattr(grpc, f"{self._kind}_rpc_method_handler")
-        generator = inspect.isasyncgenfunction(self._behaviour)
-        yields = generator or not self.streams_replies
-        assert yields or self.row.show is None, "replies that are written would be shown whole"
-        assert not (self.row.is_query and self.streams_requests), "a call is one query"
-        guarded = self._generator if generator else self._coroutine
+        assert self.row.show is None or not self.streams_replies, (
+            "replies that are written would be shown whole"
+        )
+        assert not self.row.is_query, "a call is one query"
         read: Callable[[Any], Any] = bytes
         if getattr(self.read, "takes_view", False):
             assert self.row.narrow is None, (
                 "a message that its receiver leaves is read again, and not narrowed"
             )
             read = _uncopied
-        return make(guarded, read, self._handler.response_serializer)
+        return make(self._coroutine, read, self._handler.response_serializer)
 
     async def _coroutine(self, data: Any, context: Context) -> Any:
-        call = _Call(self, context)
+        call = CheckedCall(self, context)
         try:
             try:
                 request = await call.begin(data)
+                set_creator(call.creator)
             except TroveError as error:
                 call.outcome = error.symbol
                 self.gate.refused(self.path, error, call.peer.source, call.access_key)
@@ -122,8 +216,6 @@ class _Guarded:
                 return None
             try:
                 reply = await self._behaviour(request, call.context)
-                if self.row.waits:
-                    call.check_late_reply()
                 reply = call.shown(reply)
             except BaseException as error:
                 call.outcome = outcome_of_error(error)
@@ -135,309 +227,16 @@ class _Guarded:
         finally:
             call.end()
 
-    async def _generator(self, data: Any, context: Context) -> AsyncIterator[Any]:
-        call = _Call(self, context)
-        try:
-            try:
-                request = await call.begin(data)
-            except TroveError as error:
-                call.outcome = error.symbol
-                self.gate.refused(self.path, error, call.peer.source, call.access_key)
-                await call.hold(error)
-                if not self.is_rocketmq:
-                    raise
-                yield refused_reply(self.path, error)
-                return
-            try:
-                async with aclosing(self._behaviour(request, call.context)) as replies:
-                    wait_s = 0.0
-                    async for reply in replies:
-                        if wait_s > 0:
-                            await asyncio.sleep(wait_s)
-                        refusal = call.reply_refusal()
-                        if refusal is not None:
-                            yield refusal
-                            return
-                        shown = call.shown(reply)
-                        yield shown
-                        wait_s = call.count(shown)
-            except BaseException as error:
-                call.outcome = outcome_of_error(error)
-                await call.hold(error)
-                raise
-            call.outcome = OK
-        finally:
-            call.end()
 
-    @property
-    def streams_requests(self) -> bool:
-        return bool(self._handler.request_streaming)
+def _writing(behaviour: Any) -> Any:
+    """The generator of replies as a coroutine that writes them."""
 
-    @property
-    def streams_replies(self) -> bool:
-        return bool(self._handler.response_streaming)
+    async def writing(requests: Any, context: Context) -> None:
+        async with aclosing(behaviour(requests, context)) as replies:
+            async for reply in replies:
+                await context.write(reply)
 
-
-class _Call:
-    """One call of a method. `context`: the one of its handler."""
-
-    def __init__(self, method: _Guarded, context: Context) -> None:
-        self.method = method
-        self._gate = method.gate
-        self.context: Any = context
-        self.peer = peer_of_call(context)
-        self._outer = context
-        self._credentials: Credentials | None = None
-        self._caller: Caller | None = None
-        self.creator = NOBODY
-        self._known_topic = ""
-        self._known_generation: object = None
-        self._calm_generation: object = None
-        self._reply_generation: object = None
-        self._opening: Any = None
-        self._is_signed: Callable[[Buffer], bool] | None = None
-        self._client_id = ""
-        self._quota: CallQuota | None = None
-        self._message: Any = None
-        self._begun: AuditRecord | None = None
-        self.outcome = CANCELLED
-
-    @property
-    def access_key(self) -> str:
-        return self._caller.access_key if self._caller is not None else ""
-
-    @property
-    def caller(self) -> Caller:
-        assert self._caller is not None, "after begin()"
-        return self._caller
-
-    async def begin(self, data: Any) -> Any:
-        """The admitted request, or the iterator of requests, for the handler; waits for quotas. Raises
-        TroveError."""
-        method, gate = self.method, self.method.gate
-        credentials = gate.credentials(method.path, self._outer.invocation_metadata() or ())
-        try:
-            self._caller = caller = gate.caller(credentials, self.peer)
-        except TroveError:
-            await count_unknown(gate, self._outer, data)
-            raise
-        self._credentials = credentials
-        self.creator = gate.creator(caller)
-        set_creator(self.creator)
-        signed_by = credentials.session_call
-        if signed_by is not None:
-            self._is_signed = message_checker(signed_by.session.key, signed_by.number)
-        self._client_id = credentials.client_id
-        self._quota = gate.quota_of(caller, self._client_id, self._outer.peer())
-        if self._quota is not None and method.row.is_query:
-            count_work(self._quota.worked)
-        if not method.streams_requests:
-            refusal = None if self._quota is None else await self._request(self._quota, data)
-            if self._quota is not None and method.streams_replies:
-                self.context = CheckedContext(self._outer, self)
-            self._reply_generation = gate.generation
-            request = self._admitted(data, refusal)
-            if request is self._message:  # it is neither malformed nor refused
-                self._begun = await gate.audit.begin(
-                    method.row, method.path, caller.access_key, self.peer.source, request
-                )
-            return request
-        gate.user_of(caller)
-        if method.row.needs is Level.SUPER:
-            gate.admit(caller, method.row, None)
-        self._reply_generation = gate.generation
-        self.context = checked_context(self._outer, self)
-        return checked_requests(data, self)
-
-    def _admitted(self, data: Buffer, refusal: TroveError | None) -> Any:
-        """Checks a message. `refusal`: that of a quota."""
-        if self._is_signed is not None and not self._is_signed(data):
-            raise TroveError(errors.AUTHENTICATION_FAILED, "a message is not signed by its session")
-        method = self.method
-        message = method.read(data)
-        if isinstance(message, (TroveError, Malformed)):
-            if isinstance(message, Malformed):
-                return message  # its service reports the fault
-            raise message
-        self._message = message
-        if self._opening is None or self._opens(message):
-            self._opening = message
-        try:
-            if refusal is not None:
-                raise refusal
-            self._admit(message)
-        except TroveError as error:
-            if error is not refusal and error.spec is not errors.ACCESS_DENIED:
-                raise
-            if not method.row.marks:
-                raise
-            method.gate.refused(method.path, error, self.peer.source, self.access_key)
-            return RefusedMessage(message, error)
-        narrow = method.row.narrow
-        if narrow is not None and method.gate.may_see(self.caller) is not None:
-            narrow(message)
-        return message
-
-    def _opens(self, message: Any) -> bool:
-        """Whether replies from now on are for what this message of Telemetry names: new settings."""
-        needs = self.method.row.needs
-        return self.method.is_rocketmq and callable(needs) and next(iter(needs(message)), None) is not None
-
-    def _admit(self, message: Any) -> None:
-        """Admits a message. A stream's messages for the same topic are admitted once until users or rules
-        change; reads of the audit records are noted, so each of them is checked. Raises TroveError."""
-        gate, row = self._gate, self.method.row
-        if not row.by_topic:
-            gate.admit(self.caller, row, message, self.method.path)
-            return
-        topic, generation = message.topic, gate.generation
-        if generation is self._known_generation and topic == self._known_topic:
-            if row.producers is not None and (producers := row.producers(message)):
-                gate.check_producers(self.caller, producers)
-            return
-        gate.admit(self.caller, row, message, self.method.path)
-        if topic != AUDIT_TOPIC:
-            self._known_topic, self._known_generation = topic, generation
-
-    async def next(self, data: Any) -> Any:
-        """A stream's message for its handler; the end of the requests after a refusal that ends the stream.
-        Raises TroveError."""
-        try:
-            if self._quota is None:  # quotas may have been set since the stream was opened
-                self._quota = self.method.gate.quota_of(
-                    self.caller, self._client_id, self._outer.peer(), is_open=True
-                )
-            refusal = None if self._quota is None else await self._request(self._quota, data)
-            if refusal is not None:
-                await self.hold(refusal)
-            return self._admitted(data, refusal)
-        except TroveError as error:
-            self._note_refusal(error)
-            if not self.method.is_rocketmq:
-                raise
-            await self._outer.write(refused_reply(self.method.path, error))
-            return grpc.aio.EOF
-
-    async def _request(self, quota: CallQuota, data: bytes) -> TroveError | None:
-        return await quota.request(len(data), is_query=self.method.row.is_query)
-
-    async def hold(self, error: BaseException) -> None:
-        """Delays a refusal because of a quota."""
-        who = self.access_key or self.peer.source
-        await self.method.gate.hold(error, who, self._outer.time_remaining)
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether a message may have to wait for a quota, or may be refused in a reply. False stays false
-        until users, rules or quotas change."""
-        gate = self._gate
-        if gate.generation is self._calm_generation:
-            return False
-        if self._quota is not None or self.method.is_rocketmq or gate.has_quotas:
-            return True
-        self._calm_generation = gate.generation
-        return False
-
-    def next_now(self, data: Buffer) -> Any:
-        """As next() without a wait; None, and nothing was done, if may_wait. Raises TroveError."""
-        if self._gate.generation is not self._calm_generation and self.may_wait:
-            return None
-        try:
-            return self._admitted(data, None)
-        except TroveError as error:
-            self._note_refusal(error)
-            raise
-
-    def again(self, message: Any, data: bytes) -> Any:
-        """A message that was admitted, of a copy of its bytes."""
-        again = self.method.read(data)
-        return RefusedMessage(again, message.error) if isinstance(message, RefusedMessage) else again
-
-    @property
-    def may_reply(self) -> bool:
-        """Whether a reply need not wait, and users and rules are those by which the caller of the stream was
-        admitted."""
-        generation = self._gate.generation
-        return generation is self._reply_generation and (
-            generation is self._calm_generation or not self.may_wait
-        )
-
-    def reply_refusal(self) -> Any:
-        """The reply of RocketMQ's protocol that ends the stream instead of the next reply; None: it may be
-        sent. Raises TroveError of check_reply() in the other protocol."""
-        try:
-            self.check_late_reply()
-        except TroveError as error:
-            if not self.method.is_rocketmq:
-                raise
-            return refused_reply(self.method.path, error)
-        return None
-
-    def check_late_reply(self) -> None:
-        """As check_reply(), which notes the refusal."""
-        try:
-            self.check_reply()
-        except TroveError as error:
-            self._note_refusal(error)
-            raise
-
-    def check_reply(self) -> None:
-        """To be called before a reply that may come much later than its request: if users or rules have
-        changed, the caller and the first request (of Telemetry, the newest settings) are checked again. (A
-        stream whose service answers refused messages checks each of them: `admit_again`.) TroveError
-        AUTHENTICATION_FAILED, ACCESS_DENIED."""
-        gate, row = self._gate, self.method.row
-        generation = gate.generation
-        if generation is self._reply_generation:
-            return
-        assert self._credentials is not None, "after begin()"
-        gate.caller(self._credentials, self.peer)  # the secret of a signature may have been dropped
-        gate.user_of(self.caller)
-        if callable(row.needs) and not row.marks and self._opening is not None:
-            gate.admit(self.caller, row, self._opening, self.method.path)
-        self._reply_generation = generation
-
-    def admit_again(self, message: Any) -> None:
-        """Admits a message that was admitted before and is answered now. TroveError AUTHENTICATION_FAILED,
-        ACCESS_DENIED."""
-        try:
-            self._admit(message)
-        except TroveError as error:
-            self._note_refusal(error)
-            raise
-
-    def _note_refusal(self, error: TroveError) -> None:
-        self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
-
-    def count(self, reply: Any) -> float:
-        """Counts a reply. Returns the seconds that the stream's next one must wait; later requests wait in
-        any case. RocketMQ's clients get leased messages without a wait."""
-        if self._quota is None or reply is None:
-            return 0.0
-        wait_s = self._quota.reply(size_of(reply))
-        return 0.0 if self.method.is_rocketmq else wait_s
-
-    def end(self) -> None:
-        if self._quota is not None:
-            self._quota.end()
-        method = self.method
-        if method.row.audit is not None:
-            method.gate.audit.called(
-                method.row,
-                method.path,
-                self.access_key,
-                self.peer.source,
-                self._message,
-                self.outcome,
-                self._begun,
-            )
-
-    def shown(self, reply: Any) -> Any:
-        show = self.method.row.show
-        if show is None:
-            return reply
-        may_see = self.method.gate.may_see(self.caller)
-        return reply if may_see is None else show(reply, may_see)
+    return writing
 
 
 def _uncopied(data: Buffer) -> Buffer:

@@ -2,9 +2,9 @@
 
 | event | then |
 | --- | --- |
-| a wake-up | the call begins again (AGAIN), with its place in the line, and looks |
+| a wake-up | the receive looks again, with its place in the line |
 | the end of the polling time | the answer: nothing came |
-| the call is left to its coroutine | the coroutine continues in the same place of the line (`take`) |
+| the receive continues in a task | it keeps its place in the line (`take`) |
 | the client or its connection is gone | the poll ends; a wake-up that it has not used wakes the next one |
 
 Invariants
@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.server.core.clients import Client
 from trovemq_broker.server.core.parts import RocketmqParts
-from trovemq_broker.server.wire.statuses import Context
-from trovemq_daemon.callback_handlers import AGAIN, Answer
+from trovemq_daemon.calls import Call
 
 ENDS_A_TURN: Final = 128
 
@@ -30,79 +31,89 @@ ENDS_A_TURN: Final = 128
 class Poll:
     """One receive that waits."""
 
-    __slots__ = ("answer", "attempt", "client", "context", "is_last", "is_over", "until", "wait", "woken")
+    __slots__ = ("_context", "attempt", "call", "client", "is_last", "name", "until", "wait", "woken")
 
     def __init__(
-        self, parts: RocketmqParts, attempt: ReceiveRequest, until: float, context: Context, answer: Answer
+        self,
+        parts: RocketmqParts,
+        attempt: ReceiveRequest,
+        until: float,
+        call: Call,
+        name: Any,
     ) -> None:
-        """Raises TroveError LIMIT_EXCEEDED."""
+        """`name`: the topic as the client names it, where that is not its stored name. Raises TroveError
+        LIMIT_EXCEEDED."""
         self.attempt = attempt
         self.until: Final = until
         """By the loop's clock."""
-        self.context: Final = context
-        self.answer = answer
+        self.call: Final = call
+        self.name: Final[Any] = name
         self.wait: Final = parts.waits.begin(attempt.group.name, attempt.topic, attempt.filter)
-        self.client: Final[Client | None] = parts.registry.begin_receive(attempt.client_id, context)
+        self.client: Final[Client | None] = parts.registry.begin_receive(attempt.client_id, call.context)
         self.woken = False
         """Whether it has not looked since it was woken."""
-        self.is_over = False
-        """Whether the polling time has ended."""
         self.is_last = False
         """Whether the polling time ended after it was woken: it looks once more, and has no timer."""
+        self._context: Final = copy_context()  # of its caller; a wake-up comes in that of another one
 
-    def wait_for_messages(self) -> None:
+    def wait_for_messages(self, look: Callable[[Poll], None]) -> None:
+        """Calls `look` after the next wake-up."""
         self.woken = False
-        self.wait.call_when_woken(self._on_wake)
+        self.wait.call_when_woken(partial(self._context.run, self._on_wake, look))
 
-    def _on_wake(self) -> None:
-        if not self.context.done():
+    def _on_wake(self, look: Callable[[Poll], None]) -> None:
+        if not self.call.context.done():
             self.woken = True
-            self.answer(AGAIN)
+            look(self)
 
 
 class Polls:
-    """All of them. `nothing` makes the answer to those to which no message came."""
+    """All waiting polls. `nothing` makes the answer to a poll to which no message came; `look` is called with
+    one that was woken."""
 
-    def __init__(self, parts: RocketmqParts, nothing: Callable[[], list[bytes]]) -> None:
+    def __init__(
+        self, parts: RocketmqParts, nothing: Callable[[], list[bytes]], look: Callable[[Poll], None]
+    ) -> None:
         self._parts = parts
         self._nothing = nothing
-        self._polls: dict[Context, Poll] = {}
+        self._look = look
+        self._polls: dict[Call, Poll] = {}
         self._ends: dict[float, tuple[asyncio.TimerHandle, dict[Poll, None]]] = {}
 
     def __len__(self) -> int:
         return len(self._polls)
 
-    def get(self, context: Context) -> Poll | None:
-        """The poll of this call, which has begun again."""
-        return self._polls.get(context)
-
-    def begin(self, attempt: ReceiveRequest, until: float, context: Any, answer: Answer) -> None:
+    def begin(self, attempt: ReceiveRequest, until: float, call: Call, name: Any) -> None:
         """The receive has looked, and waits for messages until then. Raises TroveError LIMIT_EXCEEDED."""
-        poll = Poll(self._parts, attempt, until, context, answer)
-        self._polls[context] = poll
-        context.add_done_callback(self._on_call_end)
+        poll = Poll(self._parts, attempt, until, call, name)
+        self._polls[call] = poll
+        call.on_end(self._on_call_end)
         ends = self._ends.get(until)
         if ends is None:
             timer = asyncio.get_running_loop().call_at(until, self._end_polls, until)
             ends = self._ends[until] = (timer, {})
         ends[1][poll] = None
-        poll.wait_for_messages()
+        poll.wait_for_messages(self._look)
 
-    def take(self, context: Context) -> Poll | None:
-        """The poll of this call for its coroutine, which calls `leave_line` at the end."""
-        poll = self._polls.pop(context, None)
-        if poll is not None:
+    def wait_again(self, poll: Poll) -> None:
+        """The poll was woken and has found nothing."""
+        poll.wait_for_messages(self._look)
+
+    def take(self, poll: Poll) -> bool:
+        """The poll continues in a task, which calls `leave_line` at the end. False: it has ended."""
+        taken = self._polls.pop(poll.call, None) is not None
+        if taken:
             self._drop_timer(poll)
-        return poll
+        return taken
 
     def end(self, poll: Poll) -> None:
         """The poll is answered now."""
-        if self.take(poll.context) is not None:
+        if self.take(poll):
             self.leave_line(poll)
 
     def leave_line(self, poll: Poll) -> None:
         self._parts.waits.end(poll.wait)
-        self._parts.registry.end_receive(poll.client, poll.context)
+        self._parts.registry.end_receive(poll.client, poll.call.context)
 
     def _drop_timer(self, poll: Poll) -> None:
         ends = self._ends.get(poll.until)
@@ -123,21 +134,20 @@ class Polls:
             self._ends[until] = (asyncio.get_running_loop().call_at(until, self._end_polls, until), polls)
 
     def _answer(self, poll: Poll, nothing: list[bytes]) -> None:
-        poll.is_over = True
         poll.wait.stop_waiting()
         client, registry = poll.client, self._parts.registry
         if client is not None and registry.get(client.client_id) is not client:
             self._parts.waits.wake(poll.wait.pair)
-        poll.answer(nothing)
-        if poll.context.done():  # else it has begun again, because users or rules have changed meanwhile
-            self.end(poll)
+        self.end(poll)
+        if poll.call.may_answer():
+            poll.call.answer(nothing)
 
-    def _on_call_end(self, context: Context) -> None:
-        poll = self._polls.get(context)
+    def _on_call_end(self, call: Call) -> None:
+        poll = self._polls.get(call)
         if poll is None:
             return
-        unused = not poll.is_over and not poll.wait.waiting
+        unused = not poll.wait.waiting
         self.end(poll)
         if unused:
             self._parts.waits.wake(poll.wait.pair)
-        poll.answer(())  # counts the end of the call
+        call.answer(asyncio.CancelledError())

@@ -4,9 +4,9 @@ The stream is: one status, the messages if there are some, the time of delivery
 (docs/rocketmq-protocol.md, "Order of the stream"). Its elements are serialised here, so the
 handler's response_serializer is None.
 
-On our own transport a receive needs no task: it finds messages at once, or waits for them without one
-(polls.py), and the whole stream is one answer. One whose replies are large is left to the coroutine, with the
-messages that it was given; so is one that must let others look first.
+A receive needs no task: it finds messages at once, or waits for them without one (polls.py), and the whole
+stream is one answer. One that must let others look first continues in a task. Large replies are made one by
+one, as the client reads them.
 
 Delivered messages belong to the call until its stream has been written: where the client goes away before,
 they are delivered again without a counted attempt, those that the client cannot have at once
@@ -16,9 +16,10 @@ they are delivered again without a counted attempt, those that the client cannot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum, auto
 from math import ceil
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -40,9 +41,10 @@ from trovemq_broker.server.wire.statuses import (
     ProtocolError,
     client_id_of,
     metadata_value,
+    request_of,
 )
 from trovemq_broker.server.wire.usual_messages import topic_field, usual_element
-from trovemq_daemon.callback_handlers import Answer
+from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -74,6 +76,19 @@ _OK: Final = service_pb2.ReceiveMessageResponse(status=OK_STATUS).SerializeToStr
 _NOTHING: Final = service_pb2.ReceiveMessageResponse(
     status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
 ).SerializeToString()
+
+
+class _Then(Enum):
+    """The next step of a receive without messages."""
+
+    WAITS = auto()
+    OTHERS_FIRST = auto()
+    LOOKED = auto()
+
+
+_WAITS: Final = _Then.WAITS
+_OTHERS_FIRST: Final = _Then.OTHERS_FIRST
+_LOOKED: Final = _Then.LOOKED
 
 
 class ReplySpace(Protocol):
@@ -112,28 +127,110 @@ class Receiver:
     def __init__(self, parts: RocketmqParts, order: GroupOrder) -> None:
         self._parts = parts
         self._order = order
-        self._taken: dict[Context, _Taken] = {}
-        """Messages for calls whose coroutines have not begun."""
+        self._taken: dict[Call, _Taken] = {}
+        """Messages of streams of replies that have not begun."""
         self._resting = False
         """Whether a long look was made in this pass of the loop."""
-        self._polls = Polls(parts, lambda: [_NOTHING, self._delivered_at()])
+        self._polls = Polls(parts, self._nothing, self._look_again)
 
-    async def receive(
-        self, request: service_pb2.ReceiveMessageRequest, context: Context
-    ) -> AsyncGenerator[bytes, None]:
-        """ReceiveMessage. Raises TroveError before the first element only."""
-        taken = self._taken.pop(context, None) or await self._wait_for_some(request, context)
-        if not taken.messages:
-            yield _NOTHING
-            yield self._delivered_at()
+    def on_calls(self, calls: Sequence[Call]) -> None:
+        """ReceiveMessage."""
+        for call in calls:
+            try:
+                self._receive(call)
+            except Exception as error:
+                call.answer(error)
+
+    def _receive(self, call: Call) -> None:
+        request: service_pb2.ReceiveMessageRequest = request_of(call)
+        taken = self._take_now(request, call)
+        if isinstance(taken, _Taken):
+            self._answer(call, taken, _own_name(request))
+        elif taken is not _WAITS:
+            call.run(self._receive_in_task(call, request, looked=taken is _LOOKED))
+
+    async def _receive_in_task(
+        self, call: Call, request: service_pb2.ReceiveMessageRequest, *, looked: bool
+    ) -> None:
+        context = call.context
+        until = _shared_end(asyncio.get_running_loop().time(), self._polling_s(request, context), context)
+        attempt = self._request(request, context)
+        with self._parts.registry.receiving(attempt.client_id, context):
+            taken = _Taken.of(attempt, await self.next_runs(attempt, until, context, call, looked=looked))
+        self._answer_late(call, taken, _own_name(request))
+
+    def _look_again(self, poll: Poll) -> None:
+        """For a poll that was woken."""
+        call = poll.call
+        if not call.may_answer():
+            self._polls.end(poll)
+            self._parts.waits.wake(poll.wait.pair)  # it has not used its wake-up
             return
+        try:
+            taken = self._take_of_poll(poll)
+            if taken is _OTHERS_FIRST:
+                call.run(self._continue_in_task(poll))
+            elif isinstance(taken, _Taken):
+                self._answer(call, taken, poll.name)
+        except Exception as error:
+            call.answer(error)
+
+    async def _continue_in_task(self, poll: Poll) -> None:
+        call = poll.call
+        if not self._polls.take(poll):
+            return
+        try:
+            runs = await self._runs_in_line(
+                poll.attempt,
+                poll.wait,
+                poll.until,
+                call.context,
+                poll.client,
+                call,
+                looked=True,
+                woken=poll.woken,
+            )
+        finally:
+            self._polls.leave_line(poll)
+        self._answer_late(call, _Taken.of(poll.attempt, runs), poll.name)
+
+    def _answer_late(self, call: Call, taken: _Taken, name: v2.Resource | None) -> None:
+        """The answer after a wait in a task. The caller may have lost its right to the messages meanwhile."""
+        if call.may_answer():
+            self._answer(call, taken, name)
+        elif taken.messages:
+            self._give_back(taken, 0)
+
+    def _answer(self, call: Call, taken: _Taken, name: v2.Resource | None) -> None:
+        if not taken.messages:
+            call.answer(self._nothing())
+            return
+        try:
+            replies = self._small_replies(taken, name) if call.sends_at_once else None
+        except Exception:
+            self._give_back(taken, 0)
+            raise
+        if replies is None:
+            self._taken[call] = taken
+            call.on_end(self._return_untaken)
+            call.answer(self._replies(call, name))
+            return
+        call.answer(replies)
+        if call.context.cancelled():  # the answer was refused
+            self._give_back(taken, 0)
+        else:
+            topic, size = taken.attempt.topic, sum(map(len, replies[1:-1]))
+            self._parts.traffic.fetched(topic, len(taken.messages), size)
+
+    async def _replies(self, call: Call, name: v2.Resource | None) -> AsyncGenerator[bytes, None]:
+        """The stream, of which each reply is made when the client has taken the one before it: unread replies
+        take no memory. The records are views of the log, which stays mapped for as long."""
+        taken = self._taken.pop(call)
         begun, written = 0, False  # messages whose writing has begun; all of the stream
         try:
-            # The next reply is made when the client has taken this one: unread replies take no memory. The
-            # records are views of the log, which stays mapped for as long.
             byte_count = 0
             yield _OK
-            for element in taken.elements(_own_name(request)):
+            for element in taken.elements(name):
                 byte_count += len(element)
                 begun += 1
                 yield element
@@ -144,87 +241,36 @@ class Receiver:
                 self._give_back(taken, begun)
         self._parts.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
 
-    async def _wait_for_some(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> _Taken:
-        poll = self._polls.take(context)
-        if poll is not None:
-            try:
-                return await self._wait_on(poll, context)
-            finally:
-                self._polls.leave_line(poll)
-        until = _shared_end(asyncio.get_running_loop().time(), self._polling_s(request, context), context)
-        attempt = self._request(request, context)
-        with self._parts.registry.receiving(attempt.client_id, context):
-            return _Taken.of(attempt, await self.next_runs(attempt, until, context))
-
-    async def _wait_on(self, poll: Poll, context: Context) -> _Taken:
-        """For a poll that is left to its coroutine."""
-        attempt, client = poll.attempt, poll.client
-        runs = await self._runs_in_line(
-            attempt, poll.wait, poll.until, context, client, looked=True, woken=poll.woken
-        )
-        return _Taken.of(attempt, runs)
-
-    def begin_receive(
-        self, request: service_pb2.ReceiveMessageRequest, context: Context, answer: Answer
-    ) -> bool:
-        """As receive, without a task, where messages are there that make small replies, or none are there."""
-        poll = self._polls.get(context)
-        if poll is None:
-            taken = self._take_now(request, context, answer)
-        else:
-            poll.answer = answer
-            taken = self._take_of_poll(poll)
-        if not isinstance(taken, _Taken):
-            return taken
-        try:
-            replies = self._small_replies(taken, _own_name(request))
-        except Exception:
-            self._give_back(taken, 0)
-            raise
-        if replies is None:
-            self._taken[context] = taken
-            context.add_done_callback(self._return_untaken)
-            return False
-        answer(replies)
-        if context.cancelled():  # the answer was refused
-            self._give_back(taken, 0)
-        else:
-            topic, size = taken.attempt.topic, sum(map(len, replies[1:-1]))
-            self._parts.traffic.fetched(topic, len(taken.messages), size)
-        return True
-
-    def _take_now(
-        self, request: service_pb2.ReceiveMessageRequest, context: Context, answer: Answer
-    ) -> _Taken | bool:
-        """The messages that are there. True: none are, and the call waits for some. False: it is left to its
-        coroutine, because others look first."""
-        parts, delivery = self._parts, self._parts.delivery
+    def _take_now(self, request: service_pb2.ReceiveMessageRequest, call: Call) -> _Taken | _Then:
+        """The messages that are there. _WAITS: none are, and the call waits for some. _OTHERS_FIRST: others
+        look first. _LOOKED: others look before the call looks again."""
+        parts, delivery, context = self._parts, self._parts.delivery, call.context
         polling_s = self._polling_s(request, context)  # its refusal is the first
         topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
         empty = delivery.seems_empty(group, topic, parts.clock_ms())
         if self._resting or parts.waits.closed:
-            return False
+            return _OTHERS_FIRST
         attempt = self._request(request, context)
         if parts.registry.has_left(attempt.client_id):
-            return False
+            return _OTHERS_FIRST
         if not empty and parts.waits.has((group, topic), attempt.filter):
-            return False  # they were woken, and look first
+            return _OTHERS_FIRST  # they were woken, and look first
         if runs := self._attempt(attempt, context):
             return _Taken.of(attempt, runs)
         if delivery.next_visible_ms(group, topic) == 0:
-            return False
+            return _LOOKED
         until = _shared_end(asyncio.get_running_loop().time(), polling_s, context)
-        self._polls.begin(attempt, until, context, answer)
-        return True
+        self._polls.begin(attempt, until, call, _own_name(request))
+        return _WAITS
 
-    def _take_of_poll(self, poll: Poll) -> _Taken | bool:
+    def _take_of_poll(self, poll: Poll) -> _Taken | _Then:
         """As _take_now(), for a poll that was woken. It looks as _runs_in_line() does."""
         parts, attempt = self._parts, poll.attempt
-        if poll.is_over or self._resting or parts.waits.closed or self._is_gone(poll.client):
-            return False
+        if self._resting or parts.waits.closed or self._is_gone(poll.client) or not poll.call.has_capacity():
+            return _OTHERS_FIRST
         try:
             poll.attempt = attempt = self._renewed(attempt)
-            runs = self._attempt(attempt, poll.context)
+            runs = self._attempt(attempt, poll.call.context)
         except Exception:
             self._polls.end(poll)
             raise
@@ -234,9 +280,9 @@ class Receiver:
             return _Taken.of(attempt, runs)
         poll.woken = False
         if poll.is_last or parts.delivery.next_visible_ms(*poll.wait.pair) == 0:
-            return False
-        poll.wait_for_messages()
-        return True
+            return _OTHERS_FIRST
+        self._polls.wait_again(poll)
+        return _WAITS
 
     def _small_replies(self, taken: _Taken, name: v2.Resource | None) -> list[bytes] | None:
         """The whole stream; None where it is large, perhaps only with inflated bodies."""
@@ -251,11 +297,14 @@ class Receiver:
         replies.append(self._delivered_at())
         return replies
 
-    def _return_untaken(self, context: Context) -> None:
-        """The call ended before its coroutine began."""
-        taken = self._taken.pop(context, None)
+    def _return_untaken(self, call: Call) -> None:
+        """The call ended before its stream began."""
+        taken = self._taken.pop(call, None)
         if taken is not None:
             self._give_back(taken, 0)
+
+    def _nothing(self) -> list[bytes]:
+        return [_NOTHING, self._delivered_at()]
 
     def _delivered_at(self) -> bytes:
         seconds, millis = divmod(self._parts.clock_ms(), 1000)
@@ -354,22 +403,31 @@ class Receiver:
 
     # --- waiting ------------------------------------------------------------------------------------
     async def next_runs(
-        self, attempt: ReceiveRequest, until: float, context: Context, space: ReplySpace | None = None
+        self,
+        attempt: ReceiveRequest,
+        until: float,
+        context: Context,
+        space: ReplySpace | None = None,
+        *,
+        looked: bool = False,
     ) -> list[DeliveredRun]:
         """The messages that can be received now; if there are none, those that arrive until `until`.
 
         `space`: messages that were waited for are taken when there is space for them; at first there is.
+        `looked`: the call has looked just now.
         """
         waits = self._parts.waits
         if self._parts.registry.has_left(attempt.client_id):
             return []  # the client's termination overtook the call: nobody would return its messages
-        looked = not self._resting
-        delivered = self._attempt(attempt, context) if looked else []
+        looks = not looked and not self._resting
+        delivered = self._attempt(attempt, context) if looks else []
         if delivered or waits.closed:
             return delivered
         client = self._parts.registry.get(attempt.client_id)
         with waits.enter(attempt.group.name, attempt.topic, attempt.filter) as wait:
-            return await self._runs_in_line(attempt, wait, until, context, client, space, looked=looked)
+            return await self._runs_in_line(
+                attempt, wait, until, context, client, space, looked=looked or looks
+            )
 
     async def _runs_in_line(
         self,

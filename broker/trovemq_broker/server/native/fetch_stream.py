@@ -17,6 +17,7 @@ from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.reply_stream import ReplyStream, fail
 from trovemq_broker.server.wire.native_messages import fetch_error, fetch_reply, pull_request
+from trovemq_daemon.calls import Call
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -232,31 +233,32 @@ class FetchStream(ReplyStream):
         self._standing.clear()
 
 
-async def pull_once(parts: FetchParts, request: message_pb2.FetchRequest, peer: str) -> bytes:
-    """The unary form: waits up to wait_ms. Raises TroveError; returns a serialised FetchReply.
-
-    Many calls may wait for the same message: each reply is made when there is space for it.
-    """
+def begin_pull(parts: FetchParts, call: Call) -> None:
+    """The unary form: waits up to wait_ms, in a task. The answer is a serialised FetchReply. TroveError."""
+    request: message_pb2.FetchRequest = call.request
     own = _of_one_topic(parts, pull_request(request))
     result = parts.puller.pull(own)
+    wait_ms = wait_limit(request, parts.wait_ms_max)
+    if result.at_end and wait_ms and not parts.long_polls.closed:
+        until = asyncio.get_running_loop().time() + wait_ms / 1000
+        call.run(_pull_until(parts, call, own, result, until))
+    else:
+        call.answer(counted_reply(parts, request.fetch_id, own.topic, result))
+
+
+async def _pull_until(
+    parts: FetchParts, call: Call, own: PullRequest, result: PullResult, until: float
+) -> None:
+    """Many calls may wait for the same message: each reply is made when there is space for it."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait_limit(request, parts.wait_ms_max) / 1000
-    while result.at_end and not parts.long_polls.closed and (remaining := deadline - loop.time()) > 0:
+    while result.at_end and not parts.long_polls.closed and (remaining := until - loop.time()) > 0:
         own = _from(own, result.next_offset, own.bytes_max)
         await _growth(parts.long_polls, own, max(1, round(remaining * 1000)))
-        if parts.replies is not None:
-            await parts.replies.wait_for_capacity(peer)
+        await call.wait_for_capacity()
+        if not call.may_answer():
+            return
         result = parts.puller.pull(own)
-    return counted_reply(parts, request.fetch_id, own.topic, result)
-
-
-def pull_now(parts: FetchParts, request: message_pb2.FetchRequest) -> bytes | None:
-    """Pulls if that needs no waiting; else None."""
-    own = pull_request(request)
-    result = parts.puller.pull(own)
-    if result.at_end and not parts.long_polls.closed and wait_limit(request, parts.wait_ms_max):
-        return None
-    return counted_reply(parts, request.fetch_id, own.topic, result)
+    call.answer(counted_reply(parts, call.request.fetch_id, own.topic, result))
 
 
 async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> None:

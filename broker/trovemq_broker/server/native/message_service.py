@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import grpc
 
 from trovemq_broker.produce.coalesce import Coalescer, Done, SendOutcome
 from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
-from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream, pull_now, pull_once
+from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream, begin_pull
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.wire.frames import read_append_frame
 from trovemq_broker.server.wire.native_messages import (
@@ -20,7 +19,8 @@ from trovemq_broker.server.wire.native_messages import (
     mark_failed,
     outgoing_message,
 )
-from trovemq_daemon.callback_handlers import Answer, CallbackHandler, answer_into
+from trovemq_daemon.callback_handlers import Answer
+from trovemq_daemon.calls import Call
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -44,9 +44,8 @@ class MessageService:
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        handlers = service_handlers(SERVICE, self, {"Append": read_append_frame})
-        handlers["Send"] = CallbackHandler(self.begin_send, handlers["Send"], self._coalescer.together)
-        handlers["Pull"] = CallbackHandler(self.begin_pull, handlers["Pull"])
+        of_turns = {"Send": self.on_sends, "Pull": self.on_pulls}
+        handlers = service_handlers(SERVICE, self, {"Append": read_append_frame}, of_turns)
         server.add_registered_method_handlers(SERVICE.full_name, handlers)
 
     async def append(self, _requests: object, context: Context) -> None:
@@ -55,16 +54,13 @@ class MessageService:
     async def fetch(self, _requests: object, context: Context) -> None:
         await self.streams.serve(FetchStream(self._fetch, context))
 
-    async def pull(self, request: message_pb2.FetchRequest, context: Context) -> bytes:
-        return await pull_once(self._fetch, request, context.peer())
-
-    def begin_pull(self, request: message_pb2.FetchRequest, _context: Context, answer: Answer) -> bool:
-        """As Pull, without a task, if the queue has messages or the request does not wait for them."""
-        reply = pull_now(self._fetch, request)
-        if reply is None:
-            return False
-        answer(reply)
-        return True
+    def on_pulls(self, calls: Sequence[Call]) -> None:
+        """Pull: waits up to wait_ms."""
+        for call in calls:
+            try:
+                begin_pull(self._fetch, call)
+            except Exception as error:
+                call.answer(error)
 
     async def get_producer(
         self, request: message_pb2.GetProducerRequest, _context: Context
@@ -74,21 +70,22 @@ class MessageService:
         )
         return message_pb2.GetProducerReply(next_sequence=found)
 
-    async def send(self, request: message_pb2.SendRequest, context: Context) -> message_pb2.AppendReply:
-        """Refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is in
-        the reply."""
-        if self._append.group_commit.full:
-            await self._append.group_commit.wait_for_capacity()
-        answered: asyncio.Future[message_pb2.AppendReply] = asyncio.get_running_loop().create_future()
-        self._begin_send(request, context, answer_into(answered))
-        return await answered
+    def on_sends(self, calls: Sequence[Call]) -> None:
+        """Send: refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is
+        in the reply."""
+        with self._coalescer.together():
+            for call in calls:
+                try:
+                    if self._append.group_commit.full:
+                        call.run(self._send_when_free(call))
+                    else:
+                        self._begin_send(call.request, call.context, call.answer)
+                except Exception as error:
+                    call.answer(error)
 
-    def begin_send(self, request: message_pb2.SendRequest, context: Context, answer: Answer) -> bool:
-        """As Send, without a task, if no append waits for the disk."""
-        if self._append.group_commit.full:
-            return False
-        self._begin_send(request, context, answer)
-        return True
+    async def _send_when_free(self, call: Call) -> None:
+        await self._append.group_commit.wait_for_capacity()
+        self._begin_send(call.request, call.context, call.answer)
 
     def _begin_send(self, request: message_pb2.SendRequest, context: Context, answer: Answer) -> None:
         append = self._append

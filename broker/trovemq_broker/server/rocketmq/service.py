@@ -11,6 +11,7 @@ no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -31,10 +32,11 @@ from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.client_commands import StoredMessage
-from trovemq_broker.server.wire.statuses import begin_call, reader, stream, unary
+from trovemq_broker.server.wire.statuses import reader, request_of, with_status
 from trovemq_broker.transactions.transactions import OpenTransaction
-from trovemq_daemon.callback_handlers import Begin, CallbackHandler
-from trovemq_daemon.grpc_services import method_handler
+from trovemq_daemon.callback_handlers import CallbackHandler
+from trovemq_daemon.calls import CallHandler, OnCalls, calls_of
+from trovemq_daemon.grpc_services import calls_handler, method_handler
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -44,7 +46,8 @@ ADMIN_SERVICE: Final = "apache.rocketmq.v2.Admin"
 _MESSAGING: Final = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 _ADMIN: Final = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 
-Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[Any, Any]]"
+Handlers: TypeAlias = dict[str, Any]
+"""Each is a CallHandler, or grpc's of a stream of requests."""
 
 
 class RocketmqService:
@@ -85,7 +88,7 @@ class RocketmqService:
     # --- for the daemon -----------------------------------------------------------------------------
     def add_to(self, server: grpc.aio.Server) -> None:
         for name, handlers in (
-            (MESSAGING_SERVICE, self._with_callbacks(self.messaging_handlers())),
+            (MESSAGING_SERVICE, self.messaging_handlers()),
             (ADMIN_SERVICE, self.admin_handlers()),
         ):
             server.add_registered_method_handlers(name, handlers)
@@ -115,9 +118,6 @@ class RocketmqService:
             "QueryAssignment": self.routes.query_assignment,
             "Heartbeat": self.liveness.heartbeat,
             "NotifyClientTermination": self.liveness.notify_client_termination,
-            "SendMessage": self.sender.send,
-            "ReceiveMessage": self.receiver.receive,
-            "AckMessage": self.acknowledger.acknowledge,
             "ChangeInvisibleDuration": self.acknowledger.change_invisible,
             "ForwardMessageToDeadLetterQueue": self.acknowledger.dead_letter,
             "EndTransaction": self.ender.end_transaction,
@@ -127,43 +127,41 @@ class RocketmqService:
             "GetOffset": self.puller.get_offset,
             "QueryOffset": self.puller.query_offset,
         }
-        refused = {"SendMessage": self._parts.traffic.refused}
-        handlers = {
-            name: _handler(_MESSAGING.methods_by_name[name], call, refused=refused.get(name))
-            for name, call in calls.items()
-        }
         telemetry = method_handler(
             _MESSAGING.methods_by_name["Telemetry"],
             self.telemetry.telemetry,
             reader(service_pb2.TelemetryCommand),
         )
-        return {**handlers, "Telemetry": telemetry}
-
-    def _with_callbacks(self, handlers: Handlers) -> dict[str, Any]:
-        """The handlers, and for the methods that are called most the form without a task."""
-        parts = self._parts
-        send = self._begin("SendMessage", self.sender.begin_send, refused=parts.traffic.refused)
-        receive = self._begin("ReceiveMessage", self.receiver.begin_receive)
-        acknowledge = self._begin("AckMessage", self.acknowledger.begin_acknowledge)
-        gathering = parts.delivery.gathering
         return {
-            **handlers,
-            "SendMessage": CallbackHandler(
-                send, handlers["SendMessage"], parts.coalescer.together, self.sender.usual.answer
-            ),
-            "ReceiveMessage": CallbackHandler(receive, handlers["ReceiveMessage"]),
-            "AckMessage": CallbackHandler(
-                acknowledge, handlers["AckMessage"], gathering, self.acknowledger.usual.answer
-            ),
+            **{name: _handler(_MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
+            **self._often_called(),
+            "Telemetry": telemetry,
         }
 
-    @staticmethod
-    def _begin(name: str, begin: Begin, refused: Callable[[str], None] | None = None) -> Begin:
-        method = _MESSAGING.methods_by_name[name]
-        reply_type = _reply_type(method)
-        if method.server_streaming:
-            return begin_call(name, begin, lambda status: [reply_type(status=status)], refused=refused)
-        return begin_call(name, begin, reply_type, refused=refused)
+    def _often_called(self) -> Handlers:
+        """The methods whose calls of one turn are handled together."""
+        parts, sender, acknowledger = self._parts, self.sender, self.acknowledger
+        send = CallbackHandler(
+            "SendMessage",
+            sender.begin_send,
+            sender.send,
+            request_of,
+            parts.coalescer.together,
+            sender.usual.answer,
+        )
+        acknowledge = CallbackHandler(
+            "AckMessage",
+            acknowledger.begin_acknowledge,
+            acknowledger.acknowledge,
+            request_of,
+            parts.delivery.gathering,
+            acknowledger.usual.answer,
+        )
+        return {
+            "SendMessage": _turn_handler("SendMessage", send.on_calls, parts.traffic.refused),
+            "ReceiveMessage": _turn_handler("ReceiveMessage", self.receiver.on_calls),
+            "AckMessage": _turn_handler("AckMessage", acknowledge.on_calls),
+        }
 
     def admin_handlers(self) -> Handlers:
         """The handler of each call, by name. They need no client id."""
@@ -190,21 +188,20 @@ class RocketmqService:
         }
 
 
-def _handler(
-    method: MethodDescriptor,
-    call: Callable[..., Any],
-    *,
-    anonymous: bool = False,
-    refused: Callable[[str], None] | None = None,
-) -> grpc.RpcMethodHandler[Any, Any]:
-    """The call with its errors inside of the reply, and with the types that the protocol gives it."""
-    reply_type = _reply_type(method)
-    behaviour: Callable[..., Any] = (
-        stream(method.name, call, reply_type)
-        if method.server_streaming
-        else unary(method.name, call, reply_type, anonymous=anonymous, refused=refused)
-    )
-    return method_handler(method, behaviour, reader(GetMessageClass(method.input_type)))
+def _handler(method: MethodDescriptor, call: Callable[..., Any], *, anonymous: bool = False) -> CallHandler:
+    """The coroutine or generator with its errors inside of the reply, and with the types that the protocol
+    gives it."""
+    handler = method_handler(method, call, reader(GetMessageClass(method.input_type)))
+    calls = calls_of(handler, partial(request_of, anonymous=anonymous))
+    return with_status(method.name, calls, _reply_type(method))
+
+
+def _turn_handler(name: str, on_calls: OnCalls, refused: Callable[[str], None] | None = None) -> CallHandler:
+    """The same of a method that takes the calls of a turn."""
+    method = _MESSAGING.methods_by_name[name]
+    read = reader(GetMessageClass(method.input_type))
+    handler = calls_handler(method, on_calls, read, small=not method.server_streaming)
+    return with_status(name, handler, _reply_type(method), refused)
 
 
 def _reply_type(method: MethodDescriptor) -> Callable[..., Any]:

@@ -12,22 +12,21 @@
 Every unary reply has `status`; in a stream of replies the status is the first element. gRPC's own status
 stays OK, because the clients take any other for a broken connection.
 
-Handlers are `async def h(request, context) -> Reply`, or async generators of replies, that raise TroveError;
-service.py puts `unary` and `stream` around them, so that they see well-formed requests with a client id only.
+Handlers answer their calls with TroveErrors, or raise them; service.py puts `with_status` around them.
+`request_of` gives them well-formed requests with a client id only.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from trovemq_daemon.callback_handlers import Answer, Begin
+from trovemq_daemon.calls import Call, CallHandler, add_layer, is_stream
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.request_bounds import check_parts
 from trovemq_proto import errors
@@ -219,102 +218,61 @@ def internal_error(error: Exception, context: Context, method: str) -> TroveErro
     return TroveError(errors.UNKNOWN_ERROR, f"unexpected error (request {request_id or 'without id'})")
 
 
-def _fault(error: Exception, context: Context, method: str) -> TroveError:
-    return error if isinstance(error, TroveError) else internal_error(error, context, method)
-
-
-def _check(request: Request | Malformed, context: Context, *, anonymous: bool = False) -> Request:
+def request_of(call: Call, *, anonymous: bool = False) -> Any:
+    """The well-formed request of a call that has a client id, unless it may be `anonymous`. Raises TroveError
+    CLIENT_ID_MISSING, REQUEST_ILLEGAL."""
     if not anonymous:
-        client_id_of(context)
+        client_id_of(call.context)
+    request = call.request
     if isinstance(request, Malformed):
         raise TroveError(errors.REQUEST_ILLEGAL, request.reason)
     return request
 
 
-UnaryHandler: TypeAlias = Callable[[Request, Context], Awaitable[Reply]]
-StreamHandler: TypeAlias = Callable[[Request, Context], AsyncGenerator["Reply | bytes", None]]
-
-
-def unary(
+def with_status(
     method: str,
-    handler: UnaryHandler[Request, Reply],
+    handler: CallHandler,
     reply_type: Callable[..., Reply],
-    *,
-    anonymous: bool = False,
     refused: Callable[[str], None] | None = None,
-) -> Callable[[Request | Malformed, Context], Awaitable[Reply]]:
-    """The handler, with its error as its reply's status (`reply_type(status=…)`).
+) -> CallHandler:
+    """The handler, with the error of a call as its reply's status (`reply_type(status=…)`).
 
-    Inside of the handler the metadata are known to have a client id, unless `anonymous`. `refused` is called
-    with the symbol of each error.
+    In a stream of replies that is the first one; later errors end the stream: its status has been sent.
+    `refused` is called with the symbol of each error.
     """
 
-    async def guarded(request: Request | Malformed, context: Context) -> Reply:
-        try:
-            return await handler(_check(request, context, anonymous=anonymous), context)
-        except (asyncio.CancelledError, grpc.aio.AbortError):
-            raise
-        except Exception as error:
-            fault = _fault(error, context, method)
-            if refused is not None:
-                refused(fault.symbol)
-            return reply_type(status=status_of(fault))
+    def reply_of_error(call: Call, error: Exception) -> Any:
+        fault = error if isinstance(error, TroveError) else internal_error(error, call.context, method)
+        if refused is not None:
+            refused(fault.symbol)
+        return reply_type(status=status_of(fault))
 
-    return guarded
+    def answered(call: Call, outcome: Any) -> Any:
+        if type(outcome) is bytes:
+            return outcome
+        if isinstance(outcome, Exception) and not isinstance(outcome, grpc.aio.AbortError):
+            reply = reply_of_error(call, outcome)
+            return [reply] if handler.streams else reply
+        return with_first_status(call, outcome) if is_stream(outcome) else outcome
 
-
-def begin_call(
-    method: str,
-    begin: Begin,
-    reply_type: Callable[..., Any],
-    *,
-    refused: Callable[[str], None] | None = None,
-) -> Begin:
-    """As unary() and stream(), for a handler that answers by a callback. `reply_type` makes the answer: of a
-    stream, a list."""
-
-    def guarded(request: Request | Malformed, context: Context, answer: Answer) -> bool:
-        def answered(outcome: Any) -> None:
-            if isinstance(outcome, Exception):
-                fault = _fault(outcome, context, method)
-                if refused is not None:
-                    refused(fault.symbol)
-                outcome = reply_type(status=status_of(fault))
-            answer(outcome)
-
-        try:
-            return begin(_check(request, context), context, answered)
-        except Exception as error:
-            answered(error)
-            return True
-
-    return guarded
-
-
-def stream(
-    method: str,
-    handler: StreamHandler[Request, Reply],
-    reply_type: Callable[..., Reply],
-) -> Callable[[Request | Malformed, Context], AsyncIterator[Reply | bytes]]:
-    """As unary(), for a handler that yields replies (messages, or bytes that are serialised already): an
-    error before the first reply becomes that reply.
-
-    Later errors end the stream: its status has been sent.
-    """
-
-    async def guarded(request: Request | Malformed, context: Context) -> AsyncIterator[Reply | bytes]:
+    async def with_first_status(call: Call, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         begun = False
         try:
-            async with aclosing(handler(_check(request, context), context)) as replies:
+            async with aclosing(replies):
                 async for reply in replies:
                     begun = True
                     yield reply
-        except (asyncio.CancelledError, grpc.aio.AbortError):
+        except grpc.aio.AbortError:
             raise
         except Exception as error:
-            fault = _fault(error, context, method)
+            if begun and isinstance(error, TroveError):
+                raise
             if begun:
-                raise fault from error
-            yield reply_type(status=status_of(fault))
+                raise internal_error(error, call.context, method) from error
+            yield reply_of_error(call, error)
 
-    return guarded
+    def on_calls(calls: Sequence[Call]) -> None:
+        add_layer(calls, answered)
+        handler.on_calls(calls)
+
+    return replace(handler, on_calls=on_calls)

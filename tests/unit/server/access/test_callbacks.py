@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-import grpc
 import pytest
 
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
@@ -19,7 +19,7 @@ from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.access.guard import AccessGuard
 from trovemq_broker.server.access.needs import ROWS
 from trovemq_broker.server.wire.statuses import reader
-from trovemq_daemon.callback_handlers import AGAIN, CallbackHandler
+from trovemq_daemon.calls import AwaitedCall, Call, CallHandler
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.errors import TroveError
@@ -39,85 +39,69 @@ def here() -> AccessHere:
     return made
 
 
-async def not_called(_request: Any, _context: Any) -> Any:
-    raise AssertionError("not called here")
+class Callers:
+    """One method with the check of access. `begun`: the calls that its handler got, with the creators of the
+    topics that they would make."""
+
+    def __init__(self, here: AccessHere, path: str, request_type: Any, *, streams: bool = False) -> None:
+        self.begun: list[tuple[Call, str]] = []
+        handler = CallHandler(on_calls=self.on_calls, read=reader(request_type), streams=streams)
+        self.on_access = AccessGuard(here.gate).handler(path, handler).on_calls
+
+    def on_calls(self, calls: Sequence[Call]) -> None:
+        self.begun += [(call, present_creator().name) for call in calls]
+
+    def begins(self, request: bytes, *contexts: Context) -> list[bool]:
+        """Whether each call of one turn came to the handler; the others were refused."""
+        return asyncio.run(self._begins(request, contexts))
+
+    async def _begins(self, request: bytes, contexts: Sequence[Context]) -> list[bool]:
+        calls = [AwaitedCall(context, None, request) for context in contexts]
+        self.begun.clear()
+        self.on_access(calls)
+        begun = [one for one, _ in self.begun]
+        assert all(call in begun or call.ending.done() for call in calls), "it is refused at once"
+        return [call in begun for call in calls]
 
 
-def unary(request_type: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(not_called, request_deserializer=reader(request_type))
+def queue_request(topic: str) -> bytes:
+    queue = v2.MessageQueue(topic=v2.Resource(name=topic))
+    request = service_pb2.ReceiveMessageRequest(group=v2.Resource(name="g"), message_queue=queue)
+    return bytes(request.SerializeToString())
 
 
-def acknowledged(here: AccessHere, context: Context, request: bytes) -> tuple[bool, list[str]]:
-    """Whether AckMessage began by a callback, and whose topic it would make."""
-    creators: list[str] = []
-
-    def begin(_request: Any, _context: Any, _answer: Any) -> bool:
-        creators.append(present_creator().name)
-        return True
-
-    plain = unary(service_pb2.AckMessageRequest)
-    made = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(begin, plain))
-    return made.begin(request, context, lambda _outcome: None), creators
-
-
-def test_a_receive_is_admitted_before_it_takes_messages_without_a_task(here: AccessHere) -> None:
+def test_a_receive_is_admitted_before_it_takes_messages(here: AccessHere) -> None:
     here.rule("alice", "Sub", "Topic:orders")
     here.rule("alice", "Sub", "Group:g")
-    received: list[str] = []
-
-    def begin(request: Any, _context: Any, answer: Any) -> bool:
-        received.append(request.message_queue.topic.name)
-        answer([b"a message"])
-        return True
-
-    async def coroutine(_request: Any, _context: Any) -> AsyncIterator[bytes]:
-        yield b"not called here"
-
-    plain = grpc.unary_stream_rpc_method_handler(
-        coroutine, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
-    )
-    made = AccessGuard(here.gate).handler(RECEIVE, CallbackHandler(begin, plain))
-    context, answers = Context(rocketmq_metadata("alice")), []
-    for topic in ("orders", "others"):
-        queue = v2.MessageQueue(topic=v2.Resource(name=topic))
-        request = service_pb2.ReceiveMessageRequest(group=v2.Resource(name="g"), message_queue=queue)
-        answers.append(made.begin(request.SerializeToString(), context, lambda _outcome: None))
-    assert answers == [True, False]
-    assert received == ["orders"]
-    assert made.coroutine.unary_stream is not None
+    receives = Callers(here, RECEIVE, service_pb2.ReceiveMessageRequest, streams=True)
+    context = Context(rocketmq_metadata("alice"))
+    assert receives.begins(queue_request("orders"), context) == [True]
+    assert receives.begins(queue_request("others"), context) == [False]
 
 
 def test_a_receive_that_waited_is_checked_again_before_its_answer(here: AccessHere) -> None:
     for resource in ("Topic:orders", "Group:g"):
         here.rule("alice", "Sub", resource)
-    begun: list[Any] = []
+    receives = Callers(here, RECEIVE, service_pb2.ReceiveMessageRequest, streams=True)
 
-    def begin(_request: Any, _context: Any, answer: Any) -> bool:
-        begun.append(answer)
-        return True
+    async def scene() -> None:
+        calls = [
+            AwaitedCall(Context(rocketmq_metadata("alice")), None, queue_request("orders")) for _ in range(2)
+        ]
+        receives.on_access(calls)
+        first, second = calls
+        assert first.may_answer()
+        here.user("bob")
+        here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
+        assert first.may_answer(), "another user's change, and a quota, refuse no answer"
+        first.answer([b"nothing"])
+        assert first.ending.result() == [b"nothing"]
+        here.apply(changes.set_enabled(here.table.state, "alice", enabled=False))
+        assert not second.may_answer()
+        (reply,) = second.ending.result()
+        assert reply.status.code == v2.UNAUTHORIZED
 
-    async def coroutine(_request: Any, _context: Any) -> AsyncIterator[bytes]:
-        yield b"not called here"
-
-    plain = grpc.unary_stream_rpc_method_handler(
-        coroutine, request_deserializer=reader(service_pb2.ReceiveMessageRequest)
-    )
-    made = AccessGuard(here.gate).handler(RECEIVE, CallbackHandler(begin, plain))
-    queue = v2.MessageQueue(topic=v2.Resource(name="orders"))
-    request = service_pb2.ReceiveMessageRequest(group=v2.Resource(name="g"), message_queue=queue)
-    answers: list[Any] = []
-    data, context = request.SerializeToString(), Context(rocketmq_metadata("alice"))
-    assert made.begin(data, context, answers.append)
-    begun[0]([b"nothing"])
-    here.user("bob")
-    begun[0]([b"nothing"])
-    here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
-    begun[0]([b"nothing"])
-    assert answers == [[b"nothing"]] * 3, "another user's change, and a quota, refuse no answer"
-    here.apply(changes.set_enabled(here.table.state, "alice", enabled=False))
-    begun[0]([b"nothing"])
-    assert answers[3] is AGAIN
-    assert not made.begin(data, context, answers.append), "the coroutine refuses it"
+    asyncio.run(scene())
 
 
 def test_a_checked_context_is_its_call_as_a_key(here: AccessHere) -> None:
@@ -128,42 +112,63 @@ def test_a_checked_context_is_its_call_as_a_key(here: AccessHere) -> None:
     assert Context(rocketmq_metadata("alice")) not in {checked: "noted"}
 
 
-def test_a_call_of_rocketmqs_clients_needs_no_task_with_users(here: AccessHere) -> None:
-    here.rule("alice", "Sub", "*")
-    request = service_pb2.AckMessageRequest(
-        group=v2.Resource(name="g"), topic=v2.Resource(name="orders")
-    ).SerializeToString()
-    right = Context(rocketmq_metadata("alice"))
-    assert acknowledged(here, right, request) == (True, ["alice"])
-    assert present_creator().name == "", "the next callback is somebody else's"
+def acknowledgement(group: str = "g", topic: str = "orders") -> bytes:
+    request = service_pb2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=topic))
+    return bytes(request.SerializeToString())
+
+
+def test_calls_of_one_turn_are_passed_on_together_as_those_of_their_users(here: AccessHere) -> None:
+    here.user("bob")
+    for user in ("alice", "bob"):
+        here.rule(user, "Sub", "*")
     key = here.log_in("alice")
+    turns: list[tuple[str, int]] = []
+
+    def on_calls(calls: Sequence[Call]) -> None:
+        turns.append((present_creator().name, len(calls)))
+
+    handler = CallHandler(on_calls=on_calls, read=reader(service_pb2.AckMessageRequest))
+    on_access = AccessGuard(here.gate).handler(ACKNOWLEDGE, handler).on_calls
+    alice, bob = Context(rocketmq_metadata("alice")), Context(rocketmq_metadata("bob"))
+    by_session = Context(signed(key, 0, ACKNOWLEDGE))
     wrong = Context(rocketmq_metadata("alice", "canary-secret-4"))
-    for context, bytes_ in (
-        (wrong, request),
-        (Context(), request),
-        (Context(signed(key, 0, ACKNOWLEDGE)), request),
-        (right, b"\xff\xff"),
-        (right, service_pb2.AckMessageRequest().SerializeToString()),
-    ):
-        assert acknowledged(here, context, bytes_) == (False, []), "the coroutine says what is wrong"
-    here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1)))
-    assert acknowledged(here, right, request) == (False, []), "it may have to wait"
-    here.apply(changes.set_quota(here.table.state, "User:alice", Quota()))
-    assert acknowledged(here, right, request) == (True, ["alice"])
-    here.without_rules("alice")
-    assert acknowledged(here, right, request) == (False, [])
+
+    async def scene() -> None:
+        data = acknowledgement()
+        contexts = (alice, alice, wrong, alice, bob, bob, by_session, alice)
+        signs = {by_session: key.sign(0, 0, data)}
+        on_access([AwaitedCall(context, None, signs.get(context, data)) for context in contexts])
+
+    asyncio.run(scene())
+    assert turns == [("alice", 3), ("bob", 2), ("alice", 2)]
+    assert present_creator().name == "", "the next callback is somebody else's"
+
+
+def test_a_call_under_a_quota_waits_and_takes_the_same_way(here: AccessHere) -> None:
+    here.rule("alice", "Sub", "*")
+    here.apply(changes.set_quota(here.table.state, "User:alice", Quota(requests_per_s=1_000)))
+    acknowledgements = Callers(here, ACKNOWLEDGE, service_pb2.AckMessageRequest)
+
+    async def scene() -> None:
+        call = AwaitedCall(Context(rocketmq_metadata("alice")), None, acknowledgement())
+        acknowledgements.on_access([call])
+        assert not acknowledgements.begun
+        await asyncio.sleep(0)
+        assert acknowledgements.begun == [(call, "alice")]
+        call.answer(b"reply")
+        assert call.ending.result() == b"reply"
+
+    asyncio.run(scene())
 
 
 def test_names_that_were_admitted_are_not_others(here: AccessHere) -> None:
     here.rule("alice", "Sub", "Group:g")
     here.rule("alice", "Sub", "Topic:orders")
-    plain = unary(service_pb2.AckMessageRequest)
-    begin = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(lambda *_: True, plain)).begin
+    callers = Callers(here, ACKNOWLEDGE, service_pb2.AckMessageRequest)
     context = Context(rocketmq_metadata("alice"))
 
     def begins(group: str, topic: str) -> bool:
-        request = service_pb2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=topic))
-        return bool(begin(request.SerializeToString(), context, lambda _outcome: None))
+        return callers.begins(acknowledgement(group, topic), context) == [True]
 
     for _ in range(2):
         assert begins("g", "orders")
@@ -208,28 +213,23 @@ def without_rules(here: AccessHere) -> None:
 def test_nothing_that_was_remembered_outlives_a_change(here: AccessHere, change: Any) -> None:
     """Neither on the headers of an open connection nor for another connection's equal headers."""
     here.rule("alice", "Sub", "*")
-    plain = unary(service_pb2.AckMessageRequest)
-    begin = AccessGuard(here.gate).handler(ACKNOWLEDGE, CallbackHandler(lambda *_: True, plain)).begin
-    request = service_pb2.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="orders"))
-    data = request.SerializeToString()
+    callers = Callers(here, ACKNOWLEDGE, service_pb2.AckMessageRequest)
     contexts = [Context(rocketmq_metadata("alice")) for _ in range(2)]
-    for context in (*contexts, *contexts):
-        assert begin(data, context, lambda _outcome: None)
+    assert callers.begins(acknowledgement(), *contexts, *contexts) == [True] * 4
     change(here)
-    for context in (*contexts, Context(rocketmq_metadata("alice"))):
-        assert not begin(data, context, lambda _outcome: None)
+    contexts.append(Context(rocketmq_metadata("alice")))
+    assert callers.begins(acknowledgement(), *contexts) == [False] * 3
 
 
 def test_a_batch_for_two_topics_is_no_topic_in_a_namespace(here: AccessHere) -> None:
     """Both name two texts; the second is admitted, which must not admit the first."""
     here.rule("alice", "Pub", "Topic:a%b")
-    plain = unary(service_pb2.SendMessageRequest)
-    begin = AccessGuard(here.gate).handler(SEND, CallbackHandler(lambda *_: True, plain)).begin
+    callers = Callers(here, SEND, service_pb2.SendMessageRequest)
     context = Context(rocketmq_metadata("alice"))
 
     def begins(*topics: v2.Resource) -> bool:
         request = service_pb2.SendMessageRequest(messages=[v2.Message(topic=topic) for topic in topics])
-        return bool(begin(request.SerializeToString(), context, lambda _outcome: None))
+        return callers.begins(request.SerializeToString(), context) == [True]
 
     for _ in range(2):
         assert begins(v2.Resource(resource_namespace="a", name="b"))
@@ -245,10 +245,7 @@ def test_one_user_made_the_broker_remember_a_million_names(
     """A user's header has as many spellings as it likes, and each had its own names."""
     monkeypatch.setattr(callbacks, "NAMES_MAX", 8)
     here.rule("alice", "Pub", "*")
-    gate, known = here.gate, KnownCallers(here.gate)
-    begin = callbacks.guarded_begin(
-        gate, known, SEND, ROWS[SEND], lambda *_: True, reader(service_pb2.SendMessageRequest)
-    )
+    known = KnownCallers(here.gate)
     for spelling in range(4):
         header = [
             (name, value.replace("Credential=alice", f"Credential=alice/{spelling}"))
@@ -257,7 +254,9 @@ def test_one_user_made_the_broker_remember_a_million_names(
         for number in range(6):
             topic = v2.Resource(name=f"t{spelling}{number}")
             request = service_pb2.SendMessageRequest(messages=[v2.Message(topic=topic)])
-            assert begin(request.SerializeToString(), Context(header), lambda _outcome: None)
+            who = known.caller(SEND, Context(header))
+            assert who is not None
+            known.admit(who, SEND, ROWS[SEND], request)
     assert known.remembered <= 4 + 8
 
 

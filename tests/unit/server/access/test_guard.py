@@ -9,6 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
+from tests.support.call_forms import grpc_form
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
 from trovemq_broker.security import changes
@@ -19,7 +20,6 @@ from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.native.reply_stream import CallbackContext
 from trovemq_broker.server.wire.frames import read_append_frame
 from trovemq_broker.server.wire.statuses import reader
-from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import SigningKey, message_signer
@@ -46,7 +46,7 @@ def here() -> AccessHere:
 
 
 def guarded(here: AccessHere, path: str, handler: Any) -> Any:
-    return AccessGuard(here.gate).handler(path, handler)
+    return grpc_form(AccessGuard(here.gate).handler(path, handler))
 
 
 def send_handler(seen: list[Any]) -> Any:
@@ -477,16 +477,3 @@ def test_with_users_a_stream_got_its_messages_past_the_check() -> None:
         assert checked.peer() == "ipv4:127.0.0.1:5000"
     assert CallbackContext.of(CheckedContext(plain, cast("Any", None))) is None
     assert CallbackContext.of(checked_context(Context(), cast("Any", None))) is None
-
-
-def test_a_sessions_call_is_left_to_the_coroutine_untouched(here: AccessHere) -> None:
-    here.rule("alice", "Pub", "Topic:orders")
-    seen: list[Any] = []
-    key = here.log_in("alice")
-    made = AccessGuard(here.gate).handler(
-        SEND, CallbackHandler(lambda *_: pytest.fail("a session's call"), send_handler(seen))
-    )
-    context, request = Context(signed(key, 0, SEND)), key.sign(0, 0, REQUEST)
-    assert not made.begin(request, context, lambda _outcome: None)
-    call(made.coroutine, context, request)
-    assert [one.topic for one in seen] == ["orders"]

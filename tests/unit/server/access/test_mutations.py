@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from tests.support.call_forms import grpc_form
 from tests.support.fake_loop import run
 from tests.unit.server.access.access_here import DATE, LOOPBACK, AccessHere, Context, rocketmq_metadata
 from tests.unit.server.access.test_guard import FETCH, SEND
@@ -108,7 +109,7 @@ def test_no_changed_call_of_our_scheme_is_taken_whole() -> None:
     unary = grpc.unary_unary_rpc_method_handler(send, message_pb2.SendRequest.FromString)
     stream = grpc.stream_stream_rpc_method_handler(fetch, message_pb2.FetchRequest.FromString)
     handlers = {
-        SEND: guard.handler(SEND, unary).unary_unary,
+        SEND: grpc_form(guard.handler(SEND, unary)).unary_unary,
         FETCH: guard.handler(FETCH, stream).stream_stream,
     }
 

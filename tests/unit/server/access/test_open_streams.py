@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.support.call_forms import grpc_form
 from tests.support.engine import open_store, send
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
@@ -129,7 +130,7 @@ def test_a_waiting_receive_brought_messages_to_a_user_who_was_disabled(
     handler = grpc.unary_stream_rpc_method_handler(
         receive, request_deserializer=service_pb2.ReceiveMessageRequest.FromString
     )
-    guarded = AccessGuard(here.gate).handler(RECEIVE, handler)
+    guarded = grpc_form(AccessGuard(here.gate).handler(RECEIVE, handler))
     context = Context(rocketmq_metadata("alice"))
 
     async def collect() -> list[Any]:
@@ -153,7 +154,7 @@ def test_a_waiting_pull_brought_messages_to_a_user_who_was_disabled(
     handler = grpc.unary_unary_rpc_method_handler(
         pull, request_deserializer=message_pb2.FetchRequest.FromString
     )
-    guarded = AccessGuard(here.gate).handler(PULL, handler)
+    guarded = grpc_form(AccessGuard(here.gate).handler(PULL, handler))
     context = Context(signed(key, 0, PULL))
     with pytest.raises(TroveError) as raised:
         run(guarded.unary_unary(key.sign(0, 0, request), context))

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.support.call_forms import grpc_form
 from tests.support.fake_loop import run, turns
 from tests.unit.server.access.access_here import CLUSTER, AccessHere, Context, rocketmq_metadata, signed
 from tests.unit.server.access.test_guard import FETCH, RECEIVE, SEND, TELEMETRY
@@ -63,7 +64,7 @@ class Door:
         self.here.apply(changes.set_quota(self.here.table.state, subject, Quota(**limits)))
 
     def guarded(self, path: str, handler: Any) -> Any:
-        return AccessGuard(self.gate).handler(path, handler)
+        return grpc_form(AccessGuard(self.gate).handler(path, handler))
 
     def context(self, path: str, *messages: bytes) -> Context:
         number, self.calls = self.calls, self.calls + 1
@@ -313,8 +314,8 @@ def test_rocketmqs_clients_read_it_in_the_reply() -> None:
         telemetry = grpc.stream_stream_rpc_method_handler(
             receive, request_deserializer=reader(service_pb2.TelemetryCommand)
         )
-        found = [one async for one in door.guarded(TELEMETRY, telemetry).stream_stream(None, context)]
-        assert [one.status.code for one in found] == [v2.TOO_MANY_REQUESTS]
+        await door.guarded(TELEMETRY, telemetry).stream_stream(None, context)
+        assert [one.status.code for one in context.written] == [v2.TOO_MANY_REQUESTS]
 
     run(program())
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.engine import append, record
+from tests.support.fake_loop import turns
 from tests.support.rocketmq_door import (
     ACKNOWLEDGE,
     MESSAGES,
@@ -118,7 +119,7 @@ def test_calls_of_one_turn_are_answered_as_one_after_the_other(drawn: Any) -> No
         one_by_one = [request_of(group, choices, some) for group, choices in drawn]
         of_a_turn = [request_of(group, choices, same) for group, choices in drawn]
         for call in one_by_one:
-            await alone.in_task(ACKNOWLEDGE, call)
+            await alone.by_itself(ACKNOWLEDGE, call)
         together.turn(ACKNOWLEDGE, *of_a_turn)
         assert [call.written for call in of_a_turn] == [call.written for call in one_by_one]
         assert consumed(together) == consumed(alone)
@@ -193,11 +194,11 @@ def test_receives_of_one_turn_get_what_they_get_by_themselves(drawn: Any, size: 
         calls = [receive(**fields) for fields in drawn]
         together.turn(RECEIVE, *calls)
         for fields, call in zip(drawn, calls, strict=True):
-            if call.is_left:
-                if call not in together.taken:
+            if not call.over:
+                if not together.taken:
                     break  # it waits for messages; who comes later may get others by then
-                await together.in_task(RECEIVE, call)
-            await alone.in_task(RECEIVE, by_itself := receive(**fields))
+                await turns(300)
+            await alone.by_itself(RECEIVE, by_itself := receive(**fields))
             assert call.written == by_itself.written
 
     scene(play)
@@ -208,9 +209,9 @@ def test_large_replies_are_written_as_they_are_read() -> None:
         door = Door()
         await door.send(MESSAGES, 8_000)
         door.turn(RECEIVE, call := receive())
-        assert call.is_left
+        assert not call.written
         assert door.parts.delivery.in_flight_count == MESSAGES
-        await door.in_task(RECEIVE, call)
+        await turns(50)
         call.end()
         got = messages(call)
         assert [len(one.body) for one in got] == [8_004] * MESSAGES
@@ -231,8 +232,8 @@ def test_bodies_that_inflate_are_written_as_they_are_read() -> None:
         append(door.parts.store, *(record(body, unique_key=f"U{n}", sys_flag=flag) for n in range(10)))
         door.parts.store.dispatch()
         door.turn(RECEIVE, call := receive())
-        assert call.is_left
-        await door.in_task(RECEIVE, call)
+        assert not call.written
+        await turns(50)
         assert [len(one.body) for one in messages(call)] == [1 << 20] * 10
 
     scene(play)
@@ -244,8 +245,9 @@ def test_large_replies_come_back_where_the_client_left_before_they_began() -> No
         await door.send(MESSAGES, 8_000)
         door.turn(RECEIVE, call := receive())
         call.end()
+        await turns()
         door.turn(RECEIVE, again := receive())
-        await door.in_task(RECEIVE, again)
+        await turns(50)
         got = messages(again)
         assert len(got) == MESSAGES
         assert {one.system_properties.delivery_attempt for one in got} == {1}, "no attempt was counted"
@@ -295,7 +297,7 @@ def test_without_space_for_replies_a_receive_takes_nothing() -> None:
         await door.send(40, 1_000)
         calls = [receive(batch_size=4) for _ in range(6)]
         door.turn(RECEIVE, *calls)
-        answered = [call for call in calls if not call.is_left]
+        answered = [call for call in calls if call.over]
         assert len(answered) == 1, "the reply of the first fills it until the client has read"
         assert door.parts.delivery.in_flight_count == 4
 

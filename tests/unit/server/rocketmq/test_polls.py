@@ -32,7 +32,7 @@ def test_a_receive_without_messages_waits_without_a_task() -> None:
         assert door.metrics._streams == {RECEIVE: 1}
         await door.send(1)
         assert [one.body[:4] for one in messages(call)] == [b"0000"]
-        assert not call.is_left
+        assert not call.is_in_task
         assert door.parts.traffic.messages_out["orders"] == 1
         assert door.metrics._streams == {RECEIVE: 0}
         assert (len(door.parts.waits), len(door.polls)) == (0, 0)
@@ -43,7 +43,7 @@ def test_a_receive_without_messages_waits_without_a_task() -> None:
 def test_a_new_receive_waits_behind_those_of_its_filter() -> None:
     async def play() -> None:
         door = Door()
-        first = asyncio.create_task(door.in_task(RECEIVE, one := receive(polling_ms=5_000)))
+        first = asyncio.create_task(door.by_itself(RECEIVE, one := receive(polling_ms=5_000)))
         await turns()
         before = len(door.parts.events.view_pending())
         door.turn(RECEIVE, two := receive())
@@ -63,7 +63,7 @@ def test_a_poll_that_messages_overtake_looks_after_those_that_were_woken() -> No
         append(door.parts.store, record(b"one"))
         door.parts.waits.on_messages_available(door.parts.store.dispatch())
         door.turn(RECEIVE, second := receive())
-        assert second.is_left
+        assert second.is_in_task
         await turns()
         assert [len(messages(call)) for call in (first, second)] == [1, 0]
 
@@ -101,7 +101,6 @@ def test_a_poll_that_is_woken_as_its_time_ends_is_answered() -> None:
         same_pass = math.nextafter(until, 0)
         loop.call_at(same_pass, door.parts.waits.wake, ("g", "orders"))
         await asyncio.sleep(6)
-        await in_coroutines(door, call)
         assert [status(call)] == [v2.MESSAGE_NOT_FOUND]
         assert (len(door.parts.waits), len(door.polls), len(door.polls._ends)) == (0, 0, 0)
 
@@ -117,18 +116,10 @@ def test_polls_that_are_woken_between_the_steps_of_their_end_are_answered() -> N
         (until,) = door.polls._ends
         loop.call_at(until, loop.call_soon, door.parts.waits.wake_group, "g")  # before the second step
         await asyncio.sleep(6)
-        await in_coroutines(door, *calls)
         assert [status(call) for call in calls] == [v2.MESSAGE_NOT_FOUND] * len(calls)
         assert (len(door.parts.waits), len(door.polls), len(door.polls._ends)) == (0, 0, 0)
 
     scene(play)
-
-
-async def in_coroutines(door: Door, *calls: Call) -> None:
-    """As the transport begins them for the calls that are left to them."""
-    for call in calls:
-        if call.is_left:
-            await asyncio.wait_for(door.in_task(RECEIVE, call), 1)
 
 
 def status(call: Call) -> Any:
@@ -174,12 +165,10 @@ def test_a_poll_without_space_for_its_reply_continues_in_its_coroutine() -> None
         door.turn(RECEIVE, call := receive())
         unread = budget.budget.force(call.peer(), 5_000)
         await door.send(1)
-        assert call.is_left
-        waiting = asyncio.create_task(door.in_task(RECEIVE, call))
         await turns()
         assert not call.written
         budget.release(unread)
-        await waiting
+        await turns()
         assert len(messages(call)) == 1
         assert (len(door.parts.waits), len(door.polls)) == (0, 0)
 
@@ -214,10 +203,10 @@ async def waited(steps: Any, *, in_tasks: bool) -> tuple[list[list[bytes]], Any]
     for what, how in [*steps, ("sleep", 7.0)]:
         if what == "receive":
             calls.append(call := receive(**how))
-            if not in_tasks:
+            if in_tasks:
+                tasks.append(asyncio.create_task(door.by_itself(RECEIVE, call)))
+            else:
                 door.turn(RECEIVE, call)
-            if in_tasks or call.is_left:
-                tasks.append(asyncio.create_task(door.in_task(RECEIVE, call)))
         elif what == "send":
             await door.send(how)
         elif what == "return":

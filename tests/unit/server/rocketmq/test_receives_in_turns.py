@@ -13,6 +13,7 @@ from tests.support.rocketmq_parts import Parts, receive_request
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.groups.delivery.delivery import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
 from trovemq_broker.server.core.receiver import LONG_LOOK_READS
+from trovemq_daemon.calls import CallHandler, for_coroutines
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
@@ -31,10 +32,14 @@ def backlog(parts: Parts, count: int) -> None:
     parts.store.dispatch()
 
 
-async def received(parts: Parts, bodies: list[bytes], filter_: dict[str, Any], topic: str = "orders") -> None:
+async def received(
+    parts: Parts, bodies: list[bytes], filter_: dict[str, Any], topic: str = "orders", client_id: str = "c"
+) -> None:
     """One receive of one message."""
-    request = receive_request(topic, batch_size=1, **filter_)
-    async for element in parts.receiver.receive(request, RpcContext()):
+    request, context = receive_request(topic, batch_size=1, **filter_), RpcContext(client_id)
+    handler = CallHandler(on_calls=parts.receiver.on_calls, streams=True)
+    await for_coroutines(handler).unary_stream(request, context)
+    for element in context.written:
         reply = service_pb2.ReceiveMessageResponse.FromString(element)
         if reply.HasField("message"):
             bodies.append(reply.message.body)
@@ -76,7 +81,7 @@ def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(
 def test_a_long_backlog_held_up_receives_of_all_other_groups() -> None:
     async def scene() -> None:
         parts, slow, fast = Parts(), list[bytes](), list[bytes]()
-        backlog(parts, 4 * RECEIVE_READS_MAX)
+        backlog(parts, 20 * RECEIVE_READS_MAX)
         append(parts.store, record(b"y", topic="mixed"), topic="mixed")
         parts.store.dispatch()
         first = asyncio.create_task(received(parts, slow, BY_PROPERTY))
@@ -96,14 +101,17 @@ def test_receives_with_long_backlogs_before_them_look_in_turn(monkeypatch: pytes
         receive_runs = parts.delivery.receive_runs
 
         def noted(request: Any) -> Any:
-            looks.append(asyncio.current_task())
+            looks.append(request.client_id)
             return receive_runs(request)
 
         monkeypatch.setattr(parts.delivery, "receive_runs", noted)
-        tasks = [asyncio.create_task(received(parts, bodies, BY_PROPERTY)) for _ in range(3)]
+        tasks = [
+            asyncio.create_task(received(parts, bodies, BY_PROPERTY, client_id=client_id))
+            for client_id in "abc"
+        ]
         while len(looks) < 6:
             await asyncio.sleep(0)
-        assert looks == tasks * 2
+        assert looks == list("abc") * 2
         await asyncio.gather(*tasks)
 
     fake_loop.run(scene())

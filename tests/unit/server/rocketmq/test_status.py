@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.call_forms import grpc_form
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.wire.statuses import (
     CODES,
@@ -17,10 +19,11 @@ from trovemq_broker.server.wire.statuses import (
     ProtocolError,
     client_id_of,
     reader,
+    request_of,
     status_of,
-    stream,
-    unary,
+    with_status,
 )
+from trovemq_daemon.calls import calls_of
 from trovemq_daemon.grpc_services import write_reply
 from trovemq_proto import errors
 from trovemq_proto.errors import ERRORS, TroveError
@@ -145,8 +148,9 @@ async def _route(request: Any, context: RpcContext, fault: Exception | None = No
             raise fault
         return service_pb2.QueryRouteResponse(status=v2.Status(code=v2.OK))
 
-    any_context: Any = context
-    return await unary("QueryRoute", handler, service_pb2.QueryRouteResponse)(request, any_context)
+    calls = calls_of(grpc.unary_unary_rpc_method_handler(handler), request_of)
+    guarded = with_status("QueryRoute", calls, service_pb2.QueryRouteResponse)
+    return await grpc_form(guarded).unary_unary(request, context)
 
 
 REQUEST = service_pb2.QueryRouteRequest()
@@ -189,9 +193,9 @@ async def _received(*steps: bytes | Exception) -> list[service_pb2.ReceiveMessag
                 raise step
             yield step
 
-    guarded = stream("ReceiveMessage", handler, service_pb2.ReceiveMessageResponse)
-    context: Any = RpcContext()
-    replies = guarded(service_pb2.ReceiveMessageRequest(), context)
+    calls = calls_of(grpc.unary_stream_rpc_method_handler(handler), request_of)
+    guarded = grpc_form(with_status("ReceiveMessage", calls, service_pb2.ReceiveMessageResponse))
+    replies = guarded.unary_stream(service_pb2.ReceiveMessageRequest(), RpcContext())
     return [service_pb2.ReceiveMessageResponse.FromString(write_reply(reply)) async for reply in replies]
 
 
