@@ -187,9 +187,18 @@ class HandlerGuard:
         """The next reply of a stream, made when there is space for it; None at the end."""
         if method in WAITING_STREAMS:
             await self.replies.wait_for_capacity(peer)
-            return await anext(replies, None)
+            return await _following(replies)
         with self.replies.making(await self.replies.claim_capacity(peer)):
-            return await anext(replies, None)
+            return await _following(replies)
+
+
+async def _following(replies: AsyncGenerator[Any, None]) -> Any:
+    """The next reply; None at the end. (With anext(replies, None), Python 3.11.7 ended by SIGSEGV when the
+    loop cancelled the task.)"""
+    try:
+        return await replies.__anext__()
+    except StopAsyncIteration:
+        return None
 
 
 class _GuardedCalls:
@@ -298,11 +307,13 @@ class _GuardedCalls:
     def _deliver(self, call: Call, outcome: Any) -> Any:
         """The last layer."""
         try:
-            if isinstance(outcome, BaseException):
+            if type(outcome) is bytes and not self._streams and not call.over:
+                self._send(call, outcome)
+            elif isinstance(outcome, BaseException):
                 self._fail(call, outcome)
             elif call.over:
                 self._end(call, "CANCELLED")
-            elif type(outcome) is not bytes and is_stream(outcome):
+            elif is_stream(outcome):
                 call.layers = self._last
                 call.run(self._write(call, outcome))
             else:

@@ -158,13 +158,15 @@ class CheckedCall:
             if self.method.row.waits:
                 self.check_late_reply()
             if self.method.streams_replies:
-                outcome = [self.shown(reply) for reply in outcome]
+                if self.method.row.show is not None:
+                    outcome = [self.shown(reply) for reply in outcome]
                 self.outcome = OK
             else:
                 outcome = self.shown(outcome)
                 self.outcome = outcome_of(outcome)
-            for reply in outcome if self.method.streams_replies else (outcome,):
-                self.count(reply)
+            if self._quota is not None:
+                for reply in outcome if self.method.streams_replies else (outcome,):
+                    self.count(reply)
         except Exception as error:
             self.outcome = outcome_of_error(error)
             raise

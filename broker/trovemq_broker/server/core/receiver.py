@@ -225,7 +225,9 @@ class Receiver:
     async def _replies(self, call: Call, name: v2.Resource | None) -> AsyncGenerator[bytes, None]:
         """The stream, of which each reply is made when the client has taken the one before it: unread replies
         take no memory. The records are views of the log, which stays mapped for as long."""
-        taken = self._taken.pop(call)
+        taken = self._taken.pop(call, None)
+        if taken is None:  # the call has ended, and they came back
+            return
         begun, written = 0, False  # messages whose writing has begun; all of the stream
         try:
             byte_count = 0
