@@ -134,9 +134,9 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "the open call of a refused caller still counts",
-        "broker/trovemq_broker/server/access/guard.py",
-        "            finally:\n                one.end()\n            call.answer(self.refusal(error))",
-        "            finally:\n                pass\n            call.answer(self.refusal(error))",
+        "broker/trovemq_broker/server/access/checked_call.py",
+        "                return HELD\n            self.end()\n",
+        "                return HELD\n",
         (
             "tests/unit/server/access/test_quotas_at_the_door.py::"
             "test_open_calls_are_given_back_however_they_end",
