@@ -125,7 +125,7 @@ def batch_of(case: Case, data: bytes) -> RecordBatch:
         ]
         return batch
     if case.form == "uniform":
-        return RecordBatch.of_uniform(view, rows[0], len(rows), TOPIC)
+        return RecordBatch.of_uniform(view, rows[0], len(rows), TOPIC, checked=True)
     batch = RecordBatch.split(view, topic=TOPIC if case.form == "columns" else None)
     if case.form == "joined":
         batch.parts = [

@@ -139,7 +139,7 @@ def records_of(data: memoryview, step: Step, *, plain: bool) -> RecordBatch:
     if step.form == "rows":
         return RecordBatch.of_rows(data, rows, first.topic)
     if step.form == "uniform" and len(step.stretches) == 1:
-        return RecordBatch.of_uniform(data, rows[0], len(rows), first.topic)
+        return RecordBatch.of_uniform(data, rows[0], len(rows), first.topic, checked=True)
     return RecordBatch.split(data, topic=first.topic if step.form == "topic" else None)
 
 

@@ -14,6 +14,8 @@ letter changes nothing.
 
 from __future__ import annotations
 
+from trovemq_broker.groups.delivery.lease_resolvers import Handles
+from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Outcome
 from trovemq_broker.groups.members.receive_waits import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.parts import RocketmqParts
@@ -34,21 +36,23 @@ def settle_by_handle(
     append, for a dead letter."""
     if settlement.receipt or settlement.ranges:
         raise TroveError(errors.REQUEST_ILLEGAL, "a settlement is by receipt or by handle, not both")
-    delivery, now_ms, handle = parts.delivery, parts.clock_ms(), settlement.handle
     kind, invisible_ms = settlement.kind, settlement.invisible_ms
+    named = Handles((settlement.handle.encode(),))
     if kind == SettlementKind.ACKNOWLEDGE:
-        delivery.acknowledge(*pair, handle, now_ms)
-        return False
-    if kind == SettlementKind.DEAD_LETTER:
-        return delivery.dead_letter(*pair, handle, now_ms)
-    if kind not in (SettlementKind.RETURN, SettlementKind.EXTEND):
+        outcome: Outcome = ACKNOWLEDGED
+    elif kind == SettlementKind.DEAD_LETTER:
+        outcome = DeadLettered()
+    elif kind in (SettlementKind.RETURN, SettlementKind.EXTEND):
+        suspend = kind == SettlementKind.RETURN and settlement.suspend
+        if not (invisible_ms or suspend) and acknowledger.exhausted(*pair, named):
+            return True
+        outcome = Invisible(invisible_ms, suspend=suspend)
+    else:
         raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {kind}")
-    suspend = kind == SettlementKind.RETURN and settlement.suspend
-    if not (invisible_ms or suspend) and acknowledger.exhausted(*pair, handle):
-        return True
-    new_handle = delivery.change_invisible(*pair, handle, invisible_ms, now_ms, suspend=suspend)
+    results = parts.delivery.settle(*pair, named, outcome, parts.clock_ms())
+    results.require()
     if kind == SettlementKind.EXTEND:
-        result.handle = new_handle
-    if not invisible_ms:
+        result.handle = results.handles[0]
+    if isinstance(outcome, Invisible) and not invisible_ms:
         parts.waits.wake(pair)
-    return False
+    return kind == SettlementKind.DEAD_LETTER
