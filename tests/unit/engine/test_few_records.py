@@ -13,15 +13,14 @@ from trovemq_broker.server.monitoring import traffic as traffic_module
 from trovemq_daemon.metrics import Buckets
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
-from trovemq_proto.records import RecordBatch, columns, index_entries, validate
+from trovemq_proto.records import RecordBatch, columns, index_entries, queue_units, validate
 from trovemq_proto.records.fields import SMALL_BATCH_MAX
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_PREPARED
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.index import consume_queues
 from trovemq_store.log import sectors
 from trovemq_store.log.projection import DispatchBatch
 
-MODULES = (columns, index_entries, consume_queues, traffic_module)
+MODULES = (columns, index_entries, queue_units, traffic_module)
 
 sizes = st.lists(st.integers(0, 300), min_size=1, max_size=8)
 batches = st.lists(st.tuples(st.integers(0, 3), sizes, st.booleans()), min_size=1, max_size=6)
