@@ -4,7 +4,7 @@
     python bench/appends.py --against TREE     beside it the same of another source tree, measured in turns
 
 Each figure is the median of many rounds, in microseconds an append. "alike": records of one layout, "any": of
-different sizes. With --against both trees run in processes of their own, round by round in turns, and the
+different sizes. With --against both trees run in separate processes, round by round in turns, and the
 ratio is the median of the ratios of the rounds: above 1, this tree is faster.
 """
 

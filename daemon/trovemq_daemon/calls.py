@@ -1,4 +1,4 @@
-"""The form of a handler of methods with one request: it takes the calls that one turn of the loop completed.
+"""The form of a handler of methods with one request: it takes the calls that arrived together.
 
 | part | does |
 | --- | --- |
@@ -108,7 +108,7 @@ class Call:
         self.deliver(outcome)
 
     def may_answer(self) -> bool:
-        """To be called before a call is answered that has waited for messages, before these are taken. False:
+        """To be called before a call that has waited for messages receives them. False:
         its caller lost the right to them meanwhile, and it is answered."""
         return self.check is None or self.check()
 
@@ -342,7 +342,7 @@ class Space(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHandler:
-    """A method with one request. `on_calls` gets the calls that one turn of the loop completed, in order.
+    """A method with one request. `on_calls` gets the calls that arrived together, in order.
 
     Args:
         read: As a request deserializer of grpc's.

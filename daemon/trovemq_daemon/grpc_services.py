@@ -58,7 +58,7 @@ def method_handler(
 def calls_handler(
     method: MethodDescriptor, on_calls: OnCalls, read: Reader | None = None, *, small: bool = False
 ) -> CallHandler:
-    """The handler of one RPC with one request that takes the calls of a turn. `read`: as of
+    """The handler of one RPC with one request that takes calls that arrived together. `read`: as of
     `method_handler`; `small`: as of CallHandler."""
     return CallHandler(
         on_calls=on_calls,
@@ -80,7 +80,7 @@ def service_handlers(
     Args:
         readers: The request deserializers of RPCs, by name, where a BoundedReader of the request is not
             enough.
-        on_calls: The functions of RPCs that take the calls of a turn, by name.
+        on_calls: The functions of RPCs that take calls that arrived together, by name.
 
     Raises:
         TypeError: The servicer has no coroutine function or async generator function for an RPC.

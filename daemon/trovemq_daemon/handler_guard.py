@@ -216,9 +216,9 @@ class _GuardedCalls:
         self._is_large: bool | None = False if handler.small else None
         """Whether a reply was large; None before the first one. Then each reply waits for space."""
         self._made = 0
-        """Bytes of large replies to this turn's calls, which the transport counts when it writes them."""
+        """Bytes of this iteration's large replies, which the transport counts when it writes them."""
         self._answered: list[Call] | None = None
-        """In a turn: its calls that were answered without a fault; they took the same time."""
+        """The calls of this iteration that were answered without a fault; they took the same time."""
 
     def on_calls(self, calls: Sequence[Call]) -> None:
         self._made = 0

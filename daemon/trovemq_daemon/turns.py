@@ -50,7 +50,7 @@ class Turns:
                 await asyncio.sleep(0)
 
     async def run_from_now(self, steps: Steps[Result]) -> Result:
-        """Runs work that is nearly always short; its first turn begins at once."""
+        """Runs work that is nearly always short; its first step begins at once."""
         try:
             _take(steps)
         except StopIteration as stop:

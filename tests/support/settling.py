@@ -90,7 +90,7 @@ def dead_letter(
     """False if the message was delivered less often than attempts_min."""
     results = delivery.settle(group, topic, _handles([handle]), DeadLettered(attempts_min), now_ms)
     results.require()
-    return not results.attempts_left
+    return not results.attempts_remaining
 
 
 def release_handles(

@@ -121,7 +121,7 @@ class QueueRules:
         self.append_property_crc: Final = append_property_crc
         self.uniform_forms: Final = UniformForms() if uniform_forms is None else uniform_forms
         self.uniform_form: UniformForm | None = None
-        """That of the last uniform records of this queue."""
+        """The form of the last uniform records of this queue."""
 
     def read(self, data: memoryview, position: int, end: int, index: int, special: list[int]) -> RecordFields:
         """The record at `position`, which ends at `end` at the latest, after all checks. index: its number in

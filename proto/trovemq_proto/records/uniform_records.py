@@ -70,7 +70,7 @@ _HEAD_MASK: Final = _head_mask()
 
 
 class UniformForm:
-    """The bytes that records have like `first`, a fit record with IPv4 hosts at the begin of `data`, but for
+    """The bytes that records have like `first`, a fit record with IPv4 hosts at the start of `data`, but for
     its queue id and its topic. Nothing else is kept of it, so that one form serves for many batches, and for
     all queues whose topics have names of one length."""
 

@@ -1,7 +1,7 @@
 """Reads the batches of clients: a few records one by one, more as columns. Only this module chooses.
 
-Both ways take the same batches and refuse the same ones with the same errors; of several unfit records of a
-batch they may name another.
+Both forms accept the same batches and refuse the same ones with the same errors; of several unfit records
+of a batch they may name another.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _read_columns(data: memoryview, rules: QueueRules) -> RecordBatch:
         raise TroveError(errors.BATCH_ILLEGAL, "the batch is empty")
     if len(batch) <= ROWS_MAX:  # the first one is small beside the rest
         rows = _read_rows(data, rules, 0)
-        assert rows is not None, "records of any size are taken"
+        assert rows is not None, "records of any size are read"
         return rows
     index = first_unfit(batch, (rules,), (len(batch),))
     if index is not None:

@@ -87,7 +87,7 @@ class Deduplication:
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms:
             return self._store.append(batch, parts, now_ms, born_host=born_host)
-        assert len(parts) == 1, "records of other queues are appended by themselves"
+        assert len(parts) == 1, "records of other queues are appended separately"
         trees = self._judge(topic, len(batch))
         ids, numbered = ids_of(batch), numbers_of(batch)
         dedup = self._deduplicate(trees, topic, window_ms, ids, numbered, now_ms)

@@ -2,7 +2,7 @@
 
 Invariants
 - The batches are in log order.
-- `size_bytes` and `count` are those of all of them; both are 0 once the batches are taken.
+- `size_bytes` and `count` are those of all of them; both are 0 once the batches are indexed.
 """
 
 from __future__ import annotations

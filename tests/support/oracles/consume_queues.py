@@ -44,7 +44,7 @@ class FormerQueue(ConsumeQueue):
     """With a second way to write the next units."""
 
     def write(self, offset: QueueOffset, units: bytes) -> None:
-        """append() of the bytes of whole units, which are invisible before publish(). Raises as append()."""
+        """append() of the bytes of whole units, which are invisible before publish()."""
         count = len(units) // UNIT_SIZE
         assert count > 0, "a run has units"
         assert len(units) == count * UNIT_SIZE, "units are whole"
@@ -59,7 +59,7 @@ class FormerQueue(ConsumeQueue):
 
     def write_next(self, units: bytes, last: Unit) -> None:
         """write() at the end of a queue that has units; `last`: the fields of the last of these ones. Raises
-        as append()."""
+        the errors of append."""
         assert self._first_unit < self._end, "the queue has units"
         assert len(units) % UNIT_SIZE == 0, "units are whole"
         size, begin = len(units), self._end * UNIT_SIZE
@@ -106,7 +106,7 @@ _Next = dict[FormerQueue, tuple[bytes, Unit]]
 
 
 class FormerQueues(ConsumeQueues):
-    """With five ways to apply a batch."""
+    """Applies a batch in five forms."""
 
     def get(self, topic: str, queue_id: QueueId) -> FormerQueue | None:
         queue = super().get(topic, queue_id)
@@ -153,7 +153,7 @@ class FormerQueues(ConsumeQueues):
         self._position = batch.end
 
     def _apply_next(self, batch: DispatchBatch) -> bool:
-        """apply() of the next records of a queue: a message that was sent by itself, or a batch of records
+        """apply() of the next records of a queue: a message that was sent alone, or a batch of records
         that are alike. False: nothing was done."""
         records = batch.records
         topic = records.topic

@@ -97,7 +97,7 @@ def validate_parts(
     store_host_ipv6: bool,
     append_property_crc: bool,
 ) -> RecordBatch:
-    """As validate_batch, for records of several queues: those of each part, one part after the other."""
+    """validate_batch for records of several queues: those of each part, one part after the other."""
     batch = _split(data, None)
     batch.parts = parts
     if len(batch) != sum(part.size for part in parts):

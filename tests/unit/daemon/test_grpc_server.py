@@ -255,7 +255,7 @@ async def test_an_unknown_method_is_unimplemented(transport: GrpcTransport) -> N
 
 
 class Turns:
-    """A method that takes the calls of a turn, and answers each as its request says."""
+    """A method that takes calls that arrived together, and answers each as its request says."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

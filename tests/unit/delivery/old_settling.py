@@ -1,4 +1,4 @@
-"""The ends of deliveries as the engine had them before settle(): each name of a delivery had its own way.
+"""The ends of deliveries as they were before settle(): each name of a delivery had its own function.
 
 Tests compare settle() with it (test_settling.py). It changes the same state.
 """
@@ -45,7 +45,7 @@ class OldSettling:
     def acknowledge_many(
         self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: EpochMs
     ) -> list[TroveError | None]:
-        """As acknowledge(), for several messages: None, or the error, for each. Consecutive messages under
+        """acknowledge of several messages: None, or the error, for each. Consecutive messages under
         one lease are handled together."""
         results: list[TroveError | None] = []
         last: tuple[GroupTopic, QueueState, Lease] | None = None
@@ -81,7 +81,7 @@ class OldSettling:
     def acknowledge_run(
         self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, client_id: str = ""
     ) -> list[RefusedOffset]:
-        """As acknowledge(), for messages under one receipt; returns the refused ones. `client_id`: the
+        """acknowledge of messages under one receipt; returns the refused ones. `client_id`: the
         member, whose lease may have ended. Raises TroveError RECEIPT_HANDLE_ILLEGAL if the receipt is not of
         this group and topic."""
         pair, state, head = self._find_run(group, topic, receipt)
@@ -135,8 +135,8 @@ class OldSettling:
         suspend: bool = False,
         client_id: str = "",
     ) -> list[RefusedOffset]:
-        """As change_invisible(), for messages under one receipt; returns the refused ones. The others have no
-        valid handle any more. `client_id`: as acknowledge_run(). Raises TroveError as change_invisible(), and
+        """change_invisible of messages under one receipt; returns the refused ones. The others have no
+        valid handle any more. `client_id`: of acknowledge_run. Raises the TroveError of change_invisible, and
         then nothing has changed."""
         self._check_change(invisible_ms)
         pair, state, head = self._find_run(group, topic, receipt)
@@ -284,7 +284,7 @@ class OldSettling:
         self.context.add_settled(kind, state, lease, offsets, now_ms)
 
     def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
-        """As _settle(), without its event."""
+        """_settle without its event."""
         begin = state.committed
         moved = state.settle_run(lease, offsets)
         if moved:
@@ -305,7 +305,7 @@ class OldSettling:
     def acknowledge_mixed(
         self, group: str, topic: str, receipt_handles: Sequence[bytes], now_ms: EpochMs
     ) -> list[bool]:
-        """As acknowledge(), for messages in flight, whose handles may come in any order. Returns whether each
+        """acknowledge of messages in flight, whose handles may come in any order. Returns whether each
         is consumed now: with the others nothing was done, as they are consumed already, packed, or refused.
         """
         done = [False] * len(receipt_handles)
@@ -365,7 +365,7 @@ class OldSettling:
     def release_run(
         self, group: str, topic: str, receipt: str, offsets: range, now_ms: EpochMs, *, counted: bool
     ) -> None:
-        """As release_handles(), for messages under one receipt."""
+        """release_handles for messages under one receipt."""
         self._release_leases(self._leases_of(group, topic, receipt, offsets, now_ms), now_ms, counted)
 
     def _leases_of(

@@ -65,7 +65,7 @@ def test_a_consumer_that_died_at_the_last_attempt_left_no_dead_letter() -> None:
     assert engine.delivery.due_pairs(engine.now_ms) == []
 
 
-def test_what_has_attempts_left_or_is_settled_is_no_dead_letter() -> None:
+def test_what_has_attempts_remaining_or_is_settled_is_no_dead_letter() -> None:
     engine = engine_of("m0", "m1", retry_max=0)
     group = engine.groups.require("workers")
     first, _ = engine.receive(group)

@@ -1,4 +1,4 @@
-"""One settle() against the ways that it replaced: same results, events, state and next visible time."""
+"""One settle() against the functions that it replaced: same results, events, state and next visible time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def messages_of_events(engine: Engine) -> list[tuple[Any, ...]]:
 
 
 class Twins(RuleBasedStateMachine):
-    """Two engines get the same calls: one settles in one way, the other in the old ways."""
+    """Two engines get the same calls: one settles by one function, the other by the old ones."""
 
     @initialize(loose_max=st.sampled_from([2, 16_384]))
     def start(self, loose_max: int) -> None:
@@ -148,7 +148,7 @@ class Twins(RuleBasedStateMachine):
         for engine in self.engines:
             engine.crash(flushed=True)
 
-    # --- settled in both ways ------------------------------------------------------------------------
+    # --- settled by both ------------------------------------------------------------------------------
     def _chosen(self, group: str, chosen: Sequence[int]) -> list[str]:
         """Handles of the group, some of another one, some of them twice; one is malformed."""
         self._deliver_some(group)
@@ -182,7 +182,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from([*GROUPS, "nobody"]), chosen=SELECTION)
     def acknowledge_calls_of_one_turn(self, group: str, chosen: list[int]) -> None:
-        """As the server did: all in any order, then each that was left by itself."""
+        """As the server did: all in any order, then each of the rest alone."""
         handles = self._chosen(group, chosen)
         with self.new.delivery.gathering():
             found = acknowledge_all(self.new.delivery, group, "orders", handles, self.new.now_ms)

@@ -1,4 +1,4 @@
-"""The key index as it was before records.key_entries, with two ways from a batch to its entries."""
+"""The key index as it was before records.key_entries, with two functions from a batch to its entries."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ marks = st.sampled_from([None, None, *(mark + b"1\x02" for mark in MARKS), b"a\x
 
 @contextmanager
 def form_of(records_max: int) -> Iterator[None]:
-    """Batches of up to so many records are read one by one; so they are by the oracle."""
+    """The oracle reads small batches one by one, too."""
     with pytest.MonkeyPatch.context() as patched:
         for name in ("ROWS_MAX", "PART_ROWS_MAX"):
             patched.setattr(validate, name, records_max)

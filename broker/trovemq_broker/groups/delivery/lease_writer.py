@@ -80,7 +80,7 @@ class Batch:
         return filter_.matches(parse_properties(block))
 
     def is_left(self, record: memoryview | None) -> bool:
-        """Whether it is left for another member that waits for it; only for messages that do not pass()."""
+        """Whether it is kept for another member that waits for it; only for messages that do not pass()."""
         request = self.request
         if not request.others or record is None:
             return False

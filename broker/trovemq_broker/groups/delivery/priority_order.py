@@ -43,7 +43,7 @@ CHUNK_MAX: Final = 256
 STEP_MAX: Final = 8_192
 """How many units are read in one step."""
 _ALONE_MAX: Final = 8
-"""Up to this many records are read each by itself."""
+"""Up to this many records are read one by one."""
 _TRIM_MIN: Final = 65_536
 _SPAN_MAX: Final = 4 << 20
 _SPARSE: Final = 4

@@ -28,6 +28,6 @@ def return_messages(
 ) -> None:
     """Returns the messages of one receive; the first `written` of them were sent to the client."""
     handles = [one.receipt_handle.encode() for one in delivered]
-    with suppress(TroveError):  # too many events wait for the disk: the leases end by themselves
+    with suppress(TroveError):  # too many events wait for the disk: the leases expire
         delivery.settle(group, topic, Handles(handles[written:]), Invisible(0, suspend=True), now_ms)
     delivery.settle(group, topic, Handles(handles[:written]), Released(), now_ms)

@@ -53,14 +53,14 @@ CONFIRMED_MS: Final = 2_000
 class Results:
     """The results of one settle(), by the places of the messages. A message without an entry is settled."""
 
-    __slots__ = ("attempts_left", "handles", "refused")
+    __slots__ = ("attempts_remaining", "handles", "refused")
 
     def __init__(self) -> None:
         self.refused: Refusals = {}
         """Why a message has not changed: RECEIPT_HANDLE_ILLEGAL, or an error of the dead letter's append."""
         self.handles: dict[int, str] = {}
         """The new handle of a message with another invisible time; its old one is void."""
-        self.attempts_left = 0
+        self.attempts_remaining = 0
         """How many messages were delivered less often than attempts_min, and have not changed."""
 
     def require(self, place: int = 0) -> None:
@@ -152,7 +152,7 @@ class DeadLettered(Outcome):
         if lease is None:
             return
         if lease.attempt < self._attempts_min:
-            results.attempts_left += 1
+            results.attempts_remaining += 1
             return
         try:
             copy_open_message(engine.context, pair, state, lease, offsets.start, now_ms)

@@ -49,7 +49,7 @@ class KnownCallers:
 
     def caller(self, path: str, context: Any) -> Known | None:
         """None: a session's call. TroveError AUTHENTICATION_FAILED, SERVICE_NOT_AVAILABLE."""
-        head = getattr(context, "head", None)  # of our own transport
+        head = getattr(context, "head", None)  # of trovemq_rpc
         known: Known | None = None if head is None else head.note
         if known is not None and known.generation is self._gate.generation:
             return known

@@ -57,7 +57,7 @@ class AccessGuard:
 
 
 class _Calls(CheckedMethod):
-    """A method with one request: the gate for the calls of a turn."""
+    """A method with one request: the gate for calls that arrived together."""
 
     def __init__(self, gate: Gate, known: KnownCallers, path: str, row: Row, handler: CallHandler) -> None:
         super().__init__(gate, path, row, handler.read, requests=False, replies=handler.streams)

@@ -135,7 +135,7 @@ class Acknowledger:
         for error in results.refused.values():
             if error.spec is errors.RECEIPT_HANDLE_ILLEGAL:
                 raise error
-        return not results.refused and not results.attempts_left
+        return not results.refused and not results.attempts_remaining
 
     async def _dead_lettered(self, group: str, topic: str) -> None:
         """Returns when the copy is durable."""

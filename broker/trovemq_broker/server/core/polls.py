@@ -2,9 +2,9 @@
 
 | event | then |
 | --- | --- |
-| a wake-up | the receive looks again, with its place in the line |
+| a wake-up | the receive looks again, with its place in the queue |
 | the end of the polling time | the answer: nothing came |
-| the receive continues in a task | it keeps its place in the line (`take`) |
+| the receive continues in a task | it keeps its place in the queue (`take`) |
 | the client or its connection is gone | the poll ends; a wake-up that it has not used wakes the next one |
 
 Invariants

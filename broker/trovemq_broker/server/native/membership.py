@@ -72,7 +72,7 @@ class Membership:
         self._waiting = 0
         self._client: Client | None = None
         self.client_id: Final = client_id
-        self.has_left = False
+        self.is_over = False
 
     def join(
         self, group: str, topic: str, start: ConsumeStart, context: grpc.aio.ServicerContext[Any, Any]
@@ -111,7 +111,7 @@ class Membership:
 
     def leave(self) -> None:
         """The client leaves the group. Raises TroveError CLIENT_UNKNOWN."""
-        self.has_left = True
+        self.is_over = True
         self._registry.terminate(self.client_id, self._clock_ms())
 
     def end(self, *, broke: bool) -> None:
@@ -138,6 +138,6 @@ class Membership:
 
     def close(self) -> None:
         """Ends the stream, unless the client leaves."""
-        if not self.has_left:
+        if not self.is_over:
             text = "the client has expired, or has opened other streams"
             self._stream.end_with(TroveError(errors.CLIENT_UNKNOWN, text))

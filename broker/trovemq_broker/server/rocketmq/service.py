@@ -139,7 +139,7 @@ class RocketmqService:
         }
 
     def _often_called(self) -> Handlers:
-        """The methods whose calls of one turn are handled together."""
+        """The methods whose calls are handled together if they arrived together."""
         parts, sender, acknowledger = self._parts, self.sender, self.acknowledger
         send = CallbackHandler(
             "SendMessage",
@@ -197,7 +197,7 @@ def _handler(method: MethodDescriptor, call: Callable[..., Any], *, anonymous: b
 
 
 def _turn_handler(name: str, on_calls: OnCalls, refused: Callable[[str], None] | None = None) -> CallHandler:
-    """The same of a method that takes the calls of a turn."""
+    """The same of a method that takes calls that arrived together."""
     method = _MESSAGING.methods_by_name[name]
     read = reader(GetMessageClass(method.input_type))
     handler = calls_handler(method, on_calls, read, small=not method.server_streaming)

@@ -52,7 +52,7 @@ class Callers:
         self.begun += [(call, present_creator().name) for call in calls]
 
     def begins(self, request: bytes, *contexts: Context) -> list[bool]:
-        """Whether each call of one turn came to the handler; the others were refused."""
+        """Whether each call of one iteration came to the handler; the others were refused."""
         return asyncio.run(self._begins(request, contexts))
 
     async def _begins(self, request: bytes, contexts: Sequence[Context]) -> list[bool]:
