@@ -293,8 +293,8 @@ SDK_FAULTS: Final = (
     Planted(
         "a delay begins again with each attempt",
         "clients/python/trovemq/_produce/deferred.py",
-        "stored = await hand_over(calls, now_ms - passed_ms)",
-        "stored = await hand_over(calls, now_ms)",
+        "stored = await hand_over(calls, int((loop.time() - began) * 1000))",
+        "stored = await hand_over(calls, 0)",
         ("tests/unit/sdk/test_transactions.py::test_a_delayed_message_that_was_sent_again_waited_anew",),
     ),
 )

@@ -9,18 +9,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SendDelayedRequest(_message.Message):
-    __slots__ = ("topic", "message", "deliver_timestamp", "message_group", "priority")
+    __slots__ = ("topic", "message", "deliver_timestamp", "message_group", "priority", "deliver_after_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DELIVER_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_GROUP_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     message: _message_pb2.OutgoingMessage
     deliver_timestamp: int
     message_group: str
     priority: int
-    def __init__(self, topic: _Optional[str] = ..., message: _Optional[_Union[_message_pb2.OutgoingMessage, _Mapping]] = ..., deliver_timestamp: _Optional[int] = ..., message_group: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    deliver_after_ms: int
+    def __init__(self, topic: _Optional[str] = ..., message: _Optional[_Union[_message_pb2.OutgoingMessage, _Mapping]] = ..., deliver_timestamp: _Optional[int] = ..., message_group: _Optional[str] = ..., priority: _Optional[int] = ..., deliver_after_ms: _Optional[int] = ...) -> None: ...
 
 class SendDelayedReply(_message.Message):
     __slots__ = ("recall_handle", "durability")

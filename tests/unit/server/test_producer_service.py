@@ -42,7 +42,8 @@ class Bench:
         self.service = ProducerService(self.parts.rocketmq)
 
     async def send_delayed(self, deliver_ms: int = LATER_MS, **fields: Any) -> producer_pb2.SendDelayedReply:
-        own = {name: fields.pop(name) for name in ("message_group", "priority") if name in fields}
+        names = ("message_group", "priority", "deliver_after_ms")
+        own = {name: fields.pop(name) for name in names if name in fields}
         topic = fields.pop("topic", "later")
         sent = {"body": b"x", "unique_key": "K1", **fields}
         request = producer_pb2.SendDelayedRequest(
@@ -173,6 +174,24 @@ async def test_a_message_whose_time_has_passed_is_put_on_a_queue() -> None:
     assert found.properties["TIMER_DELIVER_MS"] == str(NOW_MS)
 
 
+async def test_a_delay_began_when_a_full_broker_had_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts from the moment when the broker gets the request, whatever its clock and its load do then."""
+    bench = Bench()
+
+    async def wait(_service: ProducerService) -> None:
+        bench.parts.now_ms = EpochMs(NOW_MS + 5_000)
+
+    monkeypatch.setattr(ProducerService, "_wait_for_capacity", wait)
+    reply = await bench.send_delayed(0, deliver_after_ms=60_000)
+    assert decode_recall_handle(reply.recall_handle).deliver_ms == LATER_MS
+
+
+async def test_a_delay_of_nothing_puts_a_message_on_a_queue() -> None:
+    bench = Bench()
+    assert (await bench.send_delayed(0, deliver_after_ms=0)).recall_handle == ""
+    assert len(bench.stored("later")) == 1
+
+
 async def test_each_protocol_recalls_the_messages_of_the_other() -> None:
     bench = Bench()
     native = (await bench.send_delayed()).recall_handle
@@ -201,6 +220,10 @@ async def test_each_protocol_recalls_the_messages_of_the_other() -> None:
         ({"priority": 10}, "PROPERTY_ILLEGAL"),
         ({"priority": 1, "message_group": "g"}, "REQUEST_ILLEGAL"),
         ({"deliver_ms": NOW_MS + 366 * 86_400_000}, "DELIVERY_TIME_ILLEGAL"),
+        ({"deliver_ms": 0, "deliver_after_ms": 366 * 86_400_000}, "DELIVERY_TIME_ILLEGAL"),
+        ({"deliver_ms": 0, "deliver_after_ms": (1 << 63) - 1}, "DELIVERY_TIME_ILLEGAL"),
+        ({"deliver_ms": 0, "deliver_after_ms": -1}, "DELIVERY_TIME_ILLEGAL"),
+        ({"deliver_after_ms": 1}, "REQUEST_ILLEGAL"),
         ({"topic": "orders"}, "MESSAGE_TYPE_CONFLICT"),
         ({"topic": "missing"}, "TOPIC_NOT_FOUND"),
         ({"topic": "a b"}, "TOPIC_ILLEGAL"),

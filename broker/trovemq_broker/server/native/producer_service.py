@@ -43,12 +43,13 @@ class ProducerService:
     # --- messages -----------------------------------------------------------------------------------
     async def send_delayed(self, request: Any, context: Context) -> Any:
         """A producer_pb2.SendDelayedRequest; its reply has the recall handle."""
+        came_ms = self._parts.clock_ms()  # a delay counts from now on
         with _Refusals(self._parts):
             await self._wait_for_capacity()
-            now_ms = self._parts.clock_ms()
             body_size_max = self._parts.store.settings.body_size_max
             delay_max_ms = self._parts.settings.delivery_delay_max_ms
-            send = wire.delayed_send(request, body_size_max, now_ms, delay_max_ms)
+            send = wire.delayed_send(request, body_size_max, came_ms, delay_max_ms)
+            now_ms = self._parts.clock_ms()
             config = self._topic(send.topic, "DELAY")
             group = send.message_group
             queue_id = QueueId(group_queue(group, config.write_queue_count)) if group else ANY_QUEUE

@@ -58,15 +58,28 @@ class HalfSend:
 def delayed_send(
     request: producer_pb2.SendDelayedRequest, body_size_max: int, now_ms: EpochMs, delay_max_ms: int
 ) -> DelayedSend:
-    """The checked command of a SendDelayed. Raises TroveError by the table of send_checks.py; TOPIC_ILLEGAL,
-    REQUEST_ILLEGAL."""
+    """The checked command of a SendDelayed, which came at now_ms. Raises TroveError by the table of
+    send_checks.py; TOPIC_ILLEGAL, REQUEST_ILLEGAL."""
     check_topic_name(request.topic)
     priority = request.priority if request.HasField("priority") else None
     _check(request.message, body_size_max)
-    check_delivery(EpochMs(request.deliver_timestamp), now_ms + delay_max_ms)
+    deliver_ms = _deliver_ms(request, now_ms)
+    check_delivery(deliver_ms, now_ms + delay_max_ms)
     check_order(request.message_group, priority)
     message = _outgoing(request.message, now_ms, request.message_group, priority)
-    return DelayedSend(request.topic, message, request.message_group, EpochMs(request.deliver_timestamp))
+    return DelayedSend(request.topic, message, request.message_group, deliver_ms)
+
+
+def _deliver_ms(request: producer_pb2.SendDelayedRequest, now_ms: EpochMs) -> EpochMs:
+    if not request.HasField("deliver_after_ms"):
+        return EpochMs(request.deliver_timestamp)
+    if request.deliver_timestamp:
+        text = "a message has a delivery time or a delay, not both"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field="deliver_after_ms")
+    if request.deliver_after_ms < 0:
+        text = f"a delay of {request.deliver_after_ms} ms is negative"
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, text)
+    return EpochMs(now_ms + request.deliver_after_ms)
 
 
 def half_send(request: producer_pb2.PrepareHalfRequest, body_size_max: int, now_ms: EpochMs) -> HalfSend:

@@ -5,8 +5,8 @@ One message is one call. A message that was certainly not stored is sent again, 
 one. A message that may have been stored is sent again only if the producer allows it (retry_in_doubt): to the
 same broker, with the same unique key.
 
-A delay counts by the clock of the broker that gets the message, from the call on: a message that is sent
-again has waited for a part of it. This machine's clock is not asked.
+A delay is sent as a duration, which the broker counts from the moment when it gets the message. The time that
+has passed since the program's call is subtracted, also when a message is sent again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DELIVER_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 _IN_DOUBT: Final = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT)
 
 HandOver: TypeAlias = Callable[[ProducerCalls, int], Awaitable[StoredNow]]
-"""Hands a message over to a broker. The number: the broker's time of the program's call, epoch ms."""
+"""Hands a message over to a broker. The number: ms since the program's call."""
 
 
 class DeferredSender:
@@ -87,13 +87,17 @@ class DeferredSender:
             if deliver_at is not None:
                 deliver_ms = _checked(round(deliver_at.timestamp() * 1000))
                 return await self._send(
-                    message, broker, lambda calls, _now_ms: calls.send_delayed(message, deliver_ms)
+                    message,
+                    broker,
+                    lambda calls, _passed_ms: calls.send_delayed(message, deliver_ms=deliver_ms),
                 )
             delay_ms = _delay_ms(deliver_after or 0)
         except (OverflowError, ValueError, OSError) as error:
             raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"no such time: {error}") from error
         return await self._send(
-            message, broker, lambda calls, now_ms: calls.send_delayed(message, _checked(now_ms + delay_ms))
+            message,
+            broker,
+            lambda calls, passed_ms: calls.send_delayed(message, delay_ms=max(0, delay_ms - passed_ms)),
         )
 
     async def send_half(
@@ -108,7 +112,7 @@ class DeferredSender:
         transaction_id."""
         message = _message(self._topic, body, **arguments)
         return await self._send(
-            message, broker, lambda calls, _now_ms: calls.prepare_half(message, check_after_ms or 0)
+            message, broker, lambda calls, _passed_ms: calls.prepare_half(message, check_after_ms or 0)
         )
 
     async def drained(self) -> None:
@@ -149,10 +153,9 @@ class DeferredSender:
                 broker = self._chooser.broker(slot)
                 calls = ProducerCalls(self._pool.connection(broker), self.client_id)
                 # It waits for an answer first: a message on a connection that never worked would be in doubt.
-                passed_ms = int((loop.time() - began) * 1000)  # before the broker's clock is read
-                now_ms = await calls.reach()
+                await calls.reach()
                 handed_over = True
-                stored = await hand_over(calls, now_ms - passed_ms)
+                stored = await hand_over(calls, int((loop.time() - began) * 1000))
                 return _receipt(message, stored, broker.name)
             except TroveError as error:
                 in_doubt = handed_over and error.spec in _IN_DOUBT

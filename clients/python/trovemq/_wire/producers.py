@@ -72,17 +72,19 @@ class ProducerCalls:
         self._connection = connection
         self._metadata = metadata_of(client_id)
 
-    async def reach(self) -> int:
-        """Waits until the broker answers: the time of its clock, epoch ms. Raises TroveError
-        BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
-        return await self._connection.clock_ms()
+    async def reach(self) -> None:
+        """Waits until the broker answers. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        await self._connection.server_info()
 
-    async def send_delayed(self, message: DeferredMessage, deliver_ms: int) -> StoredNow:
-        """Sends a message to be delivered at that time, epoch ms."""
+    async def send_delayed(
+        self, message: DeferredMessage, *, deliver_ms: int | None = None, delay_ms: int | None = None
+    ) -> StoredNow:
+        """Sends a message to be delivered at deliver_ms, epoch ms, or delay_ms after the broker gets it."""
         request = producer_pb2.SendDelayedRequest(
             topic=message.topic,
             message=_outgoing(message),
             deliver_timestamp=deliver_ms,
+            deliver_after_ms=delay_ms,
             message_group=message.message_group,
             priority=message.priority,
         )
