@@ -174,6 +174,31 @@ def test_too_many_streams_of_one_client_end_the_oldest() -> None:
     run(scene())
 
 
+def test_a_member_took_memory_for_every_topic_it_ever_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for topics that do not exist, one stream after the other; each of them read all earlier ones."""
+
+    async def scene() -> None:
+        monkeypatch.setattr(membership, "TOPICS_MAX", 3)
+        parts = await filled(0)
+        for number in range(3):
+            client = ConsumeClient(parts, f"t{number}")
+            await client.open()
+            with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
+                await client.serving
+        refused = ConsumeClient(parts, "t3")
+        await refused.open()
+        with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+            await refused.serving
+        (member,) = parts.clients.members(GROUP)
+        assert set(member.description.subscriptions) == {"t0", "t1", "t2"}
+        parts.store.topics.create("t2", 1)
+        again = ConsumeClient(parts, "t2")
+        await again.open()
+        await again.end()
+
+    run(scene())
+
+
 def test_a_filter_that_is_too_long_is_refused() -> None:
     async def scene() -> None:
         parts = await filled(0)

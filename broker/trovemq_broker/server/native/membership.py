@@ -39,6 +39,7 @@ from trovemq_proto.positions import EpochMs
 COMMANDS_WAITING_MAX: Final = 16
 """The most commands of one stream that are not written yet."""
 EXPRESSION_SIZE_MAX: Final = 8_192  # characters
+TOPICS_MAX: Final = 1_024  # that one client subscribes to while it is known
 
 
 class CommandStream(Protocol):
@@ -86,6 +87,9 @@ class Membership:
         subscriptions = {topic: subscription}
         if known is not None and known.group == group:
             subscriptions = {**known.description.subscriptions, **subscriptions}
+        if len(subscriptions) > TOPICS_MAX:
+            text = f"{len(subscriptions)} topics, the limit of one client is {TOPICS_MAX}"
+            raise TroveError(errors.LIMIT_EXCEEDED, text)
         description = ClientDescription(
             client_type=client_type(is_push=not start.invisible_ms),
             group=group,
