@@ -94,9 +94,33 @@ def test_an_extension_has_the_new_handle_as_its_result() -> None:
         assert sent.handle == handle_of(RECEIPT, 0)
         assert [here.stream.is_answered] == [False]
         await here.now.settled(handle="new")
-        assert await extended == "new"
+        await extended
+        assert message.receipt_handle == "new"
         assert here.stream.is_answered
         assert here.reported == []
+        await here.over()
+
+    run(scene())
+
+
+def test_a_late_answer_to_an_extension_left_the_void_handle() -> None:
+    """The caller had its time-out. The broker then refused the acknowledgement by the old handle, and the
+    message came again."""
+
+    async def scene() -> None:
+        here = Scene()
+        (message,) = await here.opened(1)
+        extended = here.stream.extend(message, 7_000)
+        await turns(10)
+        extended.cancel()
+        await here.now.settled(handle="new")
+        assert (message.receipt_handle, message.receipt) == ("new", None)
+        assert message.lease_end == now() + 7
+        async with message.process():
+            pass
+        await turns(10)
+        assert here.now.settlements()[-1].handle == "new"
+        await here.now.settled()
         await here.over()
 
     run(scene())

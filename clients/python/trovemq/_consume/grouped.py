@@ -357,16 +357,14 @@ class GroupConsumer:
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """Extends the lease. From then on the message has a handle of its own."""
-        new_handle = self._stream_of(message).extend(_streamed(message), duration_ms)
+        extended = self._stream_of(message).extend(_streamed(message), duration_ms)
         timeout_ms = self._pool.options.call_timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                handle = await new_handle
+                await extended
         except TimeoutError:
             text = f"broker {message.broker} did not answer within {timeout_ms} ms"
             raise TroveError(errors.REQUEST_TIMEOUT, text, broker=message.broker) from None
-        message.receipt_handle, _streamed(message).receipt = handle, None
-        message.lease_end = asyncio.get_running_loop().time() + duration_ms / 1000
 
     @property
     def at_capacity(self) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final
 
 from trovemq._common.backoff import may_pass
 from trovemq._consume.inbox import Inbox
@@ -30,8 +30,6 @@ UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more settlements than that h
 ANSWERED_KEPT_S: Final = 2.0
 """Acknowledgements are kept until the result of one that came so much later: a broker writes them to disk at
 least ten times a second."""
-
-Answer = TypeVar("Answer")
 
 
 class Settlements:
@@ -121,17 +119,17 @@ class Settlements:
             future.set_exception(self._refusal)
         return future
 
-    def extend(self, message: StreamedMessage, duration_ms: int) -> asyncio.Future[str]:
-        """Extends the lease of the message; the result is its new handle."""
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    def extend(self, message: StreamedMessage, duration_ms: int) -> asyncio.Future[None]:
+        """Extends the lease of the message, which then has a handle of its own, also if the caller does not
+        wait for the result."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         if self._refusal is not None:
             future.set_exception(self._refusal)
             return future
         change = Change(duration_ms, kind=EXTEND)
-        extension = Settling(
-            message.receipt_handle, change, 0.0, [message], by_handle=True, new_handle=future
-        )
+        # It is not sent again after a break, which may have replaced its handle.
+        extension = Settling(message.receipt_handle, change, 0.0, [message], by_handle=True, extended=future)
         self._extensions.append(extension)
         self._count(change, 1)
         self._wake.set()
@@ -281,8 +279,10 @@ class Settlements:
         if settling.was_answered:
             return
         self._count(settling.change, -len(settling))
-        if settling.new_handle is not None:
-            _answer(settling.new_handle, error, handle)
+        if settling.extended is not None:
+            if error is None:
+                self._extended(settling, handle)
+            _answer(settling.extended, error)
             return
         done, released = settling.is_consumed, settling.change == RELEASE
         if settling.change is None and error is None:
@@ -300,9 +300,15 @@ class Settlements:
                 failure = None  # an earlier try reached the broker, so the message is settled
             future = self._futures.pop(message, None)
             if future is not None:
-                _answer(future, failure, None)
+                _answer(future, failure)
             if future is not None or not released:
                 self._owner.on_result(message, done=done, failure=failure)
+
+    def _extended(self, extension: Settling, handle: str) -> None:
+        (message,), change = extension.messages, extension.change
+        assert change is not None, "an extension changes the invisible time"
+        message.receipt_handle, message.receipt = handle, None
+        message.lease_end = self._now() + change.invisible_ms / 1000
 
     def _keep_answered(self, settling: Settling) -> None:
         now = self._now()
@@ -333,10 +339,10 @@ class Settlements:
         return asyncio.get_running_loop().time()
 
 
-def _answer(future: asyncio.Future[Answer], failure: TroveError | None, answer: Answer) -> None:
+def _answer(future: asyncio.Future[None], failure: TroveError | None) -> None:
     if future.done():
         return
     if failure is None:
-        future.set_result(answer)
+        future.set_result(None)
     else:
         future.set_exception(failure)

@@ -34,8 +34,8 @@ class Settling:
     was_answered: bool = False
     """It had a result before the stream broke. Nobody waits for another one, and it has only `offsets`."""
     by_handle: bool = False
-    new_handle: asyncio.Future[str] | None = None
-    """The result, if the message was extended: it is not settled."""
+    extended: asyncio.Future[None] | None = None
+    """The result, if the message is extended: it is not settled."""
 
     @property
     def is_consumed(self) -> bool:
@@ -63,8 +63,3 @@ class Settling:
         """No more messages are added."""
         for run in self.runs:
             run.gathered = None
-
-
-def extension_of(message: StreamedMessage, change: Change, new_handle: asyncio.Future[str]) -> Settling:
-    """The extension of a lease. It is not sent again after a break, which may have replaced its handle."""
-    return Settling(message.receipt_handle, change, 0.0, [message], by_handle=True, new_handle=new_handle)
