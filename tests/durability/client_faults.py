@@ -10,8 +10,8 @@ CLIENT_FAULTS: Final = (
     Planted(
         "Messages of a group overtook one that was returned while its poll was still arriving",
         "clients/python/trovemq/_consume/inbox.py",
-        "        if not done and message.poll in self._polls:",
-        "        if False:",
+        "        del self._lanes[key]\n        self._return(lane.later)\n        return lane.later\n",
+        "        del self._lanes[key]\n        return []\n",
         ("tests/unit/sdk/test_inbox.py::test_what_a_poll_brought_late_overtook_what_was_returned",),
     ),
     Planted(

@@ -259,8 +259,10 @@ class GroupConsumer:
         if self._processed.has(message):
             message.settled = True
             self.consumed(message)
-        elif self._closing or not self._inbox.put(message):
+        elif self._closing:
             self.release(message)
+        else:
+            self._inbox.put(message)
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """Puts a batch into the inbox."""
@@ -272,8 +274,11 @@ class GroupConsumer:
         if self._processed:
             self.put_all(list(batch))
             return
-        for message in batch if self._closing else self._inbox.put_batch(batch):
-            self.release(message)
+        if self._closing:
+            for message in batch:
+                self.release(message)
+        else:
+            self._inbox.put_batch(batch)
 
     def release_waiting(self, broker: str, keep: int = 0) -> None:
         """Returns the messages of a broker that the program did not get, except for the first `keep` of all

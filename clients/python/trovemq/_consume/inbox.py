@@ -94,8 +94,6 @@ class Inbox:
         self._failure: TroveError | None = None
         self._ready: deque[ReceivedMessage] = deque()
         self._lanes: dict[_LaneKey, _Lane] = {}
-        self._polls: set[int] = set()
-        self._given_back: dict[_LaneKey, int] = {}
         self._waiting: dict[_Place, ReceivedMessage] = {}
         self._size = 0  # of these
         self._first: MessageBatch | None = None
@@ -171,31 +169,16 @@ class Inbox:
         too small."""
         await self._putters.wait()
 
-    def begin_poll(self, poll: int) -> None:
-        """Messages with this `poll` will be put."""
-        self._polls.add(poll)
-
-    def end_poll(self, poll: int) -> None:
-        """No more messages of this poll will be put."""
-        self._polls.discard(poll)
-        self._given_back = {key: other for key, other in self._given_back.items() if other != poll}
-
-    def put(self, message: ReceivedMessage) -> bool:
-        """Adds a message. If it waits here already and was delivered again, it gets the newer lease.
-
-        Returns False if an earlier message of its lane, from the same poll, was returned meanwhile; then this
-        one must be returned, too.
-        """
+    def put(self, message: ReceivedMessage) -> None:
+        """Adds a message. If it waits here already and was delivered again, it gets the newer lease."""
         self._break_up()
-        if self.ordered and self._given_back.get(_lane_key(message)) == message.poll:
-            return False
         place = message.place
         known = self._waiting.get(place)
         if known is not None:
             known.take_over(message)
             if self.ordered:
                 self._follow_void_head(self._lanes[_lane_key(message)], message)
-            return True
+            return
         self._waiting[place] = message
         self._put_count += 1
         self._size += message.nbytes
@@ -206,10 +189,9 @@ class Inbox:
                 self._follow_void_head(lane, message)
                 if self._takers.count:
                     self._putters.wake_all()  # the hold may be too small
-                return True
+                return
             self._lanes[_lane_key(message)] = _Lane(message)
         self._make_ready(message)
-        return True
 
     def _follow_void_head(self, lane: _Lane, newest: ReceivedMessage) -> None:
         """If the program has the head, and its lease has ended, the broker delivers the lane again, from
@@ -226,16 +208,18 @@ class Inbox:
             lane.head, lane.later = delivered[0], delivered[1:]
             self._make_ready(lane.head)
 
-    def put_all(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Puts each message. Returns those that must be returned."""
-        return [message for message in messages if not self.put(message)]
+    def put_all(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Puts each message."""
+        for message in messages:
+            self.put(message)
 
-    def put_batch(self, batch: MessageBatch) -> list[ReceivedMessage]:
-        """As `put_all`, for a batch of which no message was handed out."""
+    def put_batch(self, batch: MessageBatch) -> None:
+        """Puts a batch of which no message was handed out."""
         if self.ordered or self._waiting or not self._is_new(batch):
-            return self.put_all(batch.messages)
+            self.put_all(batch.messages)
+            return
         if not len(batch):
-            return []
+            return
         self._places.setdefault(batch.broker, set()).update(batch.physical_offsets)
         self._later.append(batch)
         self._put_count += len(batch)
@@ -245,7 +229,6 @@ class Inbox:
             self._next_batch()
         self.on_put()
         self._takers.wake(len(batch))
-        return []
 
     def _is_new(self, batch: MessageBatch) -> bool:
         """Whether none of its messages waits here already."""
@@ -401,7 +384,7 @@ class Inbox:
         return taken
 
     def settled(self, message: ReceivedMessage, *, done: bool) -> list[ReceivedMessage]:
-        """The program has settled a message; `done`: it is consumed.
+        """The program has settled a message; `done`: it is consumed. A batch was put as a whole before.
 
         Returns:
             settled: Messages of its lane that must be returned, because it is delivered again before them.
@@ -415,8 +398,6 @@ class Inbox:
             self._make_ready(lane.head)
             return []
         del self._lanes[key]
-        if not done and message.poll in self._polls:
-            self._given_back[key] = message.poll
         self._return(lane.later)
         return lane.later
 
