@@ -309,7 +309,7 @@ async def test_an_end_of_no_open_transaction_is_refused(key: str, topic: str) ->
 # --- checks ---------------------------------------------------------------------------------------------
 async def test_a_producer_is_asked_about_its_open_transaction() -> None:
     bench = Bench()
-    async with bench.connected("p") as context:
+    async with bench.connected("p", "deals") as context:
         await bench.prepare(tag="t")
         (transaction,) = bench.due()
         assert bench.check(transaction) == "p"
@@ -320,6 +320,31 @@ async def test_a_producer_is_asked_about_its_open_transaction() -> None:
         assert (asked.body, asked.tags) == (b"half", "t")
     (client,) = bench.parts.clients
     assert (client.description.language, client.description.version) == ("PYTHON", "1.2")
+
+
+async def test_a_half_message_was_shown_to_a_stream_without_its_topic() -> None:
+    """A stream is admitted for the topics of its start. With the id of a producer, and without topics, any
+    user got the half messages of that producer."""
+    bench = Bench()
+    await bench.prepare(client_id="p")
+    (transaction,) = bench.due()
+    async with bench.connected("p", "later") as context, bench.connected("other", "deals") as other:
+        assert bench.check(transaction) == "other"
+        await until(lambda: bool(other.written))
+        assert context.written == []
+
+
+async def test_a_producer_that_has_left_returned_on_the_same_stream() -> None:
+    """Only the topics of the first start are checked again when rights change."""
+    bench = Bench()
+
+    async def again() -> None:
+        async with bench.connected("p", "deals") as context:
+            context.requests.put_nowait(producer_pb2.CheckHalvesFrame(leave=True))
+            context.requests.put_nowait(producer_pb2.CheckHalvesFrame(start={"topics": ["later"]}))
+
+    assert await refusal(again()) == "REQUEST_ILLEGAL"
+    assert len(bench.parts.clients) == 0
 
 
 async def test_another_producer_is_asked_about_a_transaction_of_a_dead_one() -> None:

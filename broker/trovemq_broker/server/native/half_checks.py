@@ -4,13 +4,14 @@
 |-----------------|--------------------------------------------------------------------------------------|
 | `start`         | the producer is known, with its topics; answered by `connected`                      |
 | an empty frame  | the producer is alive                                                                |
-| `leave`         | the producer is not known any more, and the stream ends                              |
+| `leave`         | the producer is not known any more; no other frame follows                           |
 | the end         | without `leave` a break: the producer stays known for a while, so that it can return |
 | no `start`      | for START_WAIT_S: ends the stream, REQUEST_TIMEOUT                                   |
 
 Invariants
 - At most CHECKS_WAITING_MAX checks wait for a client that does not read them; it is not heard meanwhile.
 - A stream is attached to its client from its `start` to its end.
+- A stream gets half messages of the topics of its start only: its caller was admitted for these.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class CheckStream(ReplyStream):
         self._client_id = client_id
         self._clock_ms = clock_ms
         self._attached: _AttachedProducer | None = None
+        self._topics: frozenset[str] = frozenset()
+        self._has_left = False
         no_start = TroveError(errors.REQUEST_TIMEOUT, f"no start came within {start_wait_s:g} s")
         loop = asyncio.get_running_loop()
         self._start_timer = loop.call_later(start_wait_s, self.end_with, no_start)
@@ -58,13 +61,17 @@ class CheckStream(ReplyStream):
         """One frame. Raises TroveError CLIENT_UNKNOWN if the client was forgotten; LIMIT_EXCEEDED,
         REQUEST_ILLEGAL, TOPIC_ILLEGAL."""
         now_ms = self._clock_ms()
+        if self._has_left:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the producer has left")
         if request.leave:
+            self._has_left = True
             self._detach(broke=False)
             if self._registry.get(self._client_id) is not None:
                 self._registry.terminate(self._client_id, now_ms)
         elif self._attached is None:
             self._start_timer.cancel()
-            self._registry.settle(self._client_id, self._description(topics_to_check(request)), now_ms)
+            self._topics = topics_to_check(request)
+            self._registry.settle(self._client_id, self._description(self._topics), now_ms)
             self._attached = _AttachedProducer(self)
             self._registry.attach(self._client_id, self._attached)
             await self.reply(CONNECTED)
@@ -80,7 +87,10 @@ class CheckStream(ReplyStream):
         )
 
     def check(self, command: RecoverTransaction) -> None:
-        """Asks about an open transaction. Raises TroveError LIMIT_EXCEEDED."""
+        """Asks about an open transaction. Raises TroveError LIMIT_EXCEEDED; PERMISSION_MISSING for a topic
+        that its start does not name."""
+        if command.message.topic not in self._topics:
+            raise TroveError(errors.PERMISSION_MISSING, "the producer is not asked about this topic")
         if self._waiting >= CHECKS_WAITING_MAX:
             text = f"{CHECKS_WAITING_MAX} checks wait already for client {self._client_id}"
             raise TroveError(errors.LIMIT_EXCEEDED, text)
@@ -105,8 +115,8 @@ class _AttachedProducer:
         self._stream = stream
 
     def send(self, command: ClientCommand) -> None:
-        """Asks about an open transaction soon. Raises TroveError LIMIT_EXCEEDED; NOT_IMPLEMENTED for other
-        commands, which are for members of groups."""
+        """Asks about an open transaction soon. Raises TroveError as CheckStream.check; NOT_IMPLEMENTED for
+        other commands, which are for members of groups."""
         if not isinstance(command, RecoverTransaction):
             raise TroveError(errors.NOT_IMPLEMENTED, "a producer is asked about transactions only")
         self._stream.check(command)
