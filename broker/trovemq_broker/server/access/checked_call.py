@@ -150,6 +150,7 @@ class CheckedCall:
         if isinstance(outcome, BaseException):
             self.outcome = outcome_of_error(outcome)
             if isinstance(outcome, TroveError) and "quota" in outcome.fields:
+                call.layers = (self._failed, call.layers)  # a task may be cancelled before it begins
                 call.run(self._fail_later(call, outcome))
                 return HELD
             self.end()
@@ -175,11 +176,12 @@ class CheckedCall:
         return outcome
 
     async def _fail_later(self, call: Call, error: TroveError) -> None:
-        try:
-            await self.hold(error)
-        finally:
-            self.end()
+        await self.hold(error)
         call.answer(error)
+
+    def _failed(self, _call: Call, outcome: Any) -> Any:
+        self.end()
+        return outcome
 
     async def _checked(self, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         """The replies of a stream, each of which is checked before it is sent."""

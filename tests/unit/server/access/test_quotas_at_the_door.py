@@ -211,6 +211,26 @@ def test_open_calls_are_given_back_however_they_end() -> None:
     run(program())
 
 
+def test_a_call_cancelled_as_it_met_a_quota_counted_as_open_for_ever() -> None:
+    """The task that delays its refusal was cancelled before it had begun."""
+
+    async def program() -> None:
+        door = Door()
+        calls: list[asyncio.Future[str]] = []
+
+        async def refuse() -> Any:
+            asyncio.get_running_loop().call_soon(calls[0].cancel)
+            raise TroveError(errors.LIMIT_EXCEEDED, "too many topics", quota="User:alice")
+
+        door.quota("User:alice", calls_max=2)
+        calls.append(asyncio.ensure_future(door.send(sender(refuse))))
+        await asyncio.gather(*calls, return_exceptions=True)
+        await turns()
+        assert door.gate.quotas.open_calls() == {"User:alice": 0}
+
+    run(program())
+
+
 def test_a_frame_above_the_quota_is_refused_alone() -> None:
     async def program() -> None:
         door, seen = Door(), []
