@@ -102,7 +102,7 @@ def test_a_message_of_a_lane_is_with_the_program_once(lease_end: float | None) -
 
 
 def test_what_a_poll_brought_late_overtook_what_was_returned() -> None:
-    """The rest of the lane is returned as well: it comes again after what was returned. Others stay."""
+    """The rest of the lane is returned as well: the broker delivers it after that one. Others stay."""
     inbox = Inbox(8, 1_000)
     inbox.ordered = True
     inbox.put_all([message(1, "a"), message(2, "a"), message(7, "b")])

@@ -104,8 +104,8 @@ def test_an_extension_has_the_new_handle_as_its_result() -> None:
 
 
 def test_a_late_answer_to_an_extension_left_the_void_handle() -> None:
-    """The caller had its time-out. The broker then refused the acknowledgement by the old handle, and the
-    message came again."""
+    """The caller had its time-out. The broker then refused the acknowledgement by the old handle, and
+    delivered the message again."""
 
     async def scene() -> None:
         here = Scene()
