@@ -126,6 +126,80 @@ def test_a_late_answer_to_an_extension_left_the_void_handle() -> None:
     run(scene())
 
 
+@pytest.mark.parametrize("by", ["process", "ack", "settle_all"])
+@pytest.mark.parametrize("gathers", [True, False])
+def test_an_acknowledgement_overtaken_by_an_extension_was_refused(by: str, gathers: bool) -> None:
+    """A task extended the lease from time to time while the handler worked. The acknowledgement named the
+    receipt, which the extension before it had replaced: the message was delivered again."""
+
+    async def scene() -> None:
+        here = Scene()
+        one, other = await here.opened(2)
+        if gathers:
+            here.stream.consume(other)
+        extended = here.stream.extend(one, 7_000)
+        await turns(10)
+        acknowledged: asyncio.Future[None] | None = None
+        if by == "process":
+            async with one.process():
+                pass
+        elif by == "ack":
+            acknowledged = here.stream.settle_with_result(one, None)
+        else:
+            here.stream.settle_all(RECEIPT, [one])
+        await turns(10)
+        assert [list(sent.ranges) for sent in here.now.settlements()] == [[1, 1]] * gathers + [[]]
+        await here.now.settled(handle="new")
+        await extended
+        sent = here.now.settlements()[-1]
+        assert (sent.kind, sent.handle) == (consumer_pb2.ACKNOWLEDGE, "new")
+        await here.now.settled()
+        if acknowledged is not None:
+            await acknowledged
+        assert here.stream.is_answered
+        await here.over()
+
+    run(scene())
+
+
+def test_what_waited_for_an_extension_ends_with_its_subscription() -> None:
+    async def scene() -> None:
+        here = Scene()
+        (message,) = await here.opened(1)
+        extended = here.stream.extend(message, 7_000)
+        await turns(10)
+        acknowledged = here.stream.settle_with_result(message, None)
+        here.stream.refuse_all(TroveError(errors.CLIENT_CLOSED, "closed"))
+        for answer in (extended, acknowledged):
+            with pytest.raises(TroveError, match="CLIENT_CLOSED"):
+                await answer
+        assert here.stream.is_answered
+        assert here.reported == [(0, True, "CLIENT_CLOSED")]
+        await here.over()
+
+    run(scene())
+
+
+def test_an_acknowledgement_after_an_extension_that_broke_is_sent() -> None:
+    async def scene() -> None:
+        here = Scene()
+        (message,) = await here.opened(1)
+        extended = here.stream.extend(message, 7_000)
+        await turns(10)
+        acknowledged = here.stream.settle_with_result(message, None)
+        await here.now.reply(LOST)
+        with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
+            await extended
+        await asyncio.sleep(1)
+        (sent,) = here.now.settlements()
+        assert (sent.kind, sent.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
+        await here.now.settled()
+        await acknowledged
+        await here.over()
+
+    run(scene())
+
+
 def test_an_extension_is_not_repeated_after_a_break() -> None:
     async def scene() -> None:
         here = Scene()

@@ -65,6 +65,8 @@ class Settlements:
         self._numbers = count(1)
         self._frames_unanswered = 0
         self._futures: dict[StreamedMessage, asyncio.Future[None]] = {}
+        self._extending: dict[StreamedMessage, list[Change | None]] = {}
+        """Messages whose extension has no result, with the settlements that wait for the new handle."""
         self._returned = 0  # settlements without a result that are no acknowledgements
         self.unacknowledged = 0
         self.acknowledged_max = UNDER_WAY_MAX  # less those that were returned
@@ -77,6 +79,10 @@ class Settlements:
             if change != RELEASE:
                 self._owner.on_result(message, done=change is None, failure=self._refusal)
             return False
+        if (waiting := self._extending.get(message)) is not None:
+            waiting.append(change)
+            self._count(change, 1)
+            return self.at_capacity
         receipt = message.receipt
         if receipt is None or (change is not None and change.by_handle):
             gathering = self._gathering_of(message.receipt_handle, change, by_handle=True)
@@ -90,7 +96,7 @@ class Settlements:
         """Acknowledges a message whose result nobody needs, unless it is a failure. From now on, until the
         next frame, its run gathers those that follow by itself."""
         run, receipt = message.run, message.receipt
-        if receipt is None or self._refusal is not None:
+        if receipt is None or self._refusal is not None or message in self._extending:
             return self.settle(message, None)
         gathering = self._gathering_of(receipt, None)
         gathering.runs.append(run)
@@ -104,6 +110,10 @@ class Settlements:
         if self._refusal is not None:
             for message in messages:
                 self._owner.on_result(message, done=True, failure=self._refusal)
+            return
+        if self._extending:
+            for message in messages:
+                self.settle(message, None)
             return
         self._gathering_of(receipt, None).messages.extend(messages)
         self.unacknowledged += len(messages)
@@ -131,6 +141,8 @@ class Settlements:
         # It is not sent again after a break, which may have replaced its handle.
         extension = Settling(message.receipt_handle, change, 0.0, [message], by_handle=True, extended=future)
         self._extensions.append(extension)
+        self._extending.setdefault(message, [])
+        message.receipt = message.receipt  # a run that gathers nothing
         self._count(change, 1)
         self._wake.set()
         return future
@@ -280,9 +292,8 @@ class Settlements:
             return
         self._count(settling.change, -len(settling))
         if settling.extended is not None:
-            if error is None:
-                self._extended(settling, handle)
             _answer(settling.extended, error)
+            self._extended(settling, handle if error is None else None)
             return
         done, released = settling.is_consumed, settling.change == RELEASE
         if settling.change is None and error is None:
@@ -304,11 +315,18 @@ class Settlements:
             if future is not None or not released:
                 self._owner.on_result(message, done=done, failure=failure)
 
-    def _extended(self, extension: Settling, handle: str) -> None:
+    def _extended(self, extension: Settling, handle: str | None) -> None:
+        """The extension has ended. `handle`: the new one; None if it has failed."""
         (message,), change = extension.messages, extension.change
         assert change is not None, "an extension changes the invisible time"
-        message.receipt_handle, message.receipt = handle, None
-        message.lease_end = self._now() + change.invisible_ms / 1000
+        if handle is not None:
+            message.receipt_handle, message.receipt = handle, None
+            message.lease_end = self._now() + change.invisible_ms / 1000
+        for waiting in self._extending.pop(message, ()):
+            self._count(waiting, -1)
+            self.settle(message, waiting)
+            if self._refusal is not None and (future := self._futures.pop(message, None)) is not None:
+                _answer(future, self._refusal)
 
     def _keep_answered(self, settling: Settling) -> None:
         now = self._now()
