@@ -77,7 +77,11 @@ class _Calls(CheckedMethod):
         """Passes the admitted calls on, those of one user together."""
         runs: list[tuple[Creator, list[Call]]] = []
         for call in calls:
-            creator = self._admit(call)
+            try:
+                creator = self._admit(call)
+            except Exception as error:  # other calls are served
+                call.answer(error)
+                continue
             if creator is None:
                 continue
             if not runs or runs[-1][0].name != creator.name:

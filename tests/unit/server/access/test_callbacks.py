@@ -117,6 +117,31 @@ def acknowledgement(group: str = "g", topic: str = "orders") -> bytes:
     return bytes(request.SerializeToString())
 
 
+def test_a_fault_in_the_check_of_one_call_failed_all_of_the_turn(
+    here: AccessHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.rule("alice", "Sub", "*")
+    key = here.log_in("alice")
+    credentials = here.gate.credentials
+
+    def fail(path: str, metadata: Any) -> Any:
+        if metadata is broken.invocation_metadata():
+            raise MemoryError
+        return credentials(path, metadata)
+
+    monkeypatch.setattr(here.gate, "credentials", fail)
+    acknowledges = Callers(here, ACKNOWLEDGE, service_pb2.AckMessageRequest)
+    alice, broken = Context(rocketmq_metadata("alice")), Context(signed(key, 0, ACKNOWLEDGE))
+
+    async def scene() -> None:
+        calls = [AwaitedCall(context, None, acknowledgement()) for context in (alice, broken, alice)]
+        acknowledges.on_access(calls)
+        assert [call for call, _ in acknowledges.begun] == [calls[0], calls[2]]
+        assert isinstance(calls[1].ending.exception(), MemoryError)
+
+    asyncio.run(scene())
+
+
 def test_calls_of_one_turn_are_passed_on_together_as_those_of_their_users(here: AccessHere) -> None:
     here.user("bob")
     for user in ("alice", "bob"):
