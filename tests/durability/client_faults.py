@@ -162,4 +162,22 @@ CLIENT_FAULTS: Final = (
             "tests/unit/sdk/test_void_batches.py::test_a_refused_return_was_logged_as_an_exception_that_nobody_saw",
         ),
     ),
+    Planted(
+        "A message whose `extend` was answered after its time-out was delivered again, though acknowledged",
+        "clients/python/trovemq/_consume/settlements.py",
+        "            message.receipt_handle, message.receipt = handle, None\n",
+        "            pass\n",
+        (
+            "tests/unit/sdk/test_stream_membership.py::test_a_late_answer_to_an_extension_left_the_void_handle",
+        ),
+    ),
+    Planted(
+        "A message that was acknowledged while its lease was being extended was delivered again",
+        "clients/python/trovemq/_consume/settlements.py",
+        "        if (waiting := self._extending.get(message)) is not None:",
+        "        if (waiting := None) is not None:",
+        (
+            "tests/unit/sdk/test_stream_membership.py::test_an_acknowledgement_overtaken_by_an_extension_was_refused[True-ack]",
+        ),
+    ),
 )

@@ -7,6 +7,7 @@ from typing import Final
 from tests.durability.client_faults import CLIENT_FAULTS
 from tests.durability.clock_faults import CLOCK_FAULTS
 from tests.durability.planted import Planted
+from tests.durability.service_faults import SERVICE_FAULTS
 
 ENGINE = "tests/unit/engine/"
 AFTER_A_CRASH = f"{ENGINE}test_after_a_crash.py::"
@@ -590,4 +591,5 @@ FAULTS: Final = (
     ),
     *CLIENT_FAULTS,
     *CLOCK_FAULTS,
+    *SERVICE_FAULTS,
 )

@@ -1,0 +1,51 @@
+"""Old faults of the broker's services: a part of old_faults.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+SERVICE_FAULTS: Final = (
+    Planted(
+        "A member's description kept every topic that it had ever named, also topics that do not exist",
+        "broker/trovemq_broker/server/native/membership.py",
+        "        if len(subscriptions) > TOPICS_MAX:",
+        "        if False:",
+        ("tests/unit/server/test_membership.py::test_a_member_took_memory_for_every_topic_it_ever_named",),
+    ),
+    Planted(
+        "With the client id of a producer, any user got the half messages of that producer",
+        "broker/trovemq_broker/server/native/half_checks.py",
+        "        if command.message.topic not in self._topics:",
+        "        if False:",
+        (
+            "tests/unit/server/test_producer_service.py::test_a_half_message_was_shown_to_a_stream_without_its_topic",
+        ),
+    ),
+    Planted(
+        "Calls cancelled as they met a quota counted as open for ever: their user was refused after a while",
+        "broker/trovemq_broker/server/access/checked_call.py",
+        "                call.layers = (self._failed, call.layers)",
+        "                call.layers = call.layers",
+        (
+            "tests/unit/server/access/test_quotas_at_the_door.py::test_a_call_cancelled_as_it_met_a_quota_counted_as_open_for_ever",
+        ),
+    ),
+    Planted(
+        "An unexpected exception in the check of access of one call failed those that one read had brought",
+        "broker/trovemq_broker/server/access/guard.py",
+        "            except Exception as error:  # other calls are served",
+        "            except ZeroDivisionError as error:",
+        (
+            "tests/unit/server/access/test_callbacks.py::test_a_fault_in_the_check_of_one_call_failed_all_of_the_turn",
+        ),
+    ),
+    Planted(
+        "A message with a delay waited longer where the broker had no capacity when it got the message",
+        "broker/trovemq_broker/server/native/producer_service.py",
+        "wire.delayed_send(request, body_size_max, came_ms, delay_max_ms)",
+        "wire.delayed_send(request, body_size_max, self._parts.clock_ms(), delay_max_ms)",
+        ("tests/unit/server/test_producer_service.py::test_a_delay_began_when_a_full_broker_had_space",),
+    ),
+)
