@@ -52,7 +52,7 @@ class CheckStream(ReplyStream):
         self._clock_ms = clock_ms
         self._attached: _AttachedProducer | None = None
         self._topics: frozenset[str] = frozenset()
-        self._has_left = False
+        self._is_over = False
         no_start = TroveError(errors.REQUEST_TIMEOUT, f"no start came within {start_wait_s:g} s")
         loop = asyncio.get_running_loop()
         self._start_timer = loop.call_later(start_wait_s, self.end_with, no_start)
@@ -61,10 +61,10 @@ class CheckStream(ReplyStream):
         """One frame. Raises TroveError CLIENT_UNKNOWN if the client was forgotten; LIMIT_EXCEEDED,
         REQUEST_ILLEGAL, TOPIC_ILLEGAL."""
         now_ms = self._clock_ms()
-        if self._has_left:
+        if self._is_over:
             raise TroveError(errors.REQUEST_ILLEGAL, "the producer has left")
         if request.leave:
-            self._has_left = True
+            self._is_over = True
             self._detach(broke=False)
             if self._registry.get(self._client_id) is not None:
                 self._registry.terminate(self._client_id, now_ms)
