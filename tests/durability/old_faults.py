@@ -432,10 +432,11 @@ FAULTS: Final = (
     ),
     Planted(
         "One producer's illegal or repeated number failed the sends of others that arrived with it",
-        "broker/trovemq_broker/produce/coalesce.py",
-        " and error.spec in _OF_ONE_SEND:",
-        " and False:",
-        ("tests/unit/produce/test_coalesce.py::test_a_number_that_is_refused_fails_its_own_send_alone",),
+        "broker/trovemq_broker/produce/accumulator.py",
+        "        except TroveError:  # nothing was written: each batch gets its own error, or none\n"
+        "            self._append_each(waiting)\n        except",
+        "        except",
+        ("tests/unit/produce/test_accumulator.py::test_a_number_that_is_refused_fails_its_own_send_alone",),
     ),
     Planted(
         "Acknowledged records with forged marks of a transaction were cut off by the start after a kill",
@@ -507,17 +508,16 @@ FAULTS: Final = (
         "        if False:",
         (
             "tests/unit/records/test_reading_by_oracle.py::test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4",
+            "tests/unit/server/rocketmq/test_sends_of_one_turn.py::test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten",
         ),
     ),
     Planted(
         "Of two messages that a client of RocketMQ's protocol sent to one queue one after the other, the"
         " second was stored first",
-        "broker/trovemq_broker/server/rocketmq/usual_sends.py",
-        "        if usual is None or topic in others:",
-        "        if usual is None:",
-        (
-            "tests/unit/server/rocketmq/test_usual_sends.py::test_a_usual_message_overtook_another_of_its_queue",
-        ),
+        "broker/trovemq_broker/server/rocketmq/sender.py",
+        "        for number, call in enumerate(calls):\n",
+        "        for number, call in reversed([*enumerate(calls)]):\n",
+        ("tests/unit/server/rocketmq/test_sends_of_one_turn.py::test_a_send_overtook_another_of_its_queue",),
     ),
     Planted(
         "An unexpected exception in one of the calls that one read had brought failed all of them",

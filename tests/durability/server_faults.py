@@ -177,22 +177,22 @@ SERVER_FAULTS: Final = (
     Planted(
         "bodies that inflate are counted one by one",
         "broker/trovemq_broker/server/rocketmq/sender.py",
-        "                inflated_size += len(one.body)\n",
-        "                inflated_size = len(one.body)\n",
+        "                inflated_size += len(body)\n",
+        "                inflated_size = len(body)\n",
         ("tests/unit/server/rocketmq/test_sending.py::test_small_gzip_bodies_of_one_send_took_gigabytes",),
     ),
     Planted(
         "a send of messages to two topics is taken",
-        "broker/trovemq_broker/server/rocketmq/sender.py",
-        "            if topic and name != topic:",
-        "            if not topic and name != topic and topic:",
+        "broker/trovemq_broker/server/wire/send_requests.py",
+        "        if topic and name != topic:",
+        "        if not topic and name != topic and topic:",
         ("tests/unit/server/rocketmq/test_sending.py::test_no_message_and_mixed_topics_are_corrupted",),
     ),
     Planted(
         "1,024 messages are one too many",
-        "broker/trovemq_broker/server/rocketmq/sender.py",
-        "        if len(messages) > SEND_MESSAGES_MAX:",
-        "        if len(messages) >= SEND_MESSAGES_MAX:",
+        "broker/trovemq_broker/server/wire/send_requests.py",
+        "    if len(messages) > MESSAGES_MAX:",
+        "    if len(messages) >= MESSAGES_MAX:",
         ("tests/unit/server/rocketmq/test_sending.py::test_as_many_messages_as_a_send_may_have_are_stored",),
     ),
     Planted(
@@ -216,14 +216,13 @@ SERVER_FAULTS: Final = (
         ),
     ),
     Planted(
-        "a topic's change is not seen by the short way of sends",
-        "broker/trovemq_broker/server/rocketmq/usual_sends.py",
-        "return config is not None and self._topics.get(topic) is config and body_size <= "
-        "self._body_size_max",
-        "return config is not None and body_size <= self._body_size_max",
+        "a topic's change is not seen by later sends",
+        "broker/trovemq_broker/server/rocketmq/sender.py",
+        "self._known.get(topic) is not config",
+        "topic not in self._known",
         (
-            "tests/unit/server/rocketmq/test_usual_sends.py::"
-            "test_usual_messages_went_on_to_a_topic_that_was_made_read_only",
+            "tests/unit/server/rocketmq/test_sends_of_one_turn.py::"
+            "test_sends_went_on_to_a_topic_that_was_made_read_only",
         ),
     ),
     Planted(
@@ -342,7 +341,7 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "a gzip body that is cut short is stored",
-        "broker/trovemq_broker/server/wire/rocketmq_messages.py",
+        "broker/trovemq_broker/server/wire/send_requests.py",
         "    if not inflater.eof:",
         "    if False:",
         ("tests/unit/server/rocketmq/test_messages.py::test_a_gzip_body_that_is_none_is_refused",),

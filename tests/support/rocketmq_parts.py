@@ -18,8 +18,8 @@ from trovemq_broker.fetch.pull import PullSettings
 from trovemq_broker.groups.delivery.delivery import Delivery
 from trovemq_broker.groups.members.new_messages import NewMessages
 from trovemq_broker.groups.members.receive_waits import ReceiveWaits
+from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender, AppendSettings, batch_size_limit
-from trovemq_broker.produce.coalesce import Coalescer
 from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from trovemq_broker.produce.outgoing import OutgoingEncoder
 from trovemq_broker.query.search_offset import search_offset
@@ -95,7 +95,10 @@ class Parts:
         )
         keys = count()
         encoder = OutgoingEncoder(settings, False, lambda: f"U{next(keys)}")
-        self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(settings), self.commit)
+        self.traffic = Traffic()
+        self.accumulator = Accumulator(
+            self.appender, encoder, batch_size_limit(settings), self.commit, self.traffic.appended
+        )
         self.writer = RecordWriter(store, self._appended)
         self.events = EventLog(store, self.writer)
         self.groups = SubscriptionGroups.load(MemoryFileSystem())
@@ -107,7 +110,6 @@ class Parts:
         self.timers = Timers(*engine, self.settings)
         self.transactions = Transactions(*engine, self.settings)
         self.clients = ClientRegistry()
-        self.traffic = Traffic()
         self._build()
 
     def _build(self) -> None:
@@ -119,7 +121,7 @@ class Parts:
             transactions=self.transactions,
             settings=self.settings,
             appender=self.appender,
-            coalescer=self.coalescer,
+            accumulator=self.accumulator,
             group_commit=self.commit,
             puller=QueuePuller(self.store, PullSettings()),
             long_polls=self.long_polls,

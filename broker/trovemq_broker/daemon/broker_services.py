@@ -161,7 +161,7 @@ class BrokerServices:
             transactions=parts.model.transactions,
             settings=parts.model.settings,
             appender=parts.appender,
-            coalescer=parts.coalescer,
+            accumulator=parts.accumulator,
             group_commit=parts.group_commit,
             puller=parts.puller,
             long_polls=parts.long_polls,

@@ -31,8 +31,8 @@ from trovemq_broker.maintenance.limits import watch_limits
 from trovemq_broker.maintenance.projection_flushes import ProjectionFlushes
 from trovemq_broker.maintenance.retention_task import RetentionTask
 from trovemq_broker.maintenance.tree_task import TreeTask
+from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender, AppendTracer, batch_size_limit
-from trovemq_broker.produce.coalesce import Coalescer
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder
 from trovemq_broker.query.search_offset import search_offset
@@ -42,7 +42,6 @@ from trovemq_broker.server.monitoring.statistics import BrokerStatistics, Statis
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.append_stream import AppendParts
 from trovemq_broker.server.native.fetch_stream import FetchParts
-from trovemq_broker.server.native.gathered_frames import GatheredFrames
 from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.query_service import QueryService
 from trovemq_broker.server.native.search_service import SearchService
@@ -103,8 +102,13 @@ class StoreServices:
         )
         self.model.on_append = self.appender.appended
         encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, unique_keys().next)
-        self.coalescer = Coalescer(
-            self.appender, encoder, batch_size_limit(store.settings), self.group_commit
+        self.traffic, self.turns = traffic or Traffic(), Turns()
+        self.accumulator = Accumulator(
+            self.appender,
+            encoder,
+            batch_size_limit(store.settings),
+            self.group_commit,
+            self.traffic.appended,
         )
         self.puller = Puller(store, PullSettings(bytes_max=settings.pull_bytes_max))
         self.offsets = OffsetKeeper(store, self.group_commit.durable, self.search_offset, self._offsets_moved)
@@ -125,7 +129,6 @@ class StoreServices:
         self.store_service = StoreService(
             store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path
         )
-        self.traffic, self.turns = traffic or Traffic(), Turns()
         self.priorities = PriorityCounts(store)
         self.messages = self._message_service(settings, replies)
         self.queries = QueryService(store, settings.queries_max, self.traffic, self.turns)
@@ -166,14 +169,13 @@ class StoreServices:
         )
 
     def _message_service(self, settings: BrokerSettings, replies: ReplyBudget | None) -> MessageService:
-        frames_max = settings.append_frames_in_flight_max
         append = AppendParts(
             self.appender,
+            self.accumulator,
             self.group_commit,
             self.traffic,
             settings.name,
-            frames_max,
-            None if self.appender.sync else GatheredFrames(self.appender, frames_max),
+            settings.append_frames_in_flight_max,
         )
         fetch = FetchParts(
             self.puller,
@@ -183,7 +185,7 @@ class StoreServices:
             settings.fetch_frames_in_flight_max,
             replies,
         )
-        return MessageService(append, fetch, self.coalescer, clock_ms)
+        return MessageService(append, fetch, self.accumulator, clock_ms)
 
     def _statistics_parts(self) -> StatisticsParts:
         return StatisticsParts(
@@ -284,6 +286,7 @@ class StoreServices:
 
     async def drain(self, timeout_s: float) -> None:
         """Refuses appends, syncs the log, answers the open requests, ends the streams."""
+        self.accumulator.append_all()  # batches that came before
         self.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping"))
         self.group_commit.stop()
         self.long_polls.close()

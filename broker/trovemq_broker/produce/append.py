@@ -32,8 +32,6 @@ from trovemq_store.topics.topics import TopicConfig
 
 Durability = Literal["disk", "memory"]
 
-MANY: Final = 7  # appends of a turn of the event loop after its first; joining fewer saves nothing
-
 QUEUES_KNOWN: Final = 16_384
 """Whose rules are kept: about 8 MB, and 30 MB where the records of each have another form."""
 
@@ -150,9 +148,6 @@ class Appender:
         self._uniform_forms = UniformForms()
         self._dispatch_scheduled = False
         self._before_dispatch: Callable[[], None] | None = None
-        self._further = 0  # appends since the first that waits for the dispatch
-        self.busy = False
-        """Whether the last dispatch was of more than MANY appends."""
 
     def apply(self, settings: AppendSettings) -> None:
         """Sets the settings from now on."""
@@ -261,13 +256,14 @@ class Appender:
         if error.spec is errors.STORE_FAILED:
             self._group_commit.fail(error)
 
-    def joins(self, topic: str) -> bool:
-        """Whether append_joined() takes batches of the topic."""
-        return self._tracer is None and not self._store.topics.options(topic).deduplicate_ms
+    def has_topic(self, topic: str) -> bool:
+        """Whether the topic exists."""
+        return self._store.topics.get(topic) is not None
 
-    def may_join(self, topic: str) -> bool:
-        """Whether the topic exists, and joins()."""
-        return self._store.topics.get(topic) is not None and self.joins(topic)
+    def joins(self, topic: str) -> bool:
+        """Whether append_joined() takes batches of the topic, which exists."""
+        exists = self._tracer is None and self._store.topics.get(topic) is not None
+        return exists and not self._store.topics.options(topic).deduplicate_ms
 
     def append_joined(
         self, parts: Sequence[QueuePart], data: bytearray, *, checked: bool = False
@@ -361,8 +357,6 @@ class Appender:
         elif not self._dispatch_scheduled:
             self._dispatch_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
-        else:
-            self._further += 1
 
     def append_later(self, append: Callable[[], None]) -> None:
         """In async mode: calls `append` just before the dispatch of this turn of the loop. It appends the
@@ -373,10 +367,6 @@ class Appender:
         if not self._dispatch_scheduled:
             self._dispatch_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
-
-    def joined(self, count: int) -> None:
-        """An append was of so many frames that came in this turn."""
-        self._further += count
 
     def _dispatch(self) -> None:
         """In async mode: dispatches after the present callback, once for all appends of this turn of the
@@ -390,8 +380,6 @@ class Appender:
                 append, self._before_dispatch = self._before_dispatch, None
                 append()
             self._dispatch_scheduled = False
-            self.busy = self._further >= MANY
-            self._further = 0
             self._on_messages_available(self._store.dispatch())
         except Exception as error:
             self._group_commit.fail(error)  # ends the daemon: an acknowledged message must be readable

@@ -180,6 +180,11 @@ class GroupCommit:
         if self._settings.flush_mode == "sync" or self.full:
             self._want()
 
+    @property
+    def syncing(self) -> bool:
+        """Whether a sync runs for which acknowledgements wait."""
+        return self._syncing
+
     def before_next_sync(self, action: Callable[[], None]) -> bool:
         """Runs `action` once, before the next sync begins or when the running one takes longer than
         gather_max_ms. False, without a call, if no sync runs for which acknowledgements wait."""

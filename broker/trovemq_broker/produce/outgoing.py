@@ -1,4 +1,4 @@
-"""Checks and encodes messages that a client sends unencoded (unary Send), one by one."""
+"""Checks and encodes messages that a client sends unencoded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from trovemq_broker.produce.append import batch_size_limit
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
@@ -22,7 +23,8 @@ from trovemq_proto.records import (
     encode_properties,
 )
 from trovemq_proto.records.internal_properties import Writer
-from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6
+from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6, PROPERTIES_SIZE_MAX
+from trovemq_proto.records.properties import check_block_size
 from trovemq_store.settings import StoreSettings
 
 FORMS_KNOWN: Final = 16_384  # queues and senders whose records' common parts are kept: about 10 MB at most
@@ -89,6 +91,7 @@ class OutgoingEncoder:
         self, settings: StoreSettings, store_host_ipv6: bool, next_unique_key: Callable[[], str]
     ) -> None:
         self._settings = settings
+        self._batch_size_max = batch_size_limit(settings)
         self._no_store_host = bytes(HOST_SIZE_IPV6 if store_host_ipv6 else HOST_SIZE_IPV4)
         self._next_unique_key = next_unique_key
         self._singles = lru_cache(maxsize=FORMS_KNOWN)(self._single_records)
@@ -110,38 +113,52 @@ class OutgoingEncoder:
         queue_id: QueueId,
         born_host: bytes | None,
         now_ms: EpochMs,
-        checked: bool = False,
     ) -> bytes:
-        """The messages as one run of records. `checked`: they have passed the checks of their protocol.
+        """The messages as one run of records.
 
-        Raises the errors of check_outgoing, PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL.
+        Raises the errors of check_outgoing, PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL, BATCH_SIZE_EXCEEDED.
         """
-        if not checked:
-            for message in messages:
-                check_outgoing(message, self._settings.body_size_max)
+        for message in messages:
+            check_outgoing(message, self._settings.body_size_max)
         singles = self._singles(topic, queue_id, born_host or _NO_BORN_HOST)
-        records = [
-            singles.encode(
-                message.body,
-                encode_properties(
-                    message.stored_properties("" if message.unique_key else self._next_unique_key())
-                ),
-                message.born_timestamp or now_ms,
-                message.flag,
-            )
-            for message in messages
-        ]
-        return records[0] if len(records) == 1 else b"".join(records)
+        return self._joined(
+            [
+                singles.encode(
+                    message.body,
+                    encode_properties(
+                        message.stored_properties("" if message.unique_key else self._next_unique_key())
+                    ),
+                    message.born_timestamp or now_ms,
+                    message.flag,
+                )
+                for message in messages
+            ]
+        )
 
-    def encode_block(
+    def encode_rows(
         self,
         topic: str,
         queue_id: QueueId,
         born_host: bytes,
-        body: bytes,
-        block: bytes,
-        born_timestamp: EpochMs,
+        rows: Sequence[tuple[bytes, bytes, EpochMs]],
     ) -> bytes:
-        """As encode(), for a message that has passed the checks of its protocol; `block`: its properties.
-        Raises TroveError PROPERTIES_SIZE_EXCEEDED."""
-        return self._singles(topic, queue_id, born_host).encode(body, block, born_timestamp)
+        """Messages that have passed the checks of their protocol, as one run of records. rows: body, property
+        block and born time of each. Raises TroveError PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL,
+        BATCH_SIZE_EXCEEDED."""
+        singles = self._singles(topic, queue_id, born_host)
+        records = []
+        for body, block, born_timestamp in rows:
+            if len(block) > PROPERTIES_SIZE_MAX:
+                check_block_size(len(block))
+            records.append(singles.encode(body, block, born_timestamp))
+        return self._joined(records)
+
+    def _joined(self, records: list[bytes]) -> bytes:
+        joined = records[0] if len(records) == 1 else b"".join(records)
+        if len(joined) > self._batch_size_max:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"the messages take {len(joined)} bytes, the limit is {self._batch_size_max}",
+                batch_size_max=self._batch_size_max,
+            )
+        return joined

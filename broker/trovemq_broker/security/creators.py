@@ -15,11 +15,8 @@ from trovemq_store.topics.creators import NOBODY, Creator
 _present: Final[ContextVar[Creator]] = ContextVar("creator", default=NOBODY)
 
 
-def present_creator() -> Creator:
-    """The creator; NOBODY if the broker does not authenticate callers."""
-    return _present.get()
-
-
+present_creator: Final[Callable[[], Creator]] = _present.get
+"""The creator; NOBODY if the broker does not authenticate callers."""
 set_creator: Final[Callable[[Creator], Token[Creator]]] = _present.set
 """Sets the creator for the present task, or until reset_creator()."""
 reset_creator: Final[Callable[[Token[Creator]], None]] = _present.reset

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
+from tests.support.submitting import accumulator_for
 from trovemq_broker.produce.append import Appender, AppendSettings
 from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
 from trovemq_broker.server.monitoring.traffic import Traffic
@@ -90,7 +91,10 @@ class Bench:
         self.commit = GroupCommit(self.store, settings, lambda _grown: None)
         appender = Appender(self.store, self.commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
         self.traffic = Traffic()
-        parts = AppendParts(appender, self.commit, self.traffic, "broker-a", frames_in_flight_max)
+        self.accumulator = accumulator_for(appender, self.commit, self.traffic)
+        parts = AppendParts(
+            appender, self.accumulator, self.commit, self.traffic, "broker-a", frames_in_flight_max
+        )
         self.context = self.context_kind()
         self.stream = AppendStream(parts, self.context)
         self.serving = asyncio.create_task(self.stream.serve())
@@ -101,7 +105,8 @@ class Bench:
             self.context.offer(frame)
 
     def sync(self) -> None:
-        """The flush worker's work, in this thread."""
+        """The flush worker's work, in this thread. The batches of this turn are appended before."""
+        self.accumulator.append_all()
         work = self.commit._store.begin_flush()
         assert work is not None
         work.run()
@@ -251,7 +256,7 @@ async def test_our_transport_gets_replies_within_the_callback_of_the_sync(
     bench = Bench()
     await until(lambda: isinstance(bench.context, CallbackContext) and bench.context.reading)
     bench.send(1, 2)
-    assert bench.stream._waiting == 2, "no turn of the loop was needed to append"
+    assert bench.stream._waiting == 2, "they are appended with those of this turn"
     bench.sync()
     assert bench.answered == [1, 2], "nor to answer"
     bench.send(3, 4)

@@ -17,6 +17,7 @@ import pytest
 from blockbuster import BlockBusterFunction, BlockingError
 
 from tests.support.engine import NOW_MS, record, with_crc_property
+from tests.support.submitting import send
 from trovemq_broker.daemon.services import StoreServices
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.fetch.offsets import ResetTarget
@@ -104,9 +105,7 @@ async def test_the_data_plane(tmp_path: Path, flush_mode: FlushMode) -> None:
         with waits_forbidden():
             for number in range(1, 20):
                 assert await append(parts) == 10 * number
-            sent = await parts.coalescer.send(
-                "orders", QueueId(-1), [OutgoingMessage(b"one", keys=["k"])], born_host=None, now_ms=NOW_MS
-            )
+            sent = await send(parts.accumulator, "orders", QueueId(-1), [OutgoingMessage(b"one", keys=["k"])])
             await parts.group_commit.durable(sent.result.end)
             assert (
                 parts.puller.pull(

@@ -75,7 +75,7 @@ class DeferredMessages:
     ) -> NewRecord:
         return NewRecord(
             topic,
-            self._parts.coalescer.shared_queue(topic) if queue_id < 0 else queue_id,
+            self._parts.accumulator.queue_of(topic, queue_id) if queue_id < 0 else queue_id,
             message.body,
             message.stored_properties(""),
             message.born_timestamp or now_ms,

@@ -12,8 +12,8 @@ from trovemq_broker.fetch.offsets import OffsetKeeper
 from trovemq_broker.fetch.pull import Puller as QueuePuller
 from trovemq_broker.groups.delivery.delivery import Delivery
 from trovemq_broker.groups.members.receive_waits import ReceiveWaits
+from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender
-from trovemq_broker.produce.coalesce import Coalescer
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.server.core.clients import ClientRegistry
 from trovemq_broker.server.core.commands import ClientCommands
@@ -53,7 +53,7 @@ class RocketmqParts:
     transactions: Transactions
     settings: ConsumerSettings
     appender: Appender
-    coalescer: Coalescer
+    accumulator: Accumulator
     group_commit: GroupCommit
     puller: QueuePuller
     long_polls: LongPolls

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from trovemq_broker.produce.coalesce import Coalescer, Done, SendOutcome
+from trovemq_broker.produce.accumulator import Accumulator, Batch, Done
 from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
 from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream, begin_pull
 from trovemq_broker.server.native.reply_stream import OpenStreams
@@ -26,6 +26,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.v1 import message_pb2
+from trovemq_store.engine.append_result import AppendResult
 
 SERVICE: Final = message_pb2.DESCRIPTOR.services_by_name["MessageService"]
 SEND_MESSAGES_MAX: Final = 1_024
@@ -35,11 +36,15 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 class MessageService:
     def __init__(
-        self, append: AppendParts, fetch: FetchParts, coalescer: Coalescer, clock_ms: Callable[[], EpochMs]
+        self,
+        append: AppendParts,
+        fetch: FetchParts,
+        accumulator: Accumulator,
+        clock_ms: Callable[[], EpochMs],
     ) -> None:
         self._append = append
         self._fetch = fetch
-        self._coalescer = coalescer
+        self._accumulator = accumulator
         self._clock_ms = clock_ms
         self.streams: Final = OpenStreams()
 
@@ -73,7 +78,7 @@ class MessageService:
     def on_sends(self, calls: Sequence[Call]) -> None:
         """Send: refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is
         in the reply."""
-        with self._coalescer.together():
+        with self._accumulator.together():
             for call in calls:
                 try:
                     if self._append.group_commit.full:
@@ -91,25 +96,17 @@ class MessageService:
         append = self._append
         started = time.perf_counter()
 
-        def stored(outcome: SendOutcome | Exception) -> None:
+        def ended(
+            outcome: AppendResult | Exception, ended_at: float = 0.0, error: TroveError | None = None
+        ) -> None:
             if isinstance(outcome, Exception):
                 refused(outcome)
                 return
-            result = outcome.result
-            elapsed_us = int((time.perf_counter() - started) * 1e6)
-            append.traffic.appended(
-                request.topic, result.record_count, result.bytes_written, result.positions
-            )
-            reply = append_reply(0, result, append.appender.durability, append.broker, elapsed_us)
-            if append.appender.sync:
-                append.group_commit.when_durable(result.end, lambda error: durable(reply, error))
-            else:
-                answer(reply)
-
-        def durable(reply: message_pb2.AppendReply, error: TroveError | None) -> None:
             if error is not None and error.spec is not errors.FLUSH_DISK_TIMEOUT:
                 refused(error)
                 return
+            elapsed_us = int((ended_at - started) * 1e6)
+            reply = append_reply(0, outcome, append.appender.durability, append.broker, elapsed_us)
             if error is not None:
                 append.traffic.refused(error.symbol)
                 mark_failed(reply, error)
@@ -121,19 +118,24 @@ class MessageService:
             answer(error)
 
         try:
-            self._enqueue(request, context, stored)
+            self._submit(request, context, ended)
         except TroveError as error:
             refused(error)
 
-    def _enqueue(self, request: message_pb2.SendRequest, context: Context, done: Done) -> None:
-        if len(request.messages) > SEND_MESSAGES_MAX:
-            count = len(request.messages)
+    def _submit(self, request: message_pb2.SendRequest, context: Context, done: Done) -> None:
+        """Raises TroveError if the request is refused."""
+        count = len(request.messages)
+        if not count:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a send needs at least one message")
+        if count > SEND_MESSAGES_MAX:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{count} messages, the limit is {SEND_MESSAGES_MAX}")
-        self._coalescer.begin(
-            request.topic,
-            QueueId(request.queue_id),
+        topic = request.topic
+        queue_id = self._accumulator.queue_of(topic, QueueId(request.queue_id))
+        records = self._accumulator.encoder.encode(
             [outgoing_message(message) for message in request.messages],
-            done,
+            topic=topic,
+            queue_id=queue_id,
             born_host=born_host_of(context.peer()),
             now_ms=self._clock_ms(),
         )
+        self._accumulator.submit(Batch(topic, queue_id, records, count), done)

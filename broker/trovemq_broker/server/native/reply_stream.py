@@ -134,6 +134,15 @@ class ReplyStream:
         self._answered()
         self._end_if_idle()
 
+    def reply_made(self, message: bytes, *, flush: bool = False) -> None:
+        """Answers a waiting request with this reply. `flush`: see reply_now."""
+        if not self._may_send:
+            self._make_ready(lambda: message)
+            return
+        self.reply_now(message, flush=flush)
+        self._answered()
+        self._end_if_idle()
+
     @property
     def _may_send(self) -> bool:
         """Whether a reply can be written at once."""

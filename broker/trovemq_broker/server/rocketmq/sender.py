@@ -2,36 +2,42 @@
 
 All messages of a request are checked before the first is stored. An entry is OK when its message is as
 durable as the flush mode promises.
+
+Every call becomes one command (wire/send_requests.py), and each command is stored by `begin`. Delayed
+messages and half messages are written by their own stores, all others are submitted to the accumulator.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
-from typing import Any, Final
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
+from trovemq_broker.produce.accumulator import Batch
 from trovemq_broker.produce.append import batch_size_limit
-from trovemq_broker.produce.coalesce import Done, SendOutcome
 from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.core.parts import RocketmqParts
-from trovemq_broker.server.rocketmq.usual_sends import UsualSends
-from trovemq_broker.server.wire.resources import message_types, topic_to_send
-from trovemq_broker.server.wire.rocketmq_messages import (
-    duration_ms,
-    outgoing,
-    peer_host,
-    stored_born_ms,
-    timestamp_ms,
+from trovemq_broker.server.wire.resources import message_types
+from trovemq_broker.server.wire.rocketmq_messages import peer_host
+from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_stored
+from trovemq_broker.server.wire.send_requests import (
+    STEP,
+    Send,
+    SendLimits,
+    SentMessage,
+    read_request,
+    read_send,
+    stored_body,
 )
-from trovemq_broker.server.wire.send_checks import check_message, kind_of
-from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_one
-from trovemq_broker.server.wire.statuses import Context, client_id_of
+from trovemq_broker.server.wire.statuses import Context, client_id_of, internal_error, status_of
 from trovemq_daemon.callback_handlers import Answer, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
+from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
+from trovemq_proto.records import parse_properties
 from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -40,11 +46,26 @@ from trovemq_store.engine.steps import Steps, finished
 from trovemq_store.topics.message_kinds import check_kind
 from trovemq_store.topics.topics import TopicConfig
 
-SEND_MESSAGES_MAX: Final = 1_024
-CHECKED_STEP: Final = 32
-"""The most messages that are checked, or converted, in one step; more of them need a task."""
-_PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
-"""Types that are appended at once, to any queue."""
+TOPICS_KNOWN: Final = 16_384  # whose types are kept
+ANY_QUEUE_KINDS: Final = (v2.NORMAL, v2.PRIORITY)
+"""Types that any queue takes: all such messages of a request are one batch."""
+
+
+class PartDone(Protocol):
+    """Done, with the recall handle of a delayed message."""
+
+    def __call__(
+        self,
+        outcome: AppendResult | Exception,
+        ended_at: float = 0.0,
+        error: TroveError | None = None,
+        recall_handle: str = "",
+        /,
+    ) -> None: ...
+
+
+Caller: TypeAlias = tuple[Context, EpochMs]
+"""The context of the call, and its time."""
 
 
 class Sender:
@@ -54,139 +75,128 @@ class Sender:
         settings = parts.store.settings
         self._body_size_max = settings.body_size_max
         self._inflated_max = max(batch_size_limit(settings), settings.body_size_max)
-        self.usual = UsualSends(parts)
-        self._accepting_block = 0
-        """The coalescer's block in which new messages were accepted; nothing changes in a block."""
+        self._known: dict[str, TopicConfig] = {}  # by topic; each may be written, and takes normal messages
 
+    # --- the forms of a handler ---------------------------------------------------------------------
     async def send(
         self, request: service_pb2.SendMessageRequest, context: Context
     ) -> service_pb2.SendMessageResponse:
         """SendMessage. Raises TroveError if the whole request is refused: then nothing was stored."""
-        group_commit = self._parts.group_commit
+        group_commit, turns = self._parts.group_commit, self._parts.turns
         if group_commit.full:
             await group_commit.wait_for_capacity()
-        messages = request.messages
-        steps = self._checked(messages, context)
-        send, ready, kinds = await self._parts.turns.run_from_now(steps)
-        if _all_plain(kinds):
-            answered: asyncio.Future[service_pb2.SendMessageResponse]
-            answered = asyncio.get_running_loop().create_future()
-            self._begin_plain(messages, send, ready, answer_into(answered))
-            return await answered
-        if len(ready) == 1:
-            stored = [await send.store_one(messages[0], ready[0], kinds[0])]
-        else:
-            stored = await send.store_many(messages, ready, kinds)
-        await self._settle(stored)
-        return reply_of(messages, stored)
+        send = await turns.run_from_now(read_request(request, self._limits()))
+        config = self._admit(send)
+        send = await turns.run_from_now(self._decoded(send))
+        answered: asyncio.Future[service_pb2.SendMessageResponse | bytes]
+        answered = asyncio.get_running_loop().create_future()
+        self._store(send, config, context, answer_into(answered))
+        reply = await answered
+        return service_pb2.SendMessageResponse.FromString(reply) if isinstance(reply, bytes) else reply
 
     def begin_send(self, request: service_pb2.SendMessageRequest, context: Context, answer: Answer) -> bool:
-        """As send, without a task, for messages that are appended at once, to any queue."""
-        messages = request.messages
-        count = len(messages)
-        block = self._parts.coalescer.block
-        accepting = block != 0 and block == self._accepting_block
-        if not accepting and self._parts.group_commit.full:
+        """As send, without a task, if it takes one step and no append waits for the disk."""
+        if self._parts.group_commit.full or len(request.messages) > STEP:
             return False
-        if count == 1:
-            message = messages[0]
-            if self._begin_usual(message, context, answer, accepting=accepting):
-                return True
-            return self._begin_one(message, context, answer)
-        if count > CHECKED_STEP:
+        return self._begin(finished(read_request(request, self._limits())), context, answer)
+
+    def answer(self, calls: list[Any]) -> list[bytes | None]:
+        """The replies to the calls of one turn, in the order in which they came; None for each that is to
+        begin by begin_send: nothing was done for it. With sync flush that is each of them."""
+        parts = self._parts
+        replies: list[bytes | None] = [None] * len(calls)
+        if parts.appender.sync or parts.group_commit.full:
+            return replies
+        limits = self._limits()
+        for number, call in enumerate(calls):
+            answer = partial(self._put, replies, number, call)
+            try:
+                client_id_of(call)
+                self._begin(read_send(call.keep(), limits), call, answer)
+            except Exception as error:
+                answer(error)
+        parts.accumulator.append_all()
+        return replies
+
+    def _put(self, replies: list[bytes | None], number: int, call: Any, outcome: Any) -> None:
+        """Keeps the reply of a call; of an error, its status."""
+        if isinstance(outcome, bytes):
+            replies[number] = outcome
+            return
+        if isinstance(outcome, Exception):
+            fault = outcome
+            if not isinstance(fault, TroveError):
+                fault = internal_error(fault, call, "SendMessage")
+            self._parts.traffic.refused(fault.symbol)
+            outcome = service_pb2.SendMessageResponse(status=status_of(fault))
+        replies[number] = outcome.SerializeToString()
+
+    def _limits(self) -> SendLimits:
+        parts = self._parts
+        latest_ms = EpochMs(parts.clock_ms() + parts.settings.delivery_delay_max_ms)
+        return SendLimits(self._body_size_max, latest_ms)
+
+    # --- one command --------------------------------------------------------------------------------
+    def _begin(self, send: Send, context: Context, answer: Answer) -> bool:
+        """Stores the messages. Answers when they are as durable as the flush mode promises.
+
+        False, and nothing was done, if that takes more than a step. Raises TroveError if the whole request is
+        refused.
+        """
+        if len(send.messages) > STEP:
             return False
-        send, ready, kinds = finished(self._checked(messages, context))
-        if not _all_plain(kinds):
-            return False
-        self._begin_plain(messages, send, ready, answer)
+        config = self._admit(send)
+        if len(send.messages) > 1 or send.messages[0].encoding is not None:
+            send = finished(self._decoded(send))
+        self._store(send, config, context, answer)
         return True
 
-    def _begin_usual(self, message: v2.Message, context: Context, answer: Answer, *, accepting: bool) -> bool:
-        """As _begin_one, for the usual message to a topic that has accepted one: the same checks, made
-        together. False, and nothing was done, for any other. `accepting`: new messages are accepted."""
-        usual = self.usual.read(message)
-        if usual is None:
-            return False
-        parts = self._parts
-        if not accepting:
-            parts.appender.check_accepting()
-            self._accepting_block = parts.coalescer.block
-        topic, message_id, block, body, born_ms = usual
-        parts.coalescer.begin_checked(
-            topic,
-            body,
-            block,
-            self._answering(topic, message, message_id, answer),
-            born_host=peer_host(context.peer()),
-            born_timestamp=stored_born_ms(born_ms, parts.clock_ms()),
-        )
-        return True
+    def _admit(self, send: Send) -> TopicConfig:
+        """The topic, which accepts all these messages. Raises TroveError."""
+        topic, messages = send
+        config = self._parts.store.topics.get(topic)
+        alone = len(messages) == 1
+        if (
+            config is None
+            or not alone
+            or messages[0].kind != v2.NORMAL
+            or self._known.get(topic) is not config
+        ):
+            config = self._checked(topic, messages)
+        appender = self._parts.appender
+        if not appender.accepts:
+            appender.check_accepting()
+        return config
 
-    def _begin_one(self, message: v2.Message, context: Context, answer: Answer) -> bool:
-        """As begin_send, for one message, with fewer calls and objects."""
-        parts = self._parts
-        now_ms = parts.clock_ms()
-        topic = topic_to_send(message.topic)
-        check_message(message, self._body_size_max, now_ms + parts.settings.delivery_delay_max_ms)
-        config, (kind,) = self._check_topic(topic, (message,))
-        ready = outgoing(message, self._body_size_max)
-        if kind not in _PLAIN:
-            return False
-        if kind == v2.NORMAL and topic == message.topic.name:
-            self.usual.learn(topic, config)
-        parts.coalescer.begin(
-            topic,
-            ANY_QUEUE,
-            (ready,),
-            self._answering(topic, message, message.system_properties.message_id, answer),
-            born_host=peer_host(context.peer()),
-            now_ms=now_ms,
-            checked=True,
-        )
-        return True
+    def _checked(self, topic: str, messages: Sequence[SentMessage]) -> TopicConfig:
+        config = self._parts.store.topics.get(topic) or self._parts.appender.topic_for_write(topic)
+        accepted = message_types(config)
+        kinds = [message.kind for message in messages]
+        for kind in kinds:
+            if kind not in accepted:
+                check_kind(config, v2.MessageType.Name(kind))
+        if len(kinds) > 1 and v2.TRANSACTION in kinds:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a transactional message is sent alone")
+        if not config.writable or config.write_queue_count < 1:
+            raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
+        if v2.NORMAL in accepted:
+            if len(self._known) >= TOPICS_KNOWN:
+                self._known.clear()
+            self._known[topic] = config
+        return config
 
-    def _answering(self, topic: str, message: v2.Message, message_id: str, answer: Answer) -> Done:
-        """Answers when the message is as durable as the flush mode promises."""
-        parts = self._parts
-        traffic = parts.traffic
-
-        def stored(outcome: SendOutcome | Exception) -> None:
-            if isinstance(outcome, Exception):
-                answer(outcome)
-                return
-            result = outcome.result
-            traffic.appended(topic, result.record_count, result.bytes_written)
-            if parts.appender.sync:
-                parts.group_commit.when_durable(result.end, lambda error: durable(result, error))
-            else:
-                answer(reply_of_one(message_id, result.queue_offset(0)))
-
-        def durable(result: AppendResult, error: TroveError | None) -> None:
-            if error is None:
-                answer(reply_of_one(message_id, result.queue_offset(0)))
-            else:
-                traffic.refused(error.symbol)
-                answer(reply_of((message,), [Stored(result, error=error)]))
-
-        return stored
-
-    def _checked(
-        self, messages: Sequence[v2.Message], context: Context
-    ) -> Steps[tuple[_Send, list[OutgoingMessage], list[v2.MessageType]]]:
-        now_ms = self._parts.clock_ms()
-        topic = yield from self._check(messages, now_ms)
-        config, kinds = self._check_topic(topic, messages)
-        send = _Send(self._parts, self._deferred, topic, config, context, now_ms)
-        ready, inflated_size = [], 0
-        for number, message in enumerate(messages, 1):
-            one = outgoing(message, self._body_size_max)
-            ready.append(one)
-            if message.system_properties.body_encoding == v2.GZIP:
-                inflated_size += len(one.body)
+    def _decoded(self, send: Send) -> Steps[Send]:
+        """The command with the bodies to store. Raises TroveError of stored_body(), BATCH_SIZE_EXCEEDED."""
+        messages, inflated_size = [], 0
+        for number, message in enumerate(send.messages, 1):
+            body = stored_body(message, self._body_size_max)
+            if message.encoding is not None and message.encoding.gzip:
+                inflated_size += len(body)
                 self._check_inflated(inflated_size)
-            if not number % CHECKED_STEP:
+            messages.append(message._replace(body=body, encoding=None))
+            if not number % STEP:
                 yield
-        return send, ready, kinds
+        return Send(send.topic, messages)
 
     def _check_inflated(self, size: int) -> None:
         """Bounds the inflated size of all bodies together by the size of a batch, because a few kilobytes may
@@ -198,203 +208,184 @@ class Sender:
                 batch_size_max=self._inflated_max,
             )
 
-    def _begin_plain(
-        self, messages: Sequence[v2.Message], send: _Send, ready: list[OutgoingMessage], answer: Answer
-    ) -> None:
-        """Appends the messages together. Answers when they are as durable as the flush mode promises."""
-        parts = self._parts
+    # --- storing ------------------------------------------------------------------------------------
+    def _store(self, send: Send, config: TopicConfig, context: Context, answer: Answer) -> None:
+        """Stores the messages of an admitted command: those that any queue takes as one batch, each other one
+        by itself. Raises TroveError if that is one part, and it is refused."""
+        messages = send.messages
+        caller = (context, self._parts.clock_ms())
+        if len(messages) == 1 or all(message.kind in ANY_QUEUE_KINDS for message in messages):
+            self._store_part(send, config, caller, self._answering(messages, answer))
+            return
+        parts = [[index] for index, message in enumerate(messages) if message.kind not in ANY_QUEUE_KINDS]
+        if any(message.kind in ANY_QUEUE_KINDS for message in messages):
+            parts.append([index for index, message in enumerate(messages) if message.kind in ANY_QUEUE_KINDS])
+        entries = _Entries(messages, len(parts), self._parts.traffic.refused, answer)
+        for indexes in parts:
+            ended = partial(entries.end_part, indexes)
+            try:
+                part = send._replace(messages=[messages[index] for index in indexes])
+                self._store_part(part, config, caller, ended)
+            except TroveError as error:
+                ended(error)
 
-        def stored(outcome: AppendResult | Exception) -> None:
+    def _answering(self, messages: Sequence[SentMessage], answer: Answer) -> PartDone:
+        """Answers a command that is stored as one part."""
+
+        def stored(
+            outcome: AppendResult | Exception,
+            _ended_at: float = 0.0,
+            error: TroveError | None = None,
+            recall_handle: str = "",
+        ) -> None:
             if isinstance(outcome, Exception):
                 answer(outcome)
-            elif parts.appender.sync:
-                parts.group_commit.when_durable(outcome.end, lambda error: durable(outcome, error))
-            else:
-                durable(outcome, None)
-
-        def durable(result: AppendResult, error: TroveError | None) -> None:
+                return
+            if len(messages) == 1 and error is None and not recall_handle:
+                answer(reply_of_stored(messages[0].message_id, _queue_offset(outcome)))
+                return
             if error is not None:
-                parts.traffic.refused(error.symbol)
-            answer(reply_of(messages, [Stored(result, index, error=error) for index in range(len(ready))]))
-
-        send.begin_append(ready, ANY_QUEUE, stored)
-
-    # --- checks -------------------------------------------------------------------------------------
-    def _check(self, messages: Sequence[v2.Message], now_ms: EpochMs) -> Steps[str]:
-        """Checks each message by itself. Returns the topic of all messages."""
-        if not messages:
-            raise TroveError(errors.BATCH_ILLEGAL, "a send needs at least one message")
-        if len(messages) > SEND_MESSAGES_MAX:
-            raise TroveError(
-                errors.REQUEST_ILLEGAL, f"{len(messages)} messages, the limit is {SEND_MESSAGES_MAX}"
-            )
-        topic = ""
-        latest_ms = now_ms + self._parts.settings.delivery_delay_max_ms
-        for number, message in enumerate(messages, 1):
-            name = topic_to_send(message.topic)
-            if topic and name != topic:
-                raise TroveError(errors.BATCH_ILLEGAL, "the messages of one send have one topic")
-            topic = name
-            check_message(message, self._body_size_max, latest_ms)
-            if not number % CHECKED_STEP:
-                yield
-        return topic
-
-    def _check_topic(
-        self, topic: str, messages: Sequence[v2.Message]
-    ) -> tuple[TopicConfig, list[v2.MessageType]]:
-        """The topic, which accepts all these messages, and their types."""
-        config = self._parts.store.topics.get(topic) or self._parts.appender.topic_for_write(topic)
-        accepted = message_types(config)
-        kinds = [kind_of(message) for message in messages]
-        for kind in kinds:
-            if kind not in accepted:
-                check_kind(config, v2.MessageType.Name(kind))
-        if len(kinds) > 1 and v2.TRANSACTION in kinds:
-            raise TroveError(errors.REQUEST_ILLEGAL, "a transactional message is sent alone")
-        if not config.writable or config.write_queue_count < 1:
-            raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
-        self._parts.appender.check_accepting()
-        return config, kinds
-
-    # --- durability ---------------------------------------------------------------------------------
-    async def _settle(self, stored: list[Stored]) -> None:
-        """Returns when the stored messages are durable; other entries get the error.
-
-        Raises the error of a send of which nothing was stored.
-        """
-        ends = [one.result.end for one in stored if one.result is not None]
-        if not ends:
-            assert stored[0].error is not None, "a message that was not stored has an error"
-            raise stored[0].error
-        if self._parts.appender.sync:
-            try:
-                await self._parts.group_commit.durable(max(ends))
-            except TroveError as error:
                 self._parts.traffic.refused(error.symbol)
-                stored[:] = [one if one.result is None else replace(one, error=error) for one in stored]
+            entries = [Stored(outcome, index, recall_handle, error) for index in range(len(messages))]
+            answer(reply_of([message.message_id for message in messages], entries))
+
+        return stored
+
+    def _store_part(self, send: Send, config: TopicConfig, caller: Caller, done: PartDone) -> None:
+        """Stores messages that any queue takes, or one other. Raises TroveError if nothing was stored."""
+        topic, messages = send
+        message = messages[0]
+        if message.kind in ANY_QUEUE_KINDS:
+            self._submit(topic, ANY_QUEUE, messages, caller, done)
+            return
+        queue_id = (
+            QueueId(group_queue(message.group, config.write_queue_count)) if message.group else ANY_QUEUE
+        )
+        if message.kind == v2.TRANSACTION:
+            self._prepare(topic, queue_id, message, caller, done)
+        elif message.kind == v2.DELAY:
+            self._schedule(topic, queue_id, message, caller, done)
+        else:
+            self._submit(topic, queue_id, (message,), caller, done)
+
+    def _submit(
+        self, topic: str, queue_id: QueueId, messages: Sequence[SentMessage], caller: Caller, done: PartDone
+    ) -> None:
+        accumulator = self._parts.accumulator
+        queue_id = accumulator.queue_of(topic, queue_id)
+        context, now_ms = caller
+        records = accumulator.encoder.encode_rows(
+            topic,
+            queue_id,
+            peer_host(context.peer()),
+            [(body, block, born_ms or now_ms) for _, _, body, block, born_ms, *_ in messages],
+        )
+        accumulator.submit(Batch(topic, queue_id, records, len(messages)), done)
+
+    def _prepare(
+        self, topic: str, queue_id: QueueId, message: SentMessage, caller: Caller, done: PartDone
+    ) -> None:
+        """Stores a half message."""
+        context, now_ms = caller
+        result = self._deferred.prepare(
+            topic,
+            queue_id,
+            _outgoing(message),
+            client_id_of(context),
+            message.immunity_ms,
+            born_host=peer_host(context.peer()),
+            now_ms=now_ms,
+        )
+        self._answer_when_durable(result, done)
+
+    def _schedule(
+        self, topic: str, queue_id: QueueId, message: SentMessage, caller: Caller, done: PartDone
+    ) -> None:
+        """Stores a message that is delivered later, or at once if its time has come."""
+        context, now_ms = caller
+        if message.deliver_ms <= now_ms:
+            self._parts.accumulator.append_all()  # it is written now: after those that came before it
+        result, recall_handle = self._deferred.schedule(
+            topic,
+            queue_id,
+            _outgoing(message),
+            message.deliver_ms,
+            born_host=peer_host(context.peer()),
+            now_ms=now_ms,
+        )
+        self._answer_when_durable(result, done, recall_handle)
+
+    def _answer_when_durable(self, result: AppendResult, done: PartDone, recall_handle: str = "") -> None:
+        ended_at = time.perf_counter()
+        if not self._parts.appender.sync:
+            done(result, ended_at, None, recall_handle)
+            return
+        self._parts.group_commit.when_durable(
+            result.end, lambda error: done(result, ended_at, error, recall_handle)
+        )
 
 
-class _Send:
-    """One request that has passed all checks."""
+def _outgoing(message: SentMessage) -> OutgoingMessage:
+    return OutgoingMessage(
+        message.body,
+        unique_key=message.message_id,
+        born_timestamp=message.born_ms,
+        system_properties=parse_properties(message.properties),
+    )
+
+
+def _queue_offset(result: AppendResult) -> QueueOffset:
+    """Of the only message of a send."""
+    return result.queue_offset(0) if result.duplicates else result.first_queue_offset
+
+
+class _Entries:
+    """The entries of a reply whose messages are stored in several parts: the refusal of one does not affect
+    the others."""
 
     def __init__(
-        self,
-        parts: RocketmqParts,
-        deferred: DeferredMessages,
-        topic: str,
-        config: TopicConfig,
-        context: Context,
-        now_ms: EpochMs,
+        self, messages: Sequence[SentMessage], parts_left: int, refused: Callable[[str], None], answer: Answer
     ) -> None:
-        self._parts = parts
-        self._deferred = deferred
-        self._topic = topic
-        self._queue_count = config.write_queue_count
-        self._context = context
-        self._born_host = peer_host(context.peer())
-        self._now_ms = now_ms
+        self._messages = messages
+        self._parts_left = parts_left
+        self._refused = refused
+        self._answer = answer
+        self._stored: list[Stored] = [Stored(None)] * len(messages)
+        self._sync_error: TroveError | None = None
+        self._fault: Exception | None = None
 
-    async def store_one(self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType) -> Stored:
-        """Stores a message that is not plain. If it raises TroveError, nothing was stored."""
-        group = message.system_properties.message_group
-        queue_id = QueueId(group_queue(group, self._queue_count)) if group else ANY_QUEUE
-        if kind == v2.TRANSACTION:
-            return self._prepare(message, ready, queue_id)
-        if kind == v2.DELAY:
-            deliver_ms = timestamp_ms(message.system_properties.delivery_timestamp)
-            return self._schedule(ready, queue_id, deliver_ms)
-        return Stored(await self._append([ready], queue_id))
-
-    async def store_many(
-        self, messages: Sequence[v2.Message], ready: list[OutgoingMessage], kinds: list[v2.MessageType]
-    ) -> list[Stored]:
-        """Stores the messages; returns one result each, in order. Plain messages are appended together; those
-        of one message group keep their order."""
-        plain = [index for index, kind in enumerate(kinds) if kind in _PLAIN]
-        others = [index for index, kind in enumerate(kinds) if kind not in _PLAIN]
-        tasks: list[Coroutine[Any, Any, list[Stored]]] = [
-            self._guarded(self._store_singly(messages[index], ready[index], kinds[index]), 1)
-            for index in others
-        ]
-        if plain:
-            tasks.append(self._guarded(self._store_together([ready[index] for index in plain]), len(plain)))
-        results = await asyncio.gather(*tasks)
-        stored = [one for result in results for one in result]
-        return [
-            one for _, one in sorted(zip([*others, *plain], stored, strict=True), key=lambda pair: pair[0])
-        ]
-
-    async def _store_singly(
-        self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType
-    ) -> list[Stored]:
-        return [await self.store_one(message, ready, kind)]
-
-    async def _store_together(self, ready: list[OutgoingMessage]) -> list[Stored]:
-        result = await self._append(ready, ANY_QUEUE)
-        return [Stored(result, index) for index in range(len(ready))]
-
-    async def _guarded(self, storing: Coroutine[Any, Any, list[Stored]], count: int) -> list[Stored]:
-        """Stores one part of the messages: its refusal does not affect the others."""
-        try:
-            return await storing
-        except TroveError as error:
-            self._parts.traffic.refused(error.symbol)
-            return [Stored(None, error=error)] * count
-
-    async def _append(self, ready: Sequence[OutgoingMessage], queue_id: QueueId) -> AppendResult:
-        appended: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        self.begin_append(ready, queue_id, answer_into(appended))
-        return await appended
-
-    def begin_append(
+    def end_part(
         self,
-        ready: Sequence[OutgoingMessage],
-        queue_id: QueueId,
-        done: Callable[[AppendResult | Exception], None],
+        indexes: list[int],
+        outcome: AppendResult | Exception,
+        _ended_at: float = 0.0,
+        error: TroveError | None = None,
+        recall_handle: str = "",
     ) -> None:
-        """Appends. `done` gets the result, or the reason why nothing was stored; it is not called if this
-        raises TroveError."""
+        """The messages at these places are stored, or refused. Answers after the last part."""
+        if isinstance(outcome, AppendResult):
+            self._sync_error = error or self._sync_error
+            for index, place in enumerate(indexes):
+                self._stored[place] = Stored(outcome, index, recall_handle, error)
+        elif isinstance(outcome, TroveError):
+            self._refused(outcome.symbol)
+            for place in indexes:
+                self._stored[place] = Stored(None, error=outcome)
+        else:
+            self._fault = outcome
+        self._parts_left -= 1
+        if not self._parts_left:
+            self._answer_all()
 
-        def appended(outcome: SendOutcome | Exception) -> None:
-            if isinstance(outcome, Exception):
-                done(outcome)
-                return
-            result = outcome.result
-            self._parts.traffic.appended(
-                self._topic, result.record_count, result.bytes_written, result.positions
-            )
-            done(result)
-
-        self._parts.coalescer.begin(
-            self._topic,
-            queue_id,
-            ready,
-            appended,
-            born_host=self._born_host,
-            now_ms=self._now_ms,
-            checked=True,
-        )
-
-    def _prepare(self, message: v2.Message, ready: OutgoingMessage, queue_id: QueueId) -> Stored:
-        immunity_ms = duration_ms(message.system_properties.orphaned_transaction_recovery_duration)
-        result = self._deferred.prepare(
-            self._topic,
-            queue_id,
-            ready,
-            client_id_of(self._context),
-            immunity_ms,
-            born_host=self._born_host,
-            now_ms=self._now_ms,
-        )
-        return Stored(result)
-
-    def _schedule(self, ready: OutgoingMessage, queue_id: QueueId, deliver_ms: EpochMs) -> Stored:
-        result, recall_handle = self._deferred.schedule(
-            self._topic, queue_id, ready, deliver_ms, born_host=self._born_host, now_ms=self._now_ms
-        )
-        return Stored(result, recall_handle=recall_handle)
-
-
-def _all_plain(kinds: Sequence[v2.MessageType]) -> bool:
-    return all(kind in _PLAIN for kind in kinds)
+    def _answer_all(self) -> None:
+        """The error of the first message, if nothing was stored."""
+        if self._fault is not None:
+            self._answer(self._fault)
+            return
+        if self._sync_error is not None:
+            self._refused(self._sync_error.symbol)
+        stored = self._stored
+        if any(one.result is not None for one in stored):
+            self._answer(reply_of([message.message_id for message in self._messages], stored))
+        else:
+            self._answer(stored[0].error)

@@ -146,8 +146,8 @@ class RocketmqService:
             sender.begin_send,
             sender.send,
             request_of,
-            parts.coalescer.together,
-            sender.usual.answer,
+            parts.accumulator.together,
+            sender.answer,
         )
         acknowledge = CallbackHandler(
             "AckMessage",

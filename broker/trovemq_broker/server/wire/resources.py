@@ -55,8 +55,8 @@ def topic_to_read(resource: v2.Resource) -> str:
 def topic_to_send(resource: v2.Resource) -> str:
     """The stored name of a topic that users may send to. Raises TroveError TOPIC_ILLEGAL."""
     if not resource.resource_namespace:
-        return _sendable_topic(resource.name)
-    return _sendable_topic(_full_name(resource, errors.TOPIC_ILLEGAL, is_system_topic))
+        return sendable_topic(resource.name)
+    return sendable_topic(_full_name(resource, errors.TOPIC_ILLEGAL, is_system_topic))
 
 
 def group_name(resource: v2.Resource) -> str:
@@ -78,7 +78,8 @@ def _readable_topic(name: str) -> str:
 
 
 @lru_cache(maxsize=NAMES_KEPT)
-def _sendable_topic(name: str) -> str:
+def sendable_topic(name: str) -> str:
+    """The name, if users may send to such a topic. Raises TroveError TOPIC_ILLEGAL."""
     check_topic_name(name)
     return name
 

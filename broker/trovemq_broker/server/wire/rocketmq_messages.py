@@ -1,4 +1,4 @@
-"""Converts stored records to messages of RocketMQ's v2 protocol, and back.
+"""Converts stored records to messages of RocketMQ's v2 protocol.
 
 Reading is the hot path of every consumer: the property block is parsed once, and the fields of the generated
 message are set one by one (constructors with keywords take three times as long).
@@ -9,19 +9,15 @@ different compressions. User properties have none of the store's internal ones.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from hashlib import md5, sha1
+from hashlib import md5
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from trovemq_broker.groups.delivery.request import Delivered
-from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.server.wire.native_messages import born_host_of
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import (
@@ -36,7 +32,6 @@ from trovemq_proto.records import (
 )
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.internal_properties import is_reserved
-from trovemq_proto.records.keys import key_sizes
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
     HEADERS,
@@ -45,7 +40,6 @@ from trovemq_proto.records.layout import (
     PROPERTY_CRC,
     PROPERTY_DEAD_ID,
     PROPERTY_DEAD_TOPIC,
-    PROPERTY_KEY_SIZES,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRANSACTION,
@@ -69,11 +63,9 @@ SYSTEM_TEXT_SIZE_MAX: Final = 1_024  # characters of a born host or a trace cont
 BORN_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999, the last year of a Timestamp
 INFLATION_MAX: Final = 8  # times the size: during the inflation twice as much is in memory
 INFLATED_SIZE_MIN: Final = 4_194_304  # bytes that a body may always inflate to: RocketMQ's maxMessageSize
-GZIP_WINDOW: Final = 31  # zlib's wbits: a gzip header and trailer, the largest window
 
 _IDENTITY: Final = v2.IDENTITY
 _MD5: Final = v2.MD5
-_USUAL_TYPES: Final = (v2.NORMAL, v2.MESSAGE_TYPE_UNSPECIFIED)
 
 Record = bytes | bytearray | memoryview
 
@@ -228,124 +220,12 @@ def _set_time(timestamp: Timestamp, epoch_ms: int) -> None:
     timestamp.nanos = (epoch_ms - seconds * 1000) * 1_000_000
 
 
-# --- messages of producers ------------------------------------------------------------------------------
-def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
-    """The store's form of a message that has passed the checks of a send.
-
-    Raises TroveError BATCH_ILLEGAL: the body does not match its digest or its encoding;
-    MESSAGE_SIZE_EXCEEDED: it inflates to more than `body_size_max` bytes.
-    """
-    system = message.system_properties
-    born_ms = timestamp_ms(system.born_timestamp)
-    properties = message.user_properties
-    return OutgoingMessage(
-        _identity_body(message, body_size_max),
-        system.tag,
-        tuple(system.keys),
-        system.message_id,
-        # the stored form has no empty names and values
-        {name: value for name, value in properties.items() if name and value} if properties else {},
-        0,
-        born_ms if 0 < born_ms <= BORN_MS_MAX else EpochMs(0),
-        _system_properties(system),
-    )
-
-
-def is_usual(system: v2.SystemProperties, user_properties: Mapping[str, str]) -> bool:
-    """Whether the message has nothing but body, id, tag, keys, born host and trace context: the store's form
-    of it is the body as it came and usual_properties(), if no key has a space."""
-    has = system.HasField
-    return not (
-        user_properties
-        or system.message_type not in _USUAL_TYPES
-        or system.message_group
-        or system.body_encoding == v2.GZIP
-        or has("body_digest")
-        or has("delivery_timestamp")
-        or has("priority")
-        or has("orphaned_transaction_recovery_duration")
-        or has("lite_topic")
-    )
-
-
-def usual_properties(message_id: str, tag: str, keys: Iterable[str], system: v2.SystemProperties) -> bytes:
-    """The encoded properties of a usual message, as those of outgoing() are encoded. The first three are of
-    `system`: its caller has read them."""
-    text = f"{PROPERTY_UNIQ_KEY}\x01{message_id}\x02"
-    if joined := " ".join(keys):
-        text += f"{PROPERTY_KEYS}\x01{joined}\x02"
-    if tag:
-        text += f"{PROPERTY_TAGS}\x01{tag}\x02"
-    if (host := system.born_host) and len(host) <= SYSTEM_TEXT_SIZE_MAX and host.isprintable():
-        text += f"{PROPERTY_BORN_HOST}\x01{host}\x02"
-    if (context := system.trace_context) and _storable(context):
-        text += f"{PROPERTY_TRACE_CONTEXT}\x01{context}\x02"
-    return text.encode()
-
-
+@lru_cache(maxsize=4_096)
 def stored_born_ms(born_ms: EpochMs, now_ms: EpochMs) -> EpochMs:
     """The born time that a record has, for the one that its sender states."""
     return born_ms if 0 < born_ms <= BORN_MS_MAX else now_ms
 
 
-def _identity_body(message: v2.Message, body_size_max: int) -> bytes:
-    system = message.system_properties
-    body = message.body
-    if system.HasField("body_digest"):
-        _check_digest(body, system.body_digest)
-    return _gunzip(body, body_size_max) if system.body_encoding == v2.GZIP else body
-
-
-def _check_digest(body: bytes, digest: v2.Digest) -> None:
-    """Compares the digest, except CRC32, which clients write in three different ways."""
-    if digest.type == v2.MD5:
-        found = md5(body, usedforsecurity=False).hexdigest()
-    elif digest.type == v2.SHA1:
-        found = sha1(body, usedforsecurity=False).hexdigest()
-    else:
-        return
-    if digest.checksum.lower() != found:
-        raise TroveError(errors.BATCH_ILLEGAL, "the body does not have the digest that the message states")
-
-
-def _gunzip(body: bytes, body_size_max: int) -> bytes:
-    inflater = zlib.decompressobj(GZIP_WINDOW)
-    try:
-        inflated = inflater.decompress(body, body_size_max + 1)
-    except zlib.error as error:
-        raise TroveError(errors.BATCH_ILLEGAL, f"the body is said to be gzip, and is not: {error}") from error
-    if len(inflated) > body_size_max:
-        raise TroveError(
-            errors.MESSAGE_SIZE_EXCEEDED, f"the body inflates to more than {body_size_max} bytes"
-        )
-    if not inflater.eof:
-        raise TroveError(errors.BATCH_ILLEGAL, "the gzip body is cut short")
-    return inflated
-
-
-def _system_properties(system: v2.SystemProperties) -> dict[str, str]:
-    """The system properties under the names with which RocketMQ stores them. The record's born host is the
-    peer's address; the address that the sender names is a property."""
-    found = {}
-    if sizes := key_sizes(system.keys):
-        found[PROPERTY_KEY_SIZES] = sizes
-    if system.message_group:
-        found[PROPERTY_SHARDING_KEY] = system.message_group
-    if system.HasField("priority"):
-        found[PROPERTY_PRIORITY] = str(system.priority)
-    if system.born_host and _storable(system.born_host):
-        found[PROPERTY_BORN_HOST] = system.born_host
-    if system.trace_context and _storable(system.trace_context):
-        found[PROPERTY_TRACE_CONTEXT] = system.trace_context
-    return found
-
-
-def _storable(text: str) -> bool:
-    """Whether the record's form can have the text; informative texts that it cannot have are omitted."""
-    return len(text) <= SYSTEM_TEXT_SIZE_MAX and text.isprintable()
-
-
-@lru_cache(maxsize=4_096)
 def peer_host(peer: str) -> bytes:
     """The born host of a record for gRPC's name of the peer; zeros if it has no address."""
     return born_host_of(peer) or bytes(8)

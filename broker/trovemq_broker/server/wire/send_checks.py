@@ -39,12 +39,12 @@ USER_PROPERTIES_MAX: Final = 128
 PROPERTIES_BYTES_MAX: Final = 16_384
 MESSAGE_ID_BYTES_MAX: Final = 255
 TEXTS_SIZE_MAX: Final = MESSAGE_ID_BYTES_MAX
-"""Bytes of id, tag and keys that are_usual() takes."""
+"""Bytes of id, tag and keys that are_legal() takes."""
 MESSAGE_GROUP_BYTES_MAX: Final = 63
 RECOVERY_MS_MAX: Final = 3_600_000
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
-_USUAL: Final = re.compile(r"[!-{}~]*").fullmatch
+_LEGAL: Final = re.compile(r"[!-{}~]*").fullmatch
 """ASCII without a blank, a `|` or a control character: text that every check below takes."""
 _UTF8_BYTES_MAX: Final = 4  # of one character
 
@@ -53,7 +53,7 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
     """Raises TroveError by the table above. `delivery_ms_max`: the latest delivery time, epoch ms."""
     check_body(message.body, body_size_max)
     system = message.system_properties
-    if message.user_properties or not are_usual(system.message_id, system.tag, system.keys):
+    if message.user_properties or not are_legal(system.message_id, system.tag, system.keys):
         check_texts(system.message_id, system.tag, system.keys, message.user_properties)
     if system.HasField("orphaned_transaction_recovery_duration"):
         check_recovery(duration_ms(system.orphaned_transaction_recovery_duration))
@@ -107,11 +107,11 @@ def check_order(message_group: str, priority: int | None) -> None:
             )
 
 
-def are_usual(message_id: str, tag: str, keys: Iterable[str]) -> bool:
+def are_legal(message_id: str, tag: str, keys: Iterable[str]) -> bool:
     """Whether one look shows that these texts are fine: most messages' are. If not, they may be fine all the
     same."""
     texts = "".join((message_id, tag, *keys))
-    return len(message_id) > 0 and len(texts) <= TEXTS_SIZE_MAX and _USUAL(texts) is not None
+    return len(message_id) > 0 and len(texts) <= TEXTS_SIZE_MAX and _LEGAL(texts) is not None
 
 
 def check_texts(message_id: str, tag: str, keys: Sequence[str], properties: Mapping[str, str]) -> None:

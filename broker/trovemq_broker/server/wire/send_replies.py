@@ -44,13 +44,13 @@ class Stored:
     error: TroveError | None = None
 
 
-def reply_of(messages: Sequence[v2.Message], stored: list[Stored]) -> service_pb2.SendMessageResponse:
+def reply_of(message_ids: Sequence[str], stored: list[Stored]) -> service_pb2.SendMessageResponse:
     """One entry for each message."""
     response = service_pb2.SendMessageResponse()
     codes = set()
-    for message, one in zip(messages, stored, strict=True):
+    for message_id, one in zip(message_ids, stored, strict=True):
         entry = response.entries.add()
-        entry.message_id = entry.transaction_id = message.system_properties.message_id
+        entry.message_id = entry.transaction_id = message_id
         if one.result is not None:
             entry.offset = one.result.queue_offset(one.index)
         if one.recall_handle:
@@ -71,7 +71,7 @@ _ID_SIZE_SHORT: Final = (0x7F - len(_OK_FIELD) - 2 * 2 - 11) // 2
 """Bytes of a message id that two times leave the entry's size below 0x80, with the longest offset."""
 
 
-def reply_of_one(message_id: str, queue_offset: QueueOffset) -> bytes:
+def reply_of_stored(message_id: str, queue_offset: QueueOffset) -> bytes:
     """The serialised reply to a send of one message that is stored as durably as the flush mode promises."""
     text = message_id.encode()
     if len(text) <= _ID_SIZE_SHORT:

@@ -11,11 +11,14 @@ from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.query_by_key import query_pages
 from trovemq_broker.query.search.conditions import AllOf, AnyOf, Has, SearchQuery
 from trovemq_broker.query.search.search import search_page
-from trovemq_broker.server.wire.rocketmq_messages import outgoing
-from trovemq_proto.records import decode_message
+from trovemq_broker.server.wire.send_requests import SendLimits, read_request
+from trovemq_proto.positions import EpochMs
+from trovemq_proto.records import decode_message, parse_properties
 from trovemq_proto.records.keys import key_sizes, key_word, keys_with_spaces
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.trees.layout import KEY
 
@@ -36,10 +39,12 @@ SENT = (
 
 def properties_of(keys: list[str]) -> dict[str, str]:
     """The stored properties of a message with these keys."""
-    message = v2.Message(body=b"x")
+    message = v2.Message(topic=v2.Resource(name="orders"), body=b"x")
     message.system_properties.message_id = "id"
     message.system_properties.keys.extend(keys)
-    return outgoing(message, 100).stored_properties("")
+    request = service.SendMessageRequest(messages=[message])
+    (found,) = finished(read_request(request, SendLimits(100, EpochMs(0)))).messages
+    return parse_properties(found.properties)
 
 
 @pytest.fixture(params=["indexed", "scanned"])

@@ -18,7 +18,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
-from trovemq_broker.server.wire import rocketmq_messages, send_checks, send_replies
+from trovemq_broker.server.wire import send_checks, send_replies, send_requests
 from trovemq_broker.server.wire.statuses import OK_STATUS, code_of
 from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_proto import errors
@@ -177,7 +177,7 @@ def test_the_reply_to_a_send_with_a_long_id_could_not_be_read(offset: int) -> No
     """It is written by hand, with sizes of one byte for short ids."""
     for size in range(1, 256):
         text = "x" * size
-        reply = send_replies.reply_of_one(text, QueueOffset(offset))
+        reply = send_replies.reply_of_stored(text, QueueOffset(offset))
         entry = service.SendResultEntry(status=OK_STATUS, message_id=text, transaction_id=text, offset=offset)
         expected = service.SendMessageResponse(status=OK_STATUS, entries=[entry])
         assert service.SendMessageResponse.FromString(reply) == expected
@@ -416,12 +416,22 @@ def test_a_send_by_callback_stores_and_answers_what_a_task_does(sent: v2.Message
     run(scene())
 
 
-def test_sends_of_other_kinds_are_left_to_a_task() -> None:
+def test_a_send_of_each_kind_needs_no_task() -> None:
     async def scene() -> None:
         parts = Parts()
-        for sent in (message(topic="steps", message_group="g"), message(topic="later", deliver_ms=NOW_MS)):
-            assert begin(parts, sent) is None
-        assert parts.store.end_offset == 0
+        for sent in (
+            message(topic="steps", message_group="g"),
+            message(topic="later", deliver_ms=NOW_MS + 1_000),
+            message(topic="deals", message_type=v2.TRANSACTION),
+        ):
+            answers = begin(parts, sent)
+            await turns()
+            assert answers is not None
+            (answer,) = answers
+            response = service.SendMessageResponse.FromString(
+                answer if isinstance(answer, bytes) else answer.SerializeToString()
+            )
+            assert response.status.code == v2.OK
 
     run(scene())
 
@@ -433,20 +443,20 @@ def test_sends_of_other_kinds_are_left_to_a_task() -> None:
 )
 def test_texts_that_pass_at_one_look_pass_every_check(message_id: str, tag: str, keys: list[str]) -> None:
     sent = message(message_id=message_id, tag=tag, keys=keys)
-    if send_checks.are_usual(message_id, tag, keys):
+    if send_checks.are_legal(message_id, tag, keys):
         system = sent.system_properties
         send_checks.check_texts(system.message_id, system.tag, system.keys, sent.user_properties)
 
 
 def test_the_texts_of_official_clients_pass_at_one_look() -> None:
-    assert send_checks.are_usual("01" * 17, "tag-1", ["order_1", "a:b/c"])
+    assert send_checks.are_legal("01" * 17, "tag-1", ["order_1", "a:b/c"])
 
 
 @given(st.text(min_size=1, max_size=255), st.integers(0, (1 << 63) - 1))
 def test_a_reply_written_by_hand_is_the_message_serialised(message_id: str, offset: int) -> None:
     expected = service.SendMessageResponse(status=OK_STATUS)
     expected.entries.add(status=OK_STATUS, message_id=message_id, transaction_id=message_id, offset=offset)
-    assert send_replies.reply_of_one(message_id, QueueOffset(offset)) == expected.SerializeToString()
+    assert send_replies.reply_of_stored(message_id, QueueOffset(offset)) == expected.SerializeToString()
 
 
 # --- durability -----------------------------------------------------------------------------------------
@@ -528,13 +538,13 @@ def test_a_namespace_is_part_of_the_stored_name() -> None:
 def test_small_gzip_bodies_of_one_send_took_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of 240 KB took 720 MiB: each body may inflate to the largest size."""
     inflated: list[object] = []
-    original = rocketmq_messages._gunzip
+    original = send_requests._gunzip
 
     def counted(*given: Any) -> bytes:
         inflated.append(given)
         return original(*given)
 
-    monkeypatch.setattr(rocketmq_messages, "_gunzip", counted)
+    monkeypatch.setattr(send_requests, "_gunzip", counted)
 
     async def scene() -> None:
         parts = Parts(replace(ROOMY, batch_size_max=1 << 17))
@@ -547,6 +557,7 @@ def test_small_gzip_bodies_of_one_send_took_gigabytes(monkeypatch: pytest.Monkey
         assert await refusal(parts, *small) == v2.PAYLOAD_TOO_LARGE
         assert len(inflated) == 17
         await parts.send(*small[:16])
+        await turns()
         assert [len(one.body) for one in stored(parts, "orders")] == [8_000] * 16
 
     run(scene())

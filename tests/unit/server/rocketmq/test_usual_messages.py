@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from tests.support.rocketmq_parts import message
 from trovemq_broker.groups.delivery.request import Delivered
-from trovemq_broker.server.wire.rocketmq_messages import received, usual_properties
+from trovemq_broker.server.wire.rocketmq_messages import received
+from trovemq_broker.server.wire.send_requests import SendLimits, read_request
 from trovemq_broker.server.wire.usual_messages import topic_field, usual_element
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record
 from trovemq_proto.records.layout import MAGIC_V1, MAGIC_V2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.steps import finished
 
 PIECES = st.one_of(
     st.sampled_from(
@@ -109,11 +112,12 @@ def test_an_element_has_the_bytes_of_protobuf(
 )
 def test_the_messages_of_official_clients_are_usual(fields: dict[str, Any]) -> None:
     sent = message(b"body", message_id="01AA", **fields)
-    system = sent.system_properties
+    request = service_pb2.SendMessageRequest(messages=[sent])
+    (stored,) = finished(read_request(request, SendLimits(100, EpochMs(0)))).messages
     record = encode_record(
         "orders",
         sent.body,
-        properties=usual_properties(system.message_id, system.tag, system.keys, system),
+        properties=stored.properties,
         append_property_crc=True,
         born_timestamp=1,
         store_timestamp=2,

@@ -1,21 +1,22 @@
-"""SendMessage requests that are read by hand: as protobuf and the general checks read them, or not at all."""
+"""SendMessage requests become one command, whichever reader read them, or are refused alike."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trovemq_broker.server.rocketmq.usual_sends import UsualSends
+from tests.support.oracles import send_request
 from trovemq_broker.server.wire.rocketmq_messages import BORN_MS_MAX
-from trovemq_broker.server.wire.statuses import Malformed, reader
-from trovemq_broker.server.wire.usual_requests import Usual, read_usual
+from trovemq_broker.server.wire.send_requests import SendLimits, fast_send, read_send
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 
-_read: Any = reader(service.SendMessageRequest)
 SIZES = st.sampled_from([1, 2, 3, 40, 85, 125, 126, 127, 128, 255])
 TEXTS = st.one_of(
     st.text(alphabet='k1"(0:Bh ~|{\x01\x12\x1aé', max_size=4),
@@ -38,18 +39,27 @@ SYSTEM = st.fixed_dictionaries(
         "message_group": TEXTS,
         "trace_context": TEXTS,
         "priority": st.integers(-1, 3),
+        "body_digest": st.sampled_from([v2.Digest(), v2.Digest(type=v2.MD5, checksum="0")]),
+        "delivery_timestamp": st.sampled_from([0, 1, 1_700_000_000, 1_700_000_001]).map(
+            lambda seconds: Timestamp(seconds=seconds)
+        ),
+        "orphaned_transaction_recovery_duration": st.sampled_from([-1, 0, 5, 3_601]).map(
+            lambda seconds: Duration(seconds=seconds)
+        ),
     },
 )
 MESSAGES = st.builds(
-    lambda topic, namespace, system, body: v2.Message(
+    lambda topic, namespace, system, body, properties: v2.Message(
         topic=v2.Resource(name=topic, resource_namespace=namespace),
         system_properties=v2.SystemProperties(**system),
+        user_properties=properties,
         body=body,
     ),
     st.one_of(st.just("orders"), TEXTS),
     st.sampled_from(["", "", "", "ns"]),
     SYSTEM,
     BODIES,
+    st.dictionaries(st.sampled_from(["p", "q", ""]), TEXTS, max_size=2),
 )
 CHANGES = st.lists(
     st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from("iocd"), st.binary(min_size=1, max_size=3)),
@@ -57,20 +67,23 @@ CHANGES = st.lists(
 )
 
 
-class _Takes:
-    """In place of a UsualSends: each topic has accepted usual messages."""
-
-    @staticmethod
-    def _takes(*_: object) -> bool:
-        return True
+LIMITS = SendLimits(1_000_000, EpochMs(1_700_000_000_000))
 
 
-def read_generally(data: bytes) -> Usual | None:
-    request = _read(data)
-    if isinstance(request, Malformed) or len(request.messages) != 1:
-        return None
-    takes: Any = _Takes()
-    return UsualSends.read(takes, request.messages[0])
+def command(data: bytes) -> Any:
+    """The fields of the command, or the symbol of the error."""
+    try:
+        send = read_send(data, LIMITS)
+    except TroveError as error:
+        return error.symbol
+    return [send.topic, *map(tuple, send.messages)]
+
+
+def expected(data: bytes) -> Any:
+    try:
+        return send_request.read(data, *LIMITS)
+    except TroveError as error:
+        return error.symbol
 
 
 def changed(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
@@ -90,9 +103,12 @@ def changed(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
 
 @given(st.lists(MESSAGES, min_size=1, max_size=2), CHANGES)
 @settings(max_examples=500, deadline=None)
-def test_a_request_is_read_as_any_other_or_not_at_all(messages: list[v2.Message], changes: Any) -> None:
+def test_both_readers_give_the_same_command(messages: list[v2.Message], changes: Any) -> None:
     data = changed(service.SendMessageRequest(messages=messages).SerializeToString(), changes)
-    assert read_usual(data) in (None, read_generally(data))
+    assert command(data) == expected(data)
+    fast = fast_send(data, LIMITS.body_size_max)
+    if fast is not None:
+        assert [fast.topic, *map(tuple, fast.messages)] == expected(data)
 
 
 IDS = st.sampled_from(["1", "01AA" * 9, "M" * 127])
@@ -126,16 +142,17 @@ def test_the_requests_of_official_clients_are_read(
         topic=v2.Resource(name="orders"), system_properties=system, body=(text * size)[:size]
     )
     data = service.SendMessageRequest(messages=[message]).SerializeToString()
-    found = read_usual(data)
+    found = fast_send(data, LIMITS.body_size_max)
     assert found is not None
-    assert found == read_generally(data)
+    assert [found.topic, *map(tuple, found.messages)] == expected(data)
 
 
 def test_a_size_in_a_longer_form_is_left_to_protobuf() -> None:
     system = v2.SystemProperties(message_id="01AA", born_timestamp=Timestamp(seconds=1))
     message = v2.Message(topic=v2.Resource(name="orders"), system_properties=system, body=b"x")
     inner = message.SerializeToString()
-    assert read_usual(b"\x0a%c%b" % (len(inner), inner)) is not None
+    plain = b"\x0a%c%b" % (len(inner), inner)
+    assert fast_send(plain, 9) is not None
     longer = b"\x0a%c\x00%b" % (len(inner) | 0x80, inner)
-    assert _read(longer) == _read(b"\x0a%c%b" % (len(inner), inner))
-    assert read_usual(longer) is None
+    assert fast_send(longer, 9) is None
+    assert command(longer) == command(plain) == expected(longer)

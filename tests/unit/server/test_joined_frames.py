@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS, SMALL, open_store, own_properties, read_queue, record
 from tests.support.engine import with_crc_property as with_crc
 from tests.support.fake_loop import run, turns
-from trovemq_broker.produce import append
-from trovemq_broker.produce.append import MANY, Appender, AppendSettings
+from tests.support.submitting import accumulator_for
+from trovemq_broker.produce.accumulator import Accumulator, Batch, Done
+from trovemq_broker.produce.append import Appender, AppendSettings
 from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
 from trovemq_broker.security.creators import reset_creator, set_creator
 from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
-from trovemq_broker.server.native.gathered_frames import FRAMES_MAX, GatheredFrames
 from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -94,11 +94,18 @@ class Bench:
         commit = GroupCommit(self.store, FlushSettings(flush_mode="async"), lambda _grown: None)
         self.appender = Appender(self.store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
         self.traffic = Traffic()
-        gathered = GatheredFrames(self.appender, in_flight) if gathers else None
-        self.parts = AppendParts(self.appender, commit, self.traffic, "broker-a", in_flight, gathered)
+        accumulator = accumulator_for(self.appender, commit, self.traffic)
+        if not gathers:
+            append_each_at_once(accumulator)
+        self.parts = AppendParts(self.appender, accumulator, commit, self.traffic, "broker-a", in_flight)
         self.contexts: list[Context] = []
         self.streams: list[AppendStream] = []
         self.serving: list[asyncio.Task[None]] = []
+
+    def begin_turn(self) -> None:
+        """The turn's first frame, which is appended at once, has come."""
+        self.parts.accumulator._begun = True
+        self.parts.accumulator._schedule()
 
     async def open(self, *peers: str) -> None:
         for peer in peers:
@@ -114,13 +121,6 @@ class Bench:
         for frame in frames:
             if context.receiver is None or context.frames.qsize() or not context.receiver(frame):
                 context.frames.put_nowait(frame)
-
-    async def warm_up(self) -> None:
-        """A turn that brings many frames."""
-        self.send(0, *(frame_of(with_crc(record(b"first")), number) for number in range(MANY + 1)))
-        await turns()
-        self.contexts[0].replies.clear()
-        self.contexts[0].writes = 0
 
     def answered(self, at: int) -> list[int]:
         return [reply.frame_id for reply in self.contexts[at].replies]
@@ -244,26 +244,32 @@ def fail_writes(store: MessageStore, error: Exception) -> None:
 
 
 @pytest.mark.slow
-@given(TURNS, st.sampled_from([0, 0, 2]), st.sampled_from(["", "", "held", *FAILURES]))
+@given(TURNS, st.sampled_from(["", "", "held", *FAILURES]))
 @settings(max_examples=300, deadline=None)
-def test_joined_frames_are_stored_answered_and_counted_as_each_by_itself(
-    sent: Any, many: int, end: str
-) -> None:
-    same_both_ways([[(0, USUAL)], *sent], many, end)
+def test_joined_frames_are_stored_answered_and_counted_as_each_by_itself(sent: Any, end: str) -> None:
+    same_both_ways([[(0, USUAL)], *sent], end)
 
 
 @pytest.mark.parametrize(
     "odd", ODD, ids=lambda odd: "-".join(map(str, list(odd.values())[2:])) or odd["topic"]
 )
 def test_a_frame_among_others_is_treated_as_by_itself(odd: dict[str, Any]) -> None:
-    same_both_ways([[(0, USUAL)], [(0, USUAL), (1, odd), (1, USUAL)], [(1, odd)]], 0, "")
+    same_both_ways([[(0, USUAL)], [(0, USUAL), (1, odd), (1, USUAL)], [(1, odd)]], "")
 
 
-def same_both_ways(sent: Any, many: int, end: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(append, "MANY", many)
-        joined = run(outcome(sent, end, gathers=True))
-    assert joined == run(outcome(sent, end, gathers=False))
+def same_both_ways(sent: Any, end: str) -> None:
+    assert run(outcome(sent, end, gathers=True)) == run(outcome(sent, end, gathers=False))
+
+
+def append_each_at_once(accumulator: Accumulator) -> None:
+    """Each batch is an append of its own, as soon as it comes."""
+    submit = accumulator.submit
+
+    def submit_alone(batch: Batch, done: Done) -> None:
+        submit(batch, done)
+        accumulator.append_all()
+
+    accumulator.submit = submit_alone  # type: ignore[method-assign]
 
 
 def log_of(bench: Bench) -> bytes:
@@ -277,7 +283,6 @@ def test_the_log_of_one_queue_has_the_same_bytes(sent: list[tuple[int, int]]) ->
     async def log(*, gathers: bool) -> bytes:
         bench = Bench(gathers=gathers)
         await bench.open(*PEERS)
-        await bench.warm_up()
         for number, (at, size) in enumerate(sent):
             bench.send(at, frame_of(with_crc(record(bytes(size))), number))
         await turns()
@@ -287,16 +292,12 @@ def test_the_log_of_one_queue_has_the_same_bytes(sent: list[tuple[int, int]]) ->
     assert run(log(gathers=True)) == run(log(gathers=False))
 
 
-def test_a_turn_of_many_frames_is_one_append_and_one_write_for_each_stream() -> None:
+def test_the_frames_of_a_turn_are_one_append_and_one_write_for_each_stream() -> None:
     async def scene() -> None:
         bench = Bench()
         await bench.open(*PEERS[:2])
+        bench.begin_turn()
         appends = count_appends(bench.store)
-        bench.send(0, frame_of(with_crc(record(b"one"))))
-        assert bench.answered(0) == [1], "a frame by itself is appended and answered at once"
-        await turns()
-        await bench.warm_up()
-        before = appends()
         for number in range(20):
             queue_id = QueueId(number * 3 // 20)
             bench.send(
@@ -307,12 +308,8 @@ def test_a_turn_of_many_frames_is_one_append_and_one_write_for_each_stream() -> 
         assert bench.answered(0) == list(range(0, 20, 2)), "in the order in which they came"
         assert bench.answered(1) == list(range(1, 20, 2))
         assert [one.writes for one in bench.contexts] == [1, 1]
-        assert appends() == before + 1
-        assert len(read_queue(bench.store)) == 2 + MANY + 7, "and dispatched in the same turn"
-        bench.send(0, frame_of(with_crc(record(b"last")), 99))
-        await turns()
-        bench.send(0, frame_of(with_crc(record(b"last")), 100))
-        assert bench.answered(0)[-2:] == [99, 100], "a turn with few frames ends that"
+        assert appends() == 1
+        assert len(read_queue(bench.store)) == 7, "and dispatched in the same turn"
         await bench.close()
 
     run(scene())
@@ -336,12 +333,11 @@ def test_no_more_frames_are_gathered_than_may_be_in_flight(in_flight: int) -> No
     async def scene() -> None:
         bench = Bench(in_flight=in_flight)
         await bench.open(PEERS[0])
-        await bench.warm_up()
-        most = min(in_flight, FRAMES_MAX)
-        bench.send(0, *(frame_of(with_crc(record(b"x")), number) for number in range(most + 1)))
-        assert bench.answered(0) == list(range(most))
-        await turns()
-        assert bench.answered(0) == list(range(most + 1))
+        bench.begin_turn()
+        bench.send(0, *(frame_of(with_crc(record(b"x")), number) for number in range(in_flight + 1)))
+        assert bench.streams[0]._waiting == in_flight
+        await turns(10)
+        assert bench.answered(0) == list(range(in_flight + 1))
         await bench.close()
 
     run(scene())
@@ -351,7 +347,7 @@ def test_gathered_frames_are_answered_before_the_broker_stops() -> None:
     async def scene() -> None:
         bench = Bench()
         await bench.open(*PEERS[:2])
-        await bench.warm_up()
+        bench.begin_turn()
         bench.send(0, frame_of(with_crc(record(b"x")), 7), frame_of(with_crc(record(b"y")), 8))
         bench.send(1, frame_of(with_crc(record(b"z")), 9, one_way=True))
         for stream in bench.streams:
@@ -370,7 +366,7 @@ def test_gathered_frames_are_appended_when_their_client_is_gone() -> None:
     async def scene() -> None:
         bench = Bench()
         await bench.open(*PEERS[:2])
-        await bench.warm_up()
+        bench.begin_turn()
         for at in (0, 1):
             bench.send(at, frame_of(with_crc(record(b"x")), at))
         bench.serving[0].cancel()
@@ -388,7 +384,7 @@ def test_an_unexpected_error_ends_the_streams_of_the_gathered_frames(count: int)
     async def scene() -> None:
         bench = Bench()
         await bench.open(*PEERS[:3])
-        await bench.warm_up()
+        bench.begin_turn()
         fail_writes(bench.store, AssertionError("planted"))
         for at in range(count):
             bench.send(at, frame_of(with_crc(record(b"x")), at, one_way=at == 1))
@@ -403,7 +399,7 @@ def test_a_client_that_does_not_read_gets_its_replies_later() -> None:
     async def scene() -> None:
         bench = Bench()
         await bench.open(*PEERS[:2])
-        await bench.warm_up()
+        bench.begin_turn()
         bench.send(0, frame_of(with_crc(record(b"x")), 1), frame_of(with_crc(record(b"y")), 2))
         bench.contexts[0].can_send = False
         await turns()
@@ -418,7 +414,7 @@ def test_deduplication_that_began_in_the_turn_was_missed() -> None:
         store = open_store(MemoryFileSystem(), replace(ROOMY, tree_index_enable=True))
         bench = Bench(gathers=True, store=store)
         await bench.open(*PEERS[:2])
-        await bench.warm_up()
+        bench.begin_turn()
         for at in (0, 1):
             bench.send(at, frame_of(with_crc(record(b"x%d" % at, unique_key="same")), 50 + at))
         store.topics.alter("orders", options={"deduplicate": "1h"})
@@ -436,7 +432,7 @@ def test_a_gathered_frame_made_a_topic_for_another_user() -> None:
         bench.appender.apply(AppendSettings(auto_create_topic_enable=True))
         bench.store.topics.create("bills", 4)
         await bench.open(*PEERS[:2])
-        await bench.warm_up()
+        bench.begin_turn()
         for at, (user, topic) in enumerate([("alice", "orders"), ("bob", "bills")]):
             token = set_creator(Creator(user))
             bench.send(at, frame_of(with_crc(record(b"x", topic=topic)), 1, topic=topic))

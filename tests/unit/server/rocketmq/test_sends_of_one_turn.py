@@ -1,0 +1,253 @@
+"""SendMessage: the calls of one turn are checked, stored and answered as each by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from gzip import compress
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.engine import NOW_MS, own_properties, read_queue
+from tests.support.fake_loop import run, turns
+from tests.support.oracles import sender as oracle
+from tests.support.rocketmq_parts import ROOMY, TOPICS, Parts, message
+from tests.support.rpc_context import RpcContext
+from trovemq_broker.server.wire.statuses import status_of
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
+from trovemq_proto.records import Message
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+TEXTS = st.one_of(st.text(alphabet="k1 \t|_é\x01", max_size=4), st.sampled_from(["", "tag", "a" * 1_025]))
+MESSAGES: Any = st.fixed_dictionaries(
+    {"topic": st.sampled_from(["orders", "mixed", "mixed", "steps", "later", "deals", "nowhere", "a b"])},
+    optional={
+        "body": st.sampled_from([b"", b"x", bytes(2_000), compress(b"text", mtime=0)]),
+        "message_id": st.one_of(st.sampled_from(["", "M1", "M" * 60, "é"]), TEXTS),
+        "keys": st.lists(TEXTS, max_size=3),
+        "properties": st.dictionaries(st.sampled_from(["p", "KEYS", ""]), TEXTS, max_size=1),
+        "tag": TEXTS,
+        "born_host": TEXTS,
+        "trace_context": TEXTS,
+        "message_type": st.sampled_from([v2.NORMAL, v2.FIFO, v2.LITE, v2.PRIORITY, v2.TRANSACTION]),
+        "gzip": st.booleans(),
+        "deliver_ms": st.sampled_from([NOW_MS - 1, NOW_MS, NOW_MS + 60_000, 1 << 45]),
+        "message_group": st.sampled_from(["", "g"]),
+        "priority": st.integers(-1, 3),
+        "lite_topic": st.just(""),
+        "born_timestamp": st.sampled_from([-1, 0, 1_700_000_000_123, 253_402_300_799_999]).map(
+            lambda ms: Timestamp(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
+        ),
+        "body_digest": st.sampled_from([v2.Digest(), v2.Digest(type=v2.MD5, checksum="0")]),
+        "orphaned_transaction_recovery_duration": st.sampled_from([-1, 5]).map(
+            lambda seconds: Duration(seconds=seconds)
+        ),
+    },
+)
+REQUESTS = st.lists(MESSAGES, min_size=1, max_size=3) | MESSAGES.map(lambda one: [one])
+TURNS = st.lists(st.lists(REQUESTS, min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+def made(*, gzip: bool = False, **fields: Any) -> v2.Message:
+    sent = message(**fields)
+    if gzip:
+        sent.system_properties.body_encoding = v2.GZIP
+    return sent
+
+
+class Call(RpcContext):
+    """A call with its request, as the transport hands it over."""
+
+    def __init__(self, *sent: v2.Message, client_id: str = "client-1") -> None:
+        super().__init__(client_id)
+        self._request = service.SendMessageRequest(messages=sent).SerializeToString()
+
+    def keep(self) -> bytes:
+        return self._request
+
+
+def begin(parts: Parts, *sent: v2.Message) -> list[Any]:
+    """The answers so far."""
+    answers = list[Any]()
+    try:
+        assert parts.sender.begin_send(
+            service.SendMessageRequest(messages=sent), RpcContext(), answers.append
+        )
+    except TroveError as error:
+        return [error]
+    return answers
+
+
+def answer(parts: Parts, *calls: Any) -> list[service.SendMessageResponse]:
+    """The replies to the calls of a turn, each of which must be answered."""
+    return [
+        service.SendMessageResponse.FromString(reply or b"none") for reply in parts.sender.answer([*calls])
+    ]
+
+
+def status(error: TroveError) -> str:
+    return str(service.SendMessageResponse(status=status_of(error)))
+
+
+def plain(answers: list[Any]) -> str:
+    (one,) = answers
+    if isinstance(one, TroveError):
+        return status(one)
+    return str(service.SendMessageResponse.FromString(one) if isinstance(one, bytes) else one)
+
+
+async def by_oracle(sender: oracle.Sender, *sent: v2.Message) -> str:
+    try:
+        return str(await sender.send(service.SendMessageRequest(messages=sent), RpcContext()))
+    except TroveError as error:
+        return status(error)
+
+
+def stored(parts: Parts, topic: str) -> list[Message]:
+    return [one for queue_id in range(4) for one in read_queue(parts.store, topic, QueueId(queue_id))]
+
+
+def contents(parts: Parts) -> list[str]:
+    """The messages of all topics with their places in their queues, as they are in the log of the topic."""
+    return [
+        repr((topic, one.queue_id, one.queue_offset, one.body, own_properties(one), one.born_timestamp))
+        for topic in TOPICS
+        for one in stored(parts, topic)
+    ]
+
+
+def counted(parts: Parts) -> Any:
+    traffic = parts.traffic
+    sizes = {topic: (one.counts, one.total) for topic, one in traffic.message_sizes.items()}
+    return traffic.messages_in, traffic.bytes_in, sizes
+
+
+@pytest.mark.slow
+@given(TURNS, st.booleans(), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_sends_of_a_turn_are_stored_as_each_by_itself(sent: Any, by_call: bool, drained: bool) -> None:
+    async def scene() -> None:
+        ours, theirs = Parts(), Parts()
+        sender = oracle.Sender(theirs.rocketmq)
+        for number, turn in enumerate([[[{"topic": "orders"}]], *sent]):
+            requests = [[made(**fields) for fields in request] for request in turn]
+            if drained and number == len(sent):
+                for parts in (ours, theirs):
+                    parts.appender.hold(TroveError(errors.SERVICE_NOT_AVAILABLE, "planted"))
+            expected = [await by_oracle(sender, *request) for request in requests]
+            sender.at_once.end_turn()
+            if by_call:
+                found = [str(one) for one in answer(ours, *(Call(*request) for request in requests))]
+            else:
+                with ours.accumulator.together():
+                    begun = [begin(ours, *request) for request in requests]
+                found = [plain(one) for one in begun]
+            assert found == expected
+            await turns()
+        assert contents(ours) == contents(theirs)
+        assert counted(ours) == counted(theirs)
+        assert ours.store.end_offset == theirs.store.end_offset
+
+    run(scene())
+
+
+def test_the_sends_of_official_clients_are_answered_together() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        sent = [message(message_id=f"M{number}", tag="t", keys=[f"k{number}"]) for number in range(5)]
+        replies = answer(parts, *map(Call, sent), Call(message(tag=" ")), Call(sent[0], client_id=""))
+        assert [one.status.code for one in replies[5:]] == [v2.ILLEGAL_MESSAGE_TAG, v2.CLIENT_ID_REQUIRED]
+        assert parts.traffic.refusals == {"TAG_ILLEGAL": 1, "CLIENT_ID_MISSING": 1}
+        assert [one.entries[0].message_id for one in replies[:5]] == [f"M{number}" for number in range(5)]
+        await turns()
+        found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
+        queue_id, first = found["M0"]
+        assert [found[f"M{number}"] for number in range(5)] == [(queue_id, first + n) for n in range(5)]
+        assert [one.entries[0].offset for one in replies[:5]] == [first + number for number in range(5)]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("address", ["ipv4:10.0.0.2:50123", "ipv6:%5B2001:db8::7%5D:50123", "unix:"])
+def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store time and hosts lay 12 bytes too early, where the born host is."""
+    monkeypatch.setattr(RpcContext, "address", address)
+
+    async def scene() -> None:
+        parts = Parts()
+        topics = ("orders", "mixed")
+        for number in range(8):  # each queue gets a message by itself, before both topics share appends
+            for topic in topics:
+                begin(parts, message(topic=topic, message_id=f"{topic}{number}"))
+                await turns()
+        for number in range(4):
+            sent = [message(topic=topic, message_id=f"{topic}-{number}", body=b"x") for topic in topics]
+            answer(parts, *map(Call, sent))
+            await turns()
+        for topic in topics:
+            found = stored(parts, topic)
+            assert len(found) == 12
+            assert len({(one.born_host, one.store_host, one.store_timestamp) for one in found}) == 1
+
+    run(scene())
+
+
+def test_with_sync_flush_each_call_of_a_turn_begins_by_itself() -> None:
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        assert parts.sender.answer([Call(message()), Call(message())]) == [None, None]
+        assert parts.store.end_offset == 0
+
+    run(scene())
+
+
+def test_sends_that_are_more_than_a_batch_are_several_appends() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        parts.accumulator._batch_size_max = 2_500
+        replies = answer(
+            parts, *(Call(message(message_id=f"M{number}", body=bytes(1_000))) for number in range(5))
+        )
+        assert [one.entries[0].offset for one in replies] == [0, 1, 2, 3, 4]
+
+    run(scene())
+
+
+def test_sends_went_on_to_a_topic_that_was_made_read_only() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        begin(parts, message(message_id="M0"))
+        await turns()
+        parts.store.topics.alter("orders", perm=4)
+        (refused,) = begin(parts, message(message_id="M1"))
+        assert isinstance(refused, TroveError)
+        assert refused.spec is errors.PERMISSION_MISSING
+        (reply,) = answer(parts, Call(message(message_id="M2")))
+        assert str(reply) == status(refused)
+        await turns()
+        assert [one.unique_key for one in stored(parts, "orders")] == ["M0"]
+
+    run(scene())
+
+
+def test_a_send_overtook_another_of_its_queue() -> None:
+    """One that came before it in the same turn, and was read by protobuf."""
+
+    async def scene() -> None:
+        parts = Parts()
+        sent = [message(message_id="M1", properties={"p": "1"}), message(message_id="M2")]
+        answer(parts, *map(Call, sent))
+        await turns()
+        found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
+        assert found["M1"] < found["M2"]
+
+    run(scene())
