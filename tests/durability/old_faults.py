@@ -515,8 +515,8 @@ FAULTS: Final = (
         "Of two messages that a client of RocketMQ's protocol sent to one queue one after the other, the"
         " second was stored first",
         "broker/trovemq_broker/server/rocketmq/sender.py",
-        "        for number, call in enumerate(calls):\n",
-        "        for number, call in reversed([*enumerate(calls)]):\n",
+        "            for call in calls:\n                try:\n",
+        "            for call in reversed(calls):\n                try:\n",
         ("tests/unit/server/rocketmq/test_sends_of_one_turn.py::test_a_send_overtook_another_of_its_queue",),
     ),
     Planted(

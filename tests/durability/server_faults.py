@@ -216,6 +216,16 @@ SERVER_FAULTS: Final = (
         ),
     ),
     Planted(
+        "a message that is refused fails those of other calls that came with it",
+        "broker/trovemq_broker/produce/accumulator.py",
+        "            if split is None:\n",
+        "            if True:\n",
+        (
+            "tests/unit/server/rocketmq/test_sends_of_one_turn.py::"
+            "test_a_refusal_of_all_is_that_of_the_one_at_fault",
+        ),
+    ),
+    Planted(
         "a topic's change is not seen by later sends",
         "broker/trovemq_broker/server/rocketmq/sender.py",
         "self._known.get(topic) is not config",

@@ -60,7 +60,9 @@ class Batch(NamedTuple):
     """Encoded records for one queue.
 
     record_count: of the records, each of which has its own born host; 0: not known. born_host, owned: as of
-    Appender.append(). stream: batches with the same one keep their order in the log across queues.
+    Appender.append(). stream: batches with the same one keep their order in the log across queues. split:
+    parts of the batch, of several senders, each with its own Done; if the batch is refused, they are appended
+    one after the other instead, and the batch's own Done is not called.
     """
 
     topic: str
@@ -70,6 +72,7 @@ class Batch(NamedTuple):
     born_host: bytes | None = None
     owned: bool = False
     stream: object = None
+    split: Callable[[], Iterable[tuple[Batch, Done]]] | None = None
 
 
 class Done(Protocol):
@@ -159,7 +162,7 @@ class Accumulator:
             self.append_all()
             self._append_alone(batch, done)
             return
-        topic, queue_id, records, _, _, _, stream = own
+        topic, queue_id, records, _, _, _, stream, _ = own
         size = len(records)
         if self._size + size > self._batch_size_max:
             self.append_all()
@@ -276,9 +279,16 @@ class Accumulator:
 
     def _append_alone(self, batch: Batch, done: Done) -> None:
         """Appends a batch by itself."""
-        topic, queue_id, records, _, born_host, owned, _ = batch
+        topic, queue_id, records, _, born_host, owned, _, split = batch
         try:
             result = self._appender.append(topic, queue_id, records, born_host, owned=owned)
+        except TroveError as error:
+            if split is None:
+                done(error)
+                return
+            for part, own in split():
+                self._append_alone(part, own)
+            return
         except Exception as error:  # its sender gets it: others must not hear of it
             done(error)
             return
@@ -309,7 +319,7 @@ class Accumulator:
 
 def _joinable(batch: Batch) -> Batch | None:
     """A copy of a small record with IPv4 hosts, with the born host of its sender; None of any other batch."""
-    topic, queue_id, records, _, born_host, owned, stream = batch
+    topic, queue_id, records, _, born_host, owned, stream, _ = batch
     found = len(records)
     if born_host is None or len(born_host) != HOST_SIZE_IPV4 or not RECORD_SIZE_MIN <= found <= COPY_SIZE_MAX:
         return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, Never
 
 from trovemq_broker.produce.append import batch_size_limit
 from trovemq_proto import errors
@@ -91,7 +91,7 @@ class OutgoingEncoder:
         self, settings: StoreSettings, store_host_ipv6: bool, next_unique_key: Callable[[], str]
     ) -> None:
         self._settings = settings
-        self._batch_size_max = batch_size_limit(settings)
+        self.batch_size_max: Final = batch_size_limit(settings)
         self._no_store_host = bytes(HOST_SIZE_IPV6 if store_host_ipv6 else HOST_SIZE_IPV4)
         self._next_unique_key = next_unique_key
         self._singles = lru_cache(maxsize=FORMS_KNOWN)(self._single_records)
@@ -140,25 +140,47 @@ class OutgoingEncoder:
         topic: str,
         queue_id: QueueId,
         born_host: bytes,
-        rows: Sequence[tuple[bytes, bytes, EpochMs]],
+        rows: Iterable[tuple[bytes, bytes, EpochMs]],
     ) -> bytes:
-        """Messages that have passed the checks of their protocol, as one run of records. rows: body, property
-        block and born time of each. Raises TroveError PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL,
-        BATCH_SIZE_EXCEEDED."""
-        singles = self._singles(topic, queue_id, born_host)
-        records = []
-        for body, block, born_timestamp in rows:
-            if len(block) > PROPERTIES_SIZE_MAX:
-                check_block_size(len(block))
-            records.append(singles.encode(body, block, born_timestamp))
-        return self._joined(records)
+        """add_row() of several messages, as one run of records. rows: body, block and born time of each."""
+        pieces: list[bytes] = []
+        for row in rows:
+            self.add_row(pieces, topic, queue_id, born_host, *row)
+        return self._joined(pieces)
+
+    def add_row(
+        self,
+        pieces: list[bytes],
+        topic: str,
+        queue_id: QueueId,
+        born_host: bytes,
+        body: bytes,
+        block: bytes,
+        born_timestamp: EpochMs,
+    ) -> int:
+        """Adds the pieces of the record of a message that has passed the checks of its protocol; `block`: its
+        properties. Returns the record's size.
+
+        Raises TroveError PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL, BATCH_SIZE_EXCEEDED.
+        """
+        if len(block) > PROPERTIES_SIZE_MAX:
+            check_block_size(len(block))
+        before = len(pieces)
+        size = self._singles(topic, queue_id, born_host).add(pieces, body, block, born_timestamp)
+        if size > self.batch_size_max:
+            del pieces[before:]
+            self._refuse_size(size)
+        return size
 
     def _joined(self, records: list[bytes]) -> bytes:
         joined = records[0] if len(records) == 1 else b"".join(records)
-        if len(joined) > self._batch_size_max:
-            raise TroveError(
-                errors.BATCH_SIZE_EXCEEDED,
-                f"the messages take {len(joined)} bytes, the limit is {self._batch_size_max}",
-                batch_size_max=self._batch_size_max,
-            )
+        if len(joined) > self.batch_size_max:
+            self._refuse_size(len(joined))
         return joined
+
+    def _refuse_size(self, size: int) -> Never:
+        raise TroveError(
+            errors.BATCH_SIZE_EXCEEDED,
+            f"the messages take {size} bytes, the limit is {self.batch_size_max}",
+            batch_size_max=self.batch_size_max,
+        )

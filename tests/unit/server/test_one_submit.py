@@ -14,7 +14,7 @@ from tests.support.engine import with_crc_property as with_crc
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
-from tests.unit.server.rocketmq.test_sends_of_one_turn import Call
+from tests.support.sent_calls import begin, send_call
 from tests.unit.server.test_broker_tracing import Traced
 from tests.unit.server.test_joined_frames import Context, frame_of
 from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
@@ -35,8 +35,7 @@ def native(parts: Parts) -> MessageService:
 
 
 async def v2_call(parts: Parts) -> None:
-    """As with users or grpcio's server: TLS changes no handler."""
-    parts.sender.begin_send(REQUEST, RpcContext(), lambda _: None)
+    begin(parts, message())
 
 
 async def v2_task(parts: Parts) -> None:
@@ -46,14 +45,11 @@ async def v2_task(parts: Parts) -> None:
 
 
 async def v2_turn(parts: Parts) -> None:
-    calls = [Call(message())]
-    if parts.sender.answer([*calls]) == [None]:
-        await v2_call(parts)
+    parts.sender.on_calls([send_call(message()), send_call(message())])
 
 
 async def v2_by_group(parts: Parts) -> None:
-    request = service.SendMessageRequest(messages=[message(topic="steps", message_group="g")])
-    parts.sender.begin_send(request, RpcContext(), lambda _: None)
+    begin(parts, message(topic="steps", message_group="g"))
 
 
 async def native_call(parts: Parts) -> None:

@@ -3,8 +3,9 @@
 All messages of a request are checked before the first is stored. An entry is OK when its message is as
 durable as the flush mode promises.
 
-Every call becomes one command (wire/send_requests.py), and each command is stored by `begin`. Delayed
-messages and half messages are written by their own stores, all others are submitted to the accumulator.
+Every call becomes one command (wire/send_requests.py). Delayed messages and half messages are written by
+their own stores, all others are submitted to the accumulator; the single messages of the calls of one
+iteration of the loop as one batch of each topic.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from trovemq_broker.produce.accumulator import Batch
 from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.rocketmq.joined_sends import JoinedSends
 from trovemq_broker.server.wire.resources import message_types
 from trovemq_broker.server.wire.rocketmq_messages import peer_host
 from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_stored
@@ -32,8 +34,9 @@ from trovemq_broker.server.wire.send_requests import (
     read_send,
     stored_body,
 )
-from trovemq_broker.server.wire.statuses import Context, client_id_of, internal_error, status_of
+from trovemq_broker.server.wire.statuses import Context, client_id_of, request_of
 from trovemq_daemon.callback_handlers import Answer, answer_into
+from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
@@ -47,6 +50,7 @@ from trovemq_store.topics.message_kinds import check_kind
 from trovemq_store.topics.topics import TopicConfig
 
 TOPICS_KNOWN: Final = 16_384  # whose types are kept
+FIELDS_SIZE_MAX: Final = 512  # bytes of a record without its body and properties, at most
 ANY_QUEUE_KINDS: Final = (v2.NORMAL, v2.PRIORITY)
 """Types that any queue takes: all such messages of a request are one batch."""
 
@@ -64,72 +68,71 @@ class PartDone(Protocol):
     ) -> None: ...
 
 
-Caller: TypeAlias = tuple[Context, EpochMs]
-"""The context of the call, and its time."""
+Peer: TypeAlias = "Call | Context"
+"""Of the client: its address and metadata."""
+Caller: TypeAlias = tuple[Peer, EpochMs]
+"""And the time of the call."""
 
 
 class Sender:
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
         self._deferred = DeferredMessages(parts)
+        self._encoder = parts.accumulator.encoder
         settings = parts.store.settings
         self._body_size_max = settings.body_size_max
         self._inflated_max = max(batch_size_limit(settings), settings.body_size_max)
         self._known: dict[str, TopicConfig] = {}  # by topic; each may be written, and takes normal messages
 
-    # --- the forms of a handler ---------------------------------------------------------------------
+    # --- calls --------------------------------------------------------------------------------------
+    def on_calls(self, calls: Sequence[Call]) -> None:
+        """SendMessage. A call whose whole request is refused is answered with the error: then nothing of it
+        was stored."""
+        parts = self._parts
+        if parts.group_commit.full:
+            for call in calls:
+                call.run(self._send_in_task(call))
+            return
+        limits = self._limits()
+        joined: dict[str, JoinedSends] = {}
+        with parts.accumulator.together():
+            for call in calls:
+                try:
+                    client_id_of(call.context)
+                    send = read_send(call.keep(), limits)
+                    if isinstance(send, Send):
+                        self._begin(send, call, joined)
+                    else:
+                        call.parsed = send
+                        call.run(self._send_in_task(call))
+                except Exception as error:
+                    call.answer(error)
+            self._submit_joined(joined)
+
+    async def _send_in_task(self, call: Call) -> None:
+        await self._begin_in_steps(request_of(call), call, call.answer)
+
     async def send(
         self, request: service_pb2.SendMessageRequest, context: Context
     ) -> service_pb2.SendMessageResponse:
-        """SendMessage. Raises TroveError if the whole request is refused: then nothing was stored."""
+        """As a call of SendMessage. Raises TroveError if the whole request is refused."""
+        answered: asyncio.Future[service_pb2.SendMessageResponse | bytes]
+        answered = asyncio.get_running_loop().create_future()
+        await self._begin_in_steps(request, context, answer_into(answered))
+        reply = await answered
+        return service_pb2.SendMessageResponse.FromString(reply) if isinstance(reply, bytes) else reply
+
+    async def _begin_in_steps(
+        self, request: service_pb2.SendMessageRequest, peer: Peer, answer: Answer
+    ) -> None:
+        """Stores the messages of any request, when there is space for them. Raises TroveError."""
         group_commit, turns = self._parts.group_commit, self._parts.turns
         if group_commit.full:
             await group_commit.wait_for_capacity()
         send = await turns.run_from_now(read_request(request, self._limits()))
         config = self._admit(send)
         send = await turns.run_from_now(self._decoded(send))
-        answered: asyncio.Future[service_pb2.SendMessageResponse | bytes]
-        answered = asyncio.get_running_loop().create_future()
-        self._store(send, config, context, answer_into(answered))
-        reply = await answered
-        return service_pb2.SendMessageResponse.FromString(reply) if isinstance(reply, bytes) else reply
-
-    def begin_send(self, request: service_pb2.SendMessageRequest, context: Context, answer: Answer) -> bool:
-        """As send, without a task, if it takes one step and no append waits for the disk."""
-        if self._parts.group_commit.full or len(request.messages) > STEP:
-            return False
-        return self._begin(finished(read_request(request, self._limits())), context, answer)
-
-    def answer(self, calls: list[Any]) -> list[bytes | None]:
-        """The replies to the calls of one turn, in the order in which they came; None for each that is to
-        begin by begin_send: nothing was done for it. With sync flush that is each of them."""
-        parts = self._parts
-        replies: list[bytes | None] = [None] * len(calls)
-        if parts.appender.sync or parts.group_commit.full:
-            return replies
-        limits = self._limits()
-        for number, call in enumerate(calls):
-            answer = partial(self._put, replies, number, call)
-            try:
-                client_id_of(call)
-                self._begin(read_send(call.keep(), limits), call, answer)
-            except Exception as error:
-                answer(error)
-        parts.accumulator.append_all()
-        return replies
-
-    def _put(self, replies: list[bytes | None], number: int, call: Any, outcome: Any) -> None:
-        """Keeps the reply of a call; of an error, its status."""
-        if isinstance(outcome, bytes):
-            replies[number] = outcome
-            return
-        if isinstance(outcome, Exception):
-            fault = outcome
-            if not isinstance(fault, TroveError):
-                fault = internal_error(fault, call, "SendMessage")
-            self._parts.traffic.refused(fault.symbol)
-            outcome = service_pb2.SendMessageResponse(status=status_of(fault))
-        replies[number] = outcome.SerializeToString()
+        self._store(send, config, peer, answer)
 
     def _limits(self) -> SendLimits:
         parts = self._parts
@@ -137,19 +140,45 @@ class Sender:
         return SendLimits(self._body_size_max, latest_ms)
 
     # --- one command --------------------------------------------------------------------------------
-    def _begin(self, send: Send, context: Context, answer: Answer) -> bool:
-        """Stores the messages. Answers when they are as durable as the flush mode promises.
-
-        False, and nothing was done, if that takes more than a step. Raises TroveError if the whole request is
-        refused.
-        """
-        if len(send.messages) > STEP:
-            return False
+    def _begin(self, send: Send, call: Call, joined: dict[str, JoinedSends]) -> None:
+        """Stores the messages of a call: one that any queue takes together with those of other calls, which
+        are submitted later. Raises TroveError if the whole request is refused."""
+        messages = send.messages
+        message = messages[0]
+        if len(messages) == 1 and message.encoding is None and message.kind in ANY_QUEUE_KINDS:
+            self._join(send, message, call, joined)
+            return
         config = self._admit(send)
-        if len(send.messages) > 1 or send.messages[0].encoding is not None:
-            send = finished(self._decoded(send))
-        self._store(send, config, context, answer)
-        return True
+        send = finished(self._decoded(send))
+        self._submit_joined(joined)  # their calls came before
+        self._store(send, config, call, call.answer)
+
+    def _join(self, send: Send, message: SentMessage, call: Call, joined: dict[str, JoinedSends]) -> None:
+        topic = send.topic
+        message_id, kind, body, block, born_ms, *_ = message
+        sends = joined.get(topic)
+        if sends is None or sends.kind != kind:
+            self._admit(send)
+        encoder = self._encoder
+        if (
+            sends is not None
+            and sends.size + len(body) + len(block) + FIELDS_SIZE_MAX > encoder.batch_size_max
+        ):
+            self._submit_joined(joined)
+            sends = None
+        if sends is None:
+            queue_id = self._parts.accumulator.queue_of(topic, ANY_QUEUE)
+            sends = joined[topic] = JoinedSends(topic, queue_id, kind, self._parts.traffic.refused)
+        host = peer_host(call.peer())
+        born_ms = born_ms or self._parts.clock_ms()
+        size = encoder.add_row(sends.pieces, topic, sends.queue_id, host, body, block, born_ms)
+        sends.add(call, message_id, size)
+
+    def _submit_joined(self, joined: dict[str, JoinedSends]) -> None:
+        for sends in joined.values():
+            if sends.size:
+                self._parts.accumulator.submit(*sends.batch())
+        joined.clear()
 
     def _admit(self, send: Send) -> TopicConfig:
         """The topic, which accepts all these messages. Raises TroveError."""
@@ -209,11 +238,11 @@ class Sender:
             )
 
     # --- storing ------------------------------------------------------------------------------------
-    def _store(self, send: Send, config: TopicConfig, context: Context, answer: Answer) -> None:
+    def _store(self, send: Send, config: TopicConfig, peer: Peer, answer: Answer) -> None:
         """Stores the messages of an admitted command: those that any queue takes as one batch, each other one
         by itself. Raises TroveError if that is one part, and it is refused."""
         messages = send.messages
-        caller = (context, self._parts.clock_ms())
+        caller = (peer, self._parts.clock_ms())
         if len(messages) == 1 or all(message.kind in ANY_QUEUE_KINDS for message in messages):
             self._store_part(send, config, caller, self._answering(messages, answer))
             return

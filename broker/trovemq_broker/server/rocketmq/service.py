@@ -141,14 +141,6 @@ class RocketmqService:
     def _often_called(self) -> Handlers:
         """The methods whose calls are handled together if they arrived together."""
         parts, sender, acknowledger = self._parts, self.sender, self.acknowledger
-        send = CallbackHandler(
-            "SendMessage",
-            sender.begin_send,
-            sender.send,
-            request_of,
-            parts.accumulator.together,
-            sender.answer,
-        )
         acknowledge = CallbackHandler(
             "AckMessage",
             acknowledger.begin_acknowledge,
@@ -158,7 +150,7 @@ class RocketmqService:
             acknowledger.usual.answer,
         )
         return {
-            "SendMessage": _turn_handler("SendMessage", send.on_calls, parts.traffic.refused),
+            "SendMessage": _turn_handler("SendMessage", sender.on_calls, parts.traffic.refused),
             "ReceiveMessage": _turn_handler("ReceiveMessage", self.receiver.on_calls),
             "AckMessage": _turn_handler("AckMessage", acknowledge.on_calls),
         }

@@ -127,15 +127,18 @@ class SendLimits(NamedTuple):
     delivery_ms_max: EpochMs
 
 
-def read_send(data: bytes, limits: SendLimits) -> Send:
-    """The command of a serialised request. Raises TroveError REQUEST_ILLEGAL, and those of read_request()."""
+def read_send(data: bytes, limits: SendLimits) -> Send | service_pb2.SendMessageRequest:
+    """The command of a serialised request; of more than STEP messages the request, for read_request().
+
+    Raises TroveError REQUEST_ILLEGAL, and those of read_request().
+    """
     send = fast_send(data, limits.body_size_max)
     if send is not None:
         return send
     request = _parse(data)
     if isinstance(request, Malformed):
         raise TroveError(errors.REQUEST_ILLEGAL, request.reason)
-    return finished(read_request(request, limits))
+    return request if len(request.messages) > STEP else finished(read_request(request, limits))
 
 
 def fast_send(data: bytes, body_size_max: int) -> Send | None:

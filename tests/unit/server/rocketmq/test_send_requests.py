@@ -76,6 +76,7 @@ def command(data: bytes) -> Any:
         send = read_send(data, LIMITS)
     except TroveError as error:
         return error.symbol
+    assert not isinstance(send, service.SendMessageRequest)
     return [send.topic, *map(tuple, send.messages)]
 
 

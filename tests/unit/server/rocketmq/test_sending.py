@@ -17,6 +17,7 @@ from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
+from tests.support.sent_calls import begin, outcomes, send_call
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.wire import send_checks, send_replies, send_requests
 from trovemq_broker.server.wire.statuses import OK_STATUS, code_of
@@ -40,19 +41,9 @@ async def refusal(parts: Parts, *messages: v2.Message) -> v2.Code:
         await parts.send(*messages)
     code = code_of(caught.value)
     answers = begin(parts, *messages)
-    assert answers is None or [code_of(error) for error in answers] == [code], "to a task, or refused alike"
+    assert not answers or [code_of(error) for error in answers] == [code], "to a task, or refused alike"
     assert parts.store.end_offset == end, "nothing was stored"
     return code
-
-
-def begin(parts: Parts, *messages: v2.Message) -> list[Any] | None:
-    """A send by callback: its answers so far; None if it was left to a task."""
-    request, answers = service.SendMessageRequest(messages=messages), list[Any]()
-    try:
-        begun = parts.sender.begin_send(request, RpcContext(), answers.append)
-    except TroveError as error:
-        return [error]
-    return answers if begun else None
 
 
 def stored(parts: Parts, topic: str) -> list[Message]:
@@ -404,7 +395,6 @@ def test_a_send_by_callback_stores_and_answers_what_a_task_does(sent: v2.Message
         for _ in range(9):  # the ninth is the third of its queue
             response = await by_task.send(sent)
             answers = begin(by_callback, sent)
-            assert answers is not None
             await turns()
             (answer,) = answers
             assert answer == response.SerializeToString()
@@ -426,11 +416,8 @@ def test_a_send_of_each_kind_needs_no_task() -> None:
         ):
             answers = begin(parts, sent)
             await turns()
-            assert answers is not None
             (answer,) = answers
-            response = service.SendMessageResponse.FromString(
-                answer if isinstance(answer, bytes) else answer.SerializeToString()
-            )
+            response = service.SendMessageResponse.FromString(answer)
             assert response.status.code == v2.OK
 
     run(scene())
@@ -463,18 +450,17 @@ def test_a_reply_written_by_hand_is_the_message_serialised(message_id: str, offs
 def test_a_sync_that_fails_a_send_by_callback_is_its_answer() -> None:
     async def scene() -> None:
         parts = Parts(replace(ROOMY, flush_mode="sync"))
-        answers = begin(parts, message())
-        assert answers is not None
+        call, other = send_call(message()), send_call(message(message_id="M1"))
+        parts.sender.on_calls([call])
         await turns(10)
-        assert not answers, "the reply waits for the disk"
+        assert not outcomes(call), "the reply waits for the disk"
         flush(parts.store)
         parts.commit._resolve_up_to(parts.store.flushed_offset)
-        assert service.SendMessageResponse.FromString(answers.pop()).status.code == v2.OK
-        begin_again = begin(parts, message(message_id="M1"))
-        assert begin_again is not None
-        while not begin_again:
+        assert service.SendMessageResponse.FromString(outcomes(call).pop()).status.code == v2.OK
+        parts.sender.on_calls([other])
+        while not outcomes(other):
             await asyncio.sleep(0.1)
-        (response,) = begin_again
+        response = service.SendMessageResponse.FromString(outcomes(other).pop())
         assert response.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
         assert [entry.message_id for entry in response.entries] == ["M1"]
         assert parts.traffic.refusals["FLUSH_DISK_TIMEOUT"] == 1

@@ -17,6 +17,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.oracles import sender as oracle
 from tests.support.rocketmq_parts import ROOMY, TOPICS, Parts, message
 from tests.support.rpc_context import RpcContext
+from tests.support.sent_calls import answer, begin, outcomes, send_call
 from trovemq_broker.server.wire.statuses import status_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -62,36 +63,6 @@ def made(*, gzip: bool = False, **fields: Any) -> v2.Message:
     return sent
 
 
-class Call(RpcContext):
-    """A call with its request, as the transport hands it over."""
-
-    def __init__(self, *sent: v2.Message, client_id: str = "client-1") -> None:
-        super().__init__(client_id)
-        self._request = service.SendMessageRequest(messages=sent).SerializeToString()
-
-    def keep(self) -> bytes:
-        return self._request
-
-
-def begin(parts: Parts, *sent: v2.Message) -> list[Any]:
-    """The answers so far."""
-    answers = list[Any]()
-    try:
-        assert parts.sender.begin_send(
-            service.SendMessageRequest(messages=sent), RpcContext(), answers.append
-        )
-    except TroveError as error:
-        return [error]
-    return answers
-
-
-def answer(parts: Parts, *calls: Any) -> list[service.SendMessageResponse]:
-    """The replies to the calls of a turn, each of which must be answered."""
-    return [
-        service.SendMessageResponse.FromString(reply or b"none") for reply in parts.sender.answer([*calls])
-    ]
-
-
 def status(error: TroveError) -> str:
     return str(service.SendMessageResponse(status=status_of(error)))
 
@@ -132,7 +103,7 @@ def counted(parts: Parts) -> Any:
 @pytest.mark.slow
 @given(TURNS, st.booleans(), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_sends_of_a_turn_are_stored_as_each_by_itself(sent: Any, by_call: bool, drained: bool) -> None:
+def test_sends_of_a_turn_are_stored_as_each_by_itself(sent: Any, together: bool, drained: bool) -> None:
     async def scene() -> None:
         ours, theirs = Parts(), Parts()
         sender = oracle.Sender(theirs.rocketmq)
@@ -143,12 +114,10 @@ def test_sends_of_a_turn_are_stored_as_each_by_itself(sent: Any, by_call: bool, 
                     parts.appender.hold(TroveError(errors.SERVICE_NOT_AVAILABLE, "planted"))
             expected = [await by_oracle(sender, *request) for request in requests]
             sender.at_once.end_turn()
-            if by_call:
-                found = [str(one) for one in answer(ours, *(Call(*request) for request in requests))]
+            if together:
+                found = [str(one) for one in answer(ours, *(send_call(*request) for request in requests))]
             else:
-                with ours.accumulator.together():
-                    begun = [begin(ours, *request) for request in requests]
-                found = [plain(one) for one in begun]
+                found = [plain(begin(ours, *request)) for request in requests]
             assert found == expected
             await turns()
         assert contents(ours) == contents(theirs)
@@ -162,7 +131,9 @@ def test_the_sends_of_official_clients_are_answered_together() -> None:
     async def scene() -> None:
         parts = Parts()
         sent = [message(message_id=f"M{number}", tag="t", keys=[f"k{number}"]) for number in range(5)]
-        replies = answer(parts, *map(Call, sent), Call(message(tag=" ")), Call(sent[0], client_id=""))
+        replies = answer(
+            parts, *map(send_call, sent), send_call(message(tag=" ")), send_call(sent[0], client_id="")
+        )
         assert [one.status.code for one in replies[5:]] == [v2.ILLEGAL_MESSAGE_TAG, v2.CLIENT_ID_REQUIRED]
         assert parts.traffic.refusals == {"TAG_ILLEGAL": 1, "CLIENT_ID_MISSING": 1}
         assert [one.entries[0].message_id for one in replies[:5]] == [f"M{number}" for number in range(5)]
@@ -191,7 +162,7 @@ def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
                 await turns()
         for number in range(4):
             sent = [message(topic=topic, message_id=f"{topic}-{number}", body=b"x") for topic in topics]
-            answer(parts, *map(Call, sent))
+            answer(parts, *map(send_call, sent))
             await turns()
         for topic in topics:
             found = stored(parts, topic)
@@ -201,11 +172,57 @@ def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
     run(scene())
 
 
-def test_with_sync_flush_each_call_of_a_turn_begins_by_itself() -> None:
+def test_with_sync_flush_the_calls_are_answered_after_one_sync() -> None:
     async def scene() -> None:
         parts = Parts(replace(ROOMY, flush_mode="sync"))
-        assert parts.sender.answer([Call(message()), Call(message())]) == [None, None]
-        assert parts.store.end_offset == 0
+        calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
+        parts.sender.on_calls(calls)
+        await turns()
+        assert not outcomes(*calls)
+        assert parts.commit.waiting == 1
+        (waiter,) = parts.commit._waiters
+        waiter.resolve(None)
+        replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
+        assert [(one.entries[0].message_id, one.entries[0].offset) for one in replies] == [
+            (f"M{number}", number) for number in range(3)
+        ]
+
+    run(scene())
+
+
+def test_a_sync_that_fails_is_reported_to_each_call() -> None:
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
+        parts.sender.on_calls(calls)
+        (waiter,) = parts.commit._waiters
+        waiter.resolve(TroveError(errors.FLUSH_DISK_TIMEOUT))
+        replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
+        assert [(one.status.code, one.entries[0].offset) for one in replies] == [
+            (v2.MASTER_PERSISTENCE_TIMEOUT, number) for number in range(3)
+        ]
+        assert parts.traffic.refusals == {"FLUSH_DISK_TIMEOUT": 3}
+
+    run(scene())
+
+
+def test_a_refusal_of_all_is_that_of_the_one_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        parts = Parts()
+        append = parts.appender.append
+
+        def refusing(topic: str, queue_id: QueueId, records: Any, *rest: Any, **options: Any) -> Any:
+            if b"fault" in bytes(records):
+                raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL)
+            return append(topic, queue_id, records, *rest, **options)
+
+        monkeypatch.setattr(parts.appender, "append", refusing)
+        bodies = [b"a", b"fault", b"b"]
+        replies = answer(parts, *(send_call(message(body)) for body in bodies))
+        assert [one.status.code for one in replies] == [v2.OK, v2.BAD_REQUEST, v2.OK]
+        await turns()
+        assert [one.body for one in stored(parts, "orders")] == [b"a", b"b"]
+        assert [one.entries[0].offset for one in (replies[0], replies[2])] == [0, 1]
 
     run(scene())
 
@@ -214,8 +231,9 @@ def test_sends_that_are_more_than_a_batch_are_several_appends() -> None:
     async def scene() -> None:
         parts = Parts()
         parts.accumulator._batch_size_max = 2_500
+        parts.accumulator.encoder.batch_size_max = 3_000  # type: ignore[misc]
         replies = answer(
-            parts, *(Call(message(message_id=f"M{number}", body=bytes(1_000))) for number in range(5))
+            parts, *(send_call(message(message_id=f"M{number}", body=bytes(1_000))) for number in range(5))
         )
         assert [one.entries[0].offset for one in replies] == [0, 1, 2, 3, 4]
 
@@ -231,7 +249,7 @@ def test_sends_went_on_to_a_topic_that_was_made_read_only() -> None:
         (refused,) = begin(parts, message(message_id="M1"))
         assert isinstance(refused, TroveError)
         assert refused.spec is errors.PERMISSION_MISSING
-        (reply,) = answer(parts, Call(message(message_id="M2")))
+        (reply,) = answer(parts, send_call(message(message_id="M2")))
         assert str(reply) == status(refused)
         await turns()
         assert [one.unique_key for one in stored(parts, "orders")] == ["M0"]
@@ -245,7 +263,7 @@ def test_a_send_overtook_another_of_its_queue() -> None:
     async def scene() -> None:
         parts = Parts()
         sent = [message(message_id="M1", properties={"p": "1"}), message(message_id="M2")]
-        answer(parts, *map(Call, sent))
+        answer(parts, *map(send_call, sent))
         await turns()
         found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
         assert found["M1"] < found["M2"]
