@@ -307,6 +307,8 @@ class _Status(NamedTuple):
     metadata: tuple[tuple[str, bytes], ...]
 
 
+Answer: TypeAlias = Callable[[Any], None]
+"""Called once, with the reply or with an exception."""
 Layer: TypeAlias = Callable[[Call, Any], Any]
 """(the call, its outcome so far): the outcome from now on, or HELD. An exception is the outcome, too."""
 OnCalls: TypeAlias = Callable[[Sequence[Call]], None]
@@ -321,6 +323,20 @@ def add_layer(calls: Sequence[Call], layer: Layer) -> None:
             outer = call.layers
             layers = (layer, outer)
         call.layers = layers  # mostly the same for all of them
+
+
+def answer_into(future: asyncio.Future[Any]) -> Answer:
+    """An answer for a coroutine that waits for it."""
+
+    def answer(outcome: Any) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    return answer
 
 
 def is_stream(outcome: Any) -> TypeGuard[AsyncGenerator[Any, None]]:

@@ -521,9 +521,9 @@ FAULTS: Final = (
     ),
     Planted(
         "An unexpected exception in one of the calls that one read had brought failed all of them",
-        "daemon/trovemq_daemon/callback_handlers.py",
-        "        except Exception as error:  # begun by themselves, those at fault meet it, and no others",
-        "        except ZeroDivisionError as error:",
+        "broker/trovemq_broker/server/core/acknowledger.py",
+        "            if len(received) == 1:\n                received[0][0].answer(error)",
+        "            if True:\n                [call.answer(error) for call, _ in received]",
         (
             "tests/unit/server/rocketmq/test_turns_of_acknowledgements.py::test_a_fault_in_a_joint_answer_failed_all_calls_of_the_turn",
         ),

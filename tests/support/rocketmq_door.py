@@ -94,7 +94,6 @@ class Door:
         self.handlers: dict[str, Any] = {}
         server: Any = self
         (made := RocketmqService(self.parts.rocketmq)).add_to(server)
-        self.acknowledger: Any = made.acknowledger
         self.taken: Any = made.receiver._taken
         self.polls: Any = made.receiver._polls
 
@@ -110,11 +109,10 @@ class Door:
         waiting: Any = list(calls)
         for_batches(self.guarded(name)).on_calls(waiting)
 
-    def usual(self, calls: list[Call]) -> list[bytes | None]:
-        """The replies to usual acknowledgements of one turn."""
-        with self.parts.delivery.gathering():
-            replies: list[bytes | None] = self.acknowledger.usual.answer(calls)
-            return replies
+    def acknowledge(self, calls: list[Call]) -> list[v2.Code]:
+        """The status of each of the calls of one turn."""
+        self.turn(ACKNOWLEDGE, *calls)
+        return [service.AckMessageResponse.FromString(call.written[0]).status.code for call in calls]
 
     async def by_itself(self, name: str, call: Call) -> None:
         """As grpcio calls the method."""

@@ -33,10 +33,11 @@ from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.rocketmq.puller import Puller
 from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
+from trovemq_broker.server.wire.statuses import reader
 from trovemq_broker.timers.timers import Timers
 from trovemq_broker.transactions.transactions import Transactions
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.calls import CallHandler, for_coroutines
+from trovemq_daemon.calls import AwaitedCall, CallHandler, for_coroutines
 from trovemq_daemon.turns import Turns
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -199,7 +200,14 @@ class Parts:
         request = service.AckMessageRequest(
             group=v2.Resource(name=group), topic=v2.Resource(name=topic), entries=entries
         )
-        return await self.acknowledger.acknowledge(request, RpcContext())
+        return await self.acknowledged(request)
+
+    async def acknowledged(self, request: service.AckMessageRequest) -> service.AckMessageResponse:
+        """The reply to a call by itself."""
+        call = AwaitedCall(RpcContext(), reader(service.AckMessageRequest), request.SerializeToString())
+        self.acknowledger.on_calls([call])
+        reply = await call.ending
+        return service.AckMessageResponse.FromString(reply) if isinstance(reply, bytes) else reply
 
 
 def message(

@@ -13,7 +13,7 @@ from trovemq_broker.produce.append import Appender, batch_size_limit
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_daemon.callback_handlers import answer_into
+from trovemq_daemon.calls import answer_into
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.append_result import AppendResult

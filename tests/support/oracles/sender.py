@@ -27,7 +27,7 @@ from trovemq_broker.server.wire.send_checks import check_message, kind_of
 from trovemq_broker.server.wire.send_replies import Stored, reply_of
 from trovemq_broker.server.wire.statuses import Context, client_id_of
 from trovemq_broker.timers.recall_handle import encode_recall_handle
-from trovemq_daemon.callback_handlers import Answer, answer_into
+from trovemq_daemon.calls import Answer, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId

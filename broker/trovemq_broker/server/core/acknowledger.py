@@ -7,7 +7,8 @@ permanent fault (a deleted group or topic) is reported as one of the handle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from itertools import chain
+from typing import Final, TypeAlias
 
 from trovemq_broker.groups.delivery.lease_resolvers import Handles, Leases, Refusals
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Results
@@ -21,37 +22,67 @@ from trovemq_broker.server.wire.acknowledgements import (
 )
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms
-from trovemq_broker.server.wire.statuses import OK_STATUS, Context, client_id_of, status_of
-from trovemq_daemon.callback_handlers import Answer
+from trovemq_broker.server.wire.statuses import OK_STATUS, Context, client_id_of, request_of, status_of
+from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_store.engine.steps import Steps, finished
+from trovemq_store.engine.steps import Steps
 
-ENTRIES_STEP: Final = 512  # the most entries that are settled in one step
+ENTRIES_STEP: Final = 512  # the most entries of a call that are settled in one step
+_Received: TypeAlias = tuple[Call, Acknowledge]
 
 
 class Acknowledger:
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
-        self.usual = TurnOfAcknowledgements(self)
 
-    async def acknowledge(
-        self, request: service_pb2.AckMessageRequest, _context: Context
-    ) -> service_pb2.AckMessageResponse:
-        """AckMessage: one result per entry, in order."""
-        command = acknowledge_of(request)
+    def on_calls(self, calls: Sequence[Call]) -> None:
+        """AckMessage: one result per entry, in order. The messages of a group and topic are settled
+        together."""
+        found: dict[tuple[str, str], list[_Received]] = {}
+        with self._parts.delivery.gathering():
+            for call in calls:
+                try:
+                    command = _command(call)
+                    if len(command.handles) <= ENTRIES_STEP:
+                        found.setdefault((command.group, command.topic), []).append((call, command))
+                    else:
+                        call.run(self._acknowledge_in_task(call, command))
+                except Exception as error:
+                    call.answer(error)
+            for received in found.values():
+                self._acknowledge(received)
+
+    def _acknowledge(self, received: Sequence[_Received]) -> None:
+        """Answers the calls of one group and topic."""
+        _, first = received[0]
+        handles = first.handles if len(received) == 1 else [*chain(*(one.handles for _, one in received))]
+        try:
+            refused = self.settle(first.group, first.topic, handles).refused
+            self.wake(first.group, first.topic)
+        except Exception as error:
+            if len(received) == 1:
+                received[0][0].answer(error)
+                return
+            for one in received:  # those at fault meet it again, and no others
+                self._acknowledge((one,))
+            return
+        begin = 0
+        for call, command in received:
+            own: Refusals = {}
+            count = len(command.handles)
+            if refused:
+                own = {place: refused[begin + place] for place in range(count) if begin + place in refused}
+            begin += count
+            call.answer(serialised_reply(command, own))
+
+    async def _acknowledge_in_task(self, call: Call, command: Acknowledge) -> None:
+        call.answer(await self.acknowledge_in_steps(command))
+
+    async def acknowledge_in_steps(self, command: Acknowledge) -> service_pb2.AckMessageResponse:
+        """As a call of any number of entries."""
         return acknowledge_reply(command, await self._parts.turns.run_from_now(self._settle_all(command)))
-
-    def begin_acknowledge(
-        self, request: service_pb2.AckMessageRequest, _context: Context, answer: Answer
-    ) -> bool:
-        """Answers a request whose entries take one step. False: it is left to acknowledge()."""
-        if len(request.entries) > ENTRIES_STEP:
-            return False
-        command = acknowledge_of(request)
-        answer(serialised_reply(command, finished(self._settle_all(command))))
-        return True
 
     def _settle_all(self, command: Acknowledge) -> Steps[Refusals]:
         """Acknowledges the messages, at most ENTRIES_STEP in a step. The refusals, by index."""
@@ -149,37 +180,7 @@ class Acknowledger:
             waits.wake((group, topic))
 
 
-class TurnOfAcknowledgements:
-    """Acknowledgements that arrive in one iteration of the event loop: those of a group and topic are settled
-    together."""
-
-    def __init__(self, acknowledger: Acknowledger) -> None:
-        self._acknowledger = acknowledger
-
-    def answer(self, calls: Sequence[Any]) -> list[bytes | None]:
-        """The replies to calls of one message that is consumed now; None for any other call: nothing was done
-        for it."""
-        replies: list[bytes | None] = [None] * len(calls)
-        found: dict[tuple[str, str], list[tuple[int, Acknowledge]]] = {}
-        for place, call in enumerate(calls):
-            command = read_acknowledge(call.keep())
-            if command is None or not _has_client_id(call):
-                break  # it may name messages that later calls name, too: it comes before these
-            found.setdefault((command.group, command.topic), []).append((place, command))
-        for (group, topic), commands in found.items():
-            handles = [command.handles[0] for _, command in commands]
-            refused = self._acknowledger.settle(group, topic, handles).refused
-            for number, (place, command) in enumerate(commands):
-                if number not in refused:
-                    reply = serialised_reply(command, {})
-                    replies[place] = reply if isinstance(reply, bytes) else reply.SerializeToString()
-            self._acknowledger.wake(group, topic)
-        return replies
-
-
-def _has_client_id(call: Any) -> bool:
-    try:
-        client_id_of(call)
-    except TroveError:
-        return False
-    return True
+def _command(call: Call) -> Acknowledge:
+    """Raises TroveError as request_of() and acknowledge_of()."""
+    client_id_of(call.context)
+    return read_acknowledge(call.keep()) or acknowledge_of(request_of(call))

@@ -19,8 +19,7 @@ from trovemq_broker.server.wire.native_messages import (
     mark_failed,
     outgoing_message,
 )
-from trovemq_daemon.callback_handlers import Answer
-from trovemq_daemon.calls import Call
+from trovemq_daemon.calls import Answer, Call
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

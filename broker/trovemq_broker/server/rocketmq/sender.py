@@ -35,8 +35,7 @@ from trovemq_broker.server.wire.send_requests import (
     stored_body,
 )
 from trovemq_broker.server.wire.statuses import Context, client_id_of, request_of
-from trovemq_daemon.callback_handlers import Answer, answer_into
-from trovemq_daemon.calls import Call
+from trovemq_daemon.calls import Answer, Call, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset

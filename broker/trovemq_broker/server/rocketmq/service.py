@@ -34,7 +34,6 @@ from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.statuses import reader, request_of, with_status
 from trovemq_broker.transactions.transactions import OpenTransaction
-from trovemq_daemon.callback_handlers import CallbackHandler
 from trovemq_daemon.calls import CallHandler, OnCalls, calls_of
 from trovemq_daemon.grpc_services import calls_handler, method_handler
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
@@ -140,19 +139,10 @@ class RocketmqService:
 
     def _often_called(self) -> Handlers:
         """The methods whose calls are handled together if they arrived together."""
-        parts, sender, acknowledger = self._parts, self.sender, self.acknowledger
-        acknowledge = CallbackHandler(
-            "AckMessage",
-            acknowledger.begin_acknowledge,
-            acknowledger.acknowledge,
-            request_of,
-            parts.delivery.gathering,
-            acknowledger.usual.answer,
-        )
         return {
-            "SendMessage": _turn_handler("SendMessage", sender.on_calls, parts.traffic.refused),
+            "SendMessage": _turn_handler("SendMessage", self.sender.on_calls, self._parts.traffic.refused),
             "ReceiveMessage": _turn_handler("ReceiveMessage", self.receiver.on_calls),
-            "AckMessage": _turn_handler("AckMessage", acknowledge.on_calls),
+            "AckMessage": _turn_handler("AckMessage", self.acknowledger.on_calls),
         }
 
     def admin_handlers(self) -> Handlers:

@@ -17,6 +17,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.wire.acknowledgements import acknowledge_of
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -164,12 +165,9 @@ def test_one_acknowledgement_by_callback_is_answered_as_in_a_task() -> None:
                 topic=v2.Resource(name="orders"),
                 entries=[service.AckMessageEntry(message_id=message_id, receipt_handle=one)],
             )
-            answers: list[Any] = []
-            assert parts.acknowledger.begin_acknowledge(request, RpcContext(), answers.append)
-            (answer,) = answers
-            serialised = answer if isinstance(answer, bytes) else answer.SerializeToString()
-            again = await parts.acknowledger.acknowledge(request, RpcContext())
-            assert serialised == again.SerializeToString()
+            answer = await parts.acknowledged(request)
+            again = await parts.acknowledger.acknowledge_in_steps(acknowledge_of(request))
+            assert answer == again
         assert await parts.messages() == []
 
     run(scene())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.support.rocketmq_door import ACKNOWLEDGE, MESSAGES, RECEIVE, Call, Door, handles, receive, scene
+from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
@@ -42,7 +44,7 @@ def test_messages_of_several_receives_are_acknowledged_in_any_order() -> None:
         assert len(found) == MESSAGES
         random.Random(5).shuffle(found)
         calls = calls_for(found)
-        assert [reply is not None for reply in door.usual(calls)] == [True] * MESSAGES
+        assert door.acknowledge(calls) == [v2.OK] * MESSAGES
         assert sum(one.count for one in door.acknowledged()) == MESSAGES
         assert door.parts.delivery.in_flight_count == 0
 
@@ -65,11 +67,18 @@ def test_others_are_left_as_they_were() -> None:
             Call(request(third, group="a b")),
             Call(request(third, message_id="")),
         ]
-        assert [reply is not None for reply in door.usual(calls)] == [True, True] + [False] * 4
-        assert door.parts.delivery.in_flight_count == 3
+        assert door.acknowledge(calls) == [
+            v2.OK,
+            v2.OK,
+            v2.CLIENT_ID_REQUIRED,
+            v2.INVALID_RECEIPT_HANDLE,
+            v2.ILLEGAL_CONSUMER_GROUP,
+            v2.OK,
+        ]
+        assert door.parts.delivery.in_flight_count == 2
         door.parts.now_ms += 40_000
-        assert door.usual([Call(request(fourth))]) == [None]
-        assert sum(one.count for one in door.acknowledged()) == 1
+        assert door.acknowledge([Call(request(fourth))]) == [v2.INVALID_RECEIPT_HANDLE]
+        assert sum(one.count for one in door.acknowledged()) == 2
 
     scene(play)
 
@@ -97,15 +106,18 @@ def test_a_fault_in_a_joint_answer_failed_all_calls_of_the_turn(monkeypatch: pyt
         door = Door()
         await door.send(3)
         door.turn(RECEIVE, got := receive())
-        calls = calls_for(handles([got]))
+        found = handles([got])
+        calls = calls_for(found)
+        settle = Acknowledger.settle
 
-        def fail(*_: Any) -> Any:
-            raise MemoryError
+        def fail(self: Any, group: str, topic: str, some: Sequence[bytes]) -> Any:
+            if found[1].encode() in some:
+                raise MemoryError
+            return settle(self, group, topic, some)
 
-        monkeypatch.setattr("trovemq_broker.server.core.acknowledger.read_acknowledge", fail)
-        door.turn(ACKNOWLEDGE, *calls)
-        assert [len(call.written) for call in calls] == [1, 1, 1]
-        assert door.parts.delivery.in_flight_count == 0
+        monkeypatch.setattr(Acknowledger, "settle", fail)
+        assert door.acknowledge(calls) == [v2.OK, v2.INTERNAL_SERVER_ERROR, v2.OK]
+        assert door.parts.delivery.in_flight_count == 1
 
     scene(play)
 
