@@ -110,7 +110,7 @@ class Door:
         for_batches(self.guarded(name)).on_calls(waiting)
 
     def acknowledge(self, calls: list[Call]) -> list[v2.Code]:
-        """The status of each of the calls of one turn."""
+        """The status of each of the calls of one iteration."""
         self.turn(ACKNOWLEDGE, *calls)
         return [service.AckMessageResponse.FromString(call.written[0]).status.code for call in calls]
 

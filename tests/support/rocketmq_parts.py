@@ -203,7 +203,7 @@ class Parts:
         return await self.acknowledged(request)
 
     async def acknowledged(self, request: service.AckMessageRequest) -> service.AckMessageResponse:
-        """The reply to a call by itself."""
+        """The reply to a call that comes alone."""
         call = AwaitedCall(RpcContext(), reader(service.AckMessageRequest), request.SerializeToString())
         self.acknowledger.on_calls([call])
         reply = await call.ending

@@ -39,7 +39,7 @@ def begin(parts: Parts, *sent: v2.Message) -> list[Any]:
 
 
 def answer(parts: Parts, *calls: AwaitedCall) -> list[service.SendMessageResponse]:
-    """The replies to the calls of a turn, each of which must be answered in it; errors are statuses."""
+    """The replies to the calls of an iteration, each of which must be answered in it; errors are statuses."""
     made = RocketmqService(parts.rocketmq)
     made.sender = parts.sender
     made.messaging_handlers()["SendMessage"].on_calls(calls)

@@ -1,12 +1,13 @@
 """Gathers the batches of all producers, and appends them: frames of Append streams and sends of both
 protocols.
 
-Batches that come in one turn of the event loop are one append, of a part for each (topic, queue): it costs
-little more than the append of one batch. The flush mode decides only when the batches are appended:
+Batches that come in one iteration of the event loop are one append, of a part for each (topic, queue): it
+costs little more than the append of one batch. The flush mode decides only when the batches are appended:
 
-- async: just before the turn's dispatch; but a frame that is the first of its turn at once;
+- async: just before the dispatch; but a frame at once if nothing was appended before it in its iteration;
 - sync: if a sync runs, just before the next one begins (or when it takes longer than gather_max_ms), because
-  acknowledgements wait for the next sync anyway; otherwise frames at once, others at the end of the turn.
+  acknowledgements wait for the next sync anyway; otherwise frames at once, others at the end of the
+  iteration.
 
 They are appended earlier at the end of a block of `together`, before they are more than one append can hold,
 and before a batch that cannot be joined: more than one small record whose hosts are to be filled in.
@@ -26,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from struct import Struct
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -87,6 +89,7 @@ class Done(Protocol):
     ) -> None: ...
 
 
+_new_batch: Final = partial(tuple.__new__, Batch)  # without a Python call
 _Queue: TypeAlias = tuple[str, QueueId]
 _Waiting: TypeAlias = tuple[Batch, Done, Creator]
 """The creator: the batch's caller, in whose name it may create its topic."""
@@ -116,7 +119,6 @@ class Accumulator:
         """The waiting batches, in the order of their records."""
         self._reached: dict[object, _Queue] = {}  # by stream: the queue of its last waiting batch
         self._scheduled = self._waits_for_sync = self._in_block = False
-        self._begun = False  # whether a batch came in this turn
 
     def together(self) -> Accumulator:
         """Batches that are submitted in this block (`with`) are appended at its end, unless a sync runs."""
@@ -133,9 +135,9 @@ class Accumulator:
             self._end_gathering()
 
     def queue_of(self, topic: str, queue_id: QueueId) -> QueueId:
-        """The queue of a batch that is to be encoded, which waits for the others of its turn: the named one,
-        or for -1 the one that all batches of this turn without a queue share. Raises as topic_for_write()."""
-        self._begun = True
+        """The queue of a batch that is to be encoded, which waits for the others of its iteration: the named
+        one, or for -1 the one that all batches of this iteration without a queue share. Raises as
+        topic_for_write()."""
         if queue_id >= 0:
             self._appender.topic_for_write(topic, queue_id)
             chosen = queue_id
@@ -151,10 +153,8 @@ class Accumulator:
     def submit(self, batch: Batch, done: Done) -> None:
         """Appends the batch, now or with others that come soon; `done` is called when it is as durable as the
         flush mode promises."""
-        if not (self._begun or self._scheduled or self._in_block or self._commit.syncing):
-            if not self._sync:
-                self._begun = True
-                self._schedule()
+        waits = self._scheduled or self._in_block
+        if not (waits or (self._commit.syncing if self._sync else self._appender.dispatch_scheduled)):
             self._append_alone(batch, done)
             return
         own = batch if batch.record_count else _joinable(batch)
@@ -199,7 +199,7 @@ class Accumulator:
 
     def _end_gathering(self) -> None:
         """The turn of the loop ends, or the next sync begins."""
-        self._scheduled = self._waits_for_sync = self._begun = False
+        self._scheduled = self._waits_for_sync = False
         if self._chosen:
             self._chosen.clear()
         if self._queues:
@@ -328,7 +328,7 @@ def _joinable(batch: Batch) -> Batch | None:
         return None
     record = memoryview(records if owned else bytearray(records))
     record[BORN_HOST_AT : BORN_HOST_AT + HOST_SIZE_IPV4] = born_host
-    return Batch(topic, queue_id, record, 1, None, True, stream)
+    return _new_batch((topic, queue_id, record, 1, None, True, stream, None))
 
 
 def _count(waiting: Sequence[_Waiting]) -> int:

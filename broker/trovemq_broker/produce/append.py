@@ -146,7 +146,8 @@ class Appender:
         self._accepting = True  # none of the three is set
         self._queues: dict[tuple[str, QueueId], _Queue] = {}
         self._uniform_forms = UniformForms()
-        self._dispatch_scheduled = False
+        self.dispatch_scheduled = False
+        """Async mode: whether a dispatch follows in this iteration of the loop."""
         self._before_dispatch: Callable[[], None] | None = None
 
     def apply(self, settings: AppendSettings) -> None:
@@ -354,8 +355,8 @@ class Appender:
         if self._sync:
             self._group_commit.appended()
             self._on_appended()
-        elif not self._dispatch_scheduled:
-            self._dispatch_scheduled = True
+        elif not self.dispatch_scheduled:
+            self.dispatch_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def append_later(self, append: Callable[[], None]) -> None:
@@ -364,8 +365,8 @@ class Appender:
         assert not self._sync, "only async mode has a dispatch of each turn"
         assert self._before_dispatch in (None, append), "there is one such caller"
         self._before_dispatch = append
-        if not self._dispatch_scheduled:
-            self._dispatch_scheduled = True
+        if not self.dispatch_scheduled:
+            self.dispatch_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
@@ -379,7 +380,7 @@ class Appender:
             if self._before_dispatch is not None:
                 append, self._before_dispatch = self._before_dispatch, None
                 append()
-            self._dispatch_scheduled = False
+            self.dispatch_scheduled = False
             self._on_messages_available(self._store.dispatch())
         except Exception as error:
             self._group_commit.fail(error)  # ends the daemon: an acknowledged message must be readable

@@ -20,7 +20,7 @@ _parse: Any = reader(service.SendMessageRequest)
 
 
 def read(data: bytes, body_size_max: int, delivery_ms_max: int) -> list[Any]:
-    """The topic, and the fields of each message. Raises TroveError as read_send()."""
+    """The topic, and the fields of each message. Raises the errors of read_send()."""
     request = _parse(data)
     if isinstance(request, Malformed):
         raise TroveError(errors.REQUEST_ILLEGAL, request.reason)

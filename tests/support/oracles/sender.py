@@ -1,4 +1,4 @@
-"""SendMessage as it was before it had one command: each message by protobuf alone, each append by itself."""
+"""SendMessage as it was before it had one command: each message by protobuf alone, each append alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
 
 
 class AtOnce:
-    """Appends each send as soon as it begins. Those of one turn share the queue of a topic."""
+    """Appends each send as soon as it begins. The sends of one iteration share the queue of a topic."""
 
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts

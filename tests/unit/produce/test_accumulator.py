@@ -107,7 +107,6 @@ class Bench:
         """The outcomes of sends in one turn whose first batch, which is appended at once, has come."""
 
         async def begin() -> None:
-            self.accumulator._begun = True
             self.accumulator._schedule()
 
         outcomes = await asyncio.gather(begin(), *sends, return_exceptions=return_exceptions)

@@ -1,4 +1,4 @@
-"""Frames of Append streams that come in one turn of the loop: joined or each by itself, all is the same."""
+"""Frames of Append streams that come in one iteration of the loop: joined or each alone, all is the same."""
 
 from __future__ import annotations
 
@@ -104,7 +104,6 @@ class Bench:
 
     def begin_turn(self) -> None:
         """The turn's first frame, which is appended at once, has come."""
-        self.parts.accumulator._begun = True
         self.parts.accumulator._schedule()
 
     async def open(self, *peers: str) -> None:
@@ -262,7 +261,7 @@ def same_both_ways(sent: Any, end: str) -> None:
 
 
 def append_each_at_once(accumulator: Accumulator) -> None:
-    """Each batch is an append of its own, as soon as it comes."""
+    """Each batch is one append, as soon as it comes."""
     submit = accumulator.submit
 
     def submit_alone(batch: Batch, done: Done) -> None:

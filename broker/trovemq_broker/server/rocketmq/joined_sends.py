@@ -11,7 +11,6 @@ from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_s
 from trovemq_daemon.calls import Call
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.engine.append_result import AppendResult
 
 Refused: TypeAlias = Callable[[str], None]
@@ -34,7 +33,7 @@ class JoinedSends:
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: QueueId, kind: v2.MessageType, refused: Refused) -> None:
+    def __init__(self, topic: str, queue_id: QueueId, kind: int, refused: Refused) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.kind = kind

@@ -372,10 +372,14 @@ class _Entries:
     the others."""
 
     def __init__(
-        self, messages: Sequence[SentMessage], parts_left: int, refused: Callable[[str], None], answer: Answer
+        self,
+        messages: Sequence[SentMessage],
+        pending_parts: int,
+        refused: Callable[[str], None],
+        answer: Answer,
     ) -> None:
         self._messages = messages
-        self._parts_left = parts_left
+        self._pending_parts = pending_parts
         self._refused = refused
         self._answer = answer
         self._stored: list[Stored] = [Stored(None)] * len(messages)
@@ -401,8 +405,8 @@ class _Entries:
                 self._stored[place] = Stored(None, error=outcome)
         else:
             self._fault = outcome
-        self._parts_left -= 1
-        if not self._parts_left:
+        self._pending_parts -= 1
+        if not self._pending_parts:
             self._answer_all()
 
     def _answer_all(self) -> None:

@@ -1,4 +1,4 @@
-"""SendMessage: the calls of one turn are checked, stored and answered as each by itself."""
+"""SendMessage: the calls of one iteration are checked, stored and answered as each alone."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
     async def scene() -> None:
         parts = Parts()
         topics = ("orders", "mixed")
-        for number in range(8):  # each queue gets a message by itself, before both topics share appends
+        for number in range(8):  # each queue gets a message alone, before both topics share appends
             for topic in topics:
                 begin(parts, message(topic=topic, message_id=f"{topic}{number}"))
                 await turns()
