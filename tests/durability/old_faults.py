@@ -508,7 +508,6 @@ FAULTS: Final = (
         "        if False:",
         (
             "tests/unit/records/test_reading_by_oracle.py::test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4",
-            "tests/unit/server/rocketmq/test_sends_of_one_turn.py::test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten",
         ),
     ),
     Planted(
