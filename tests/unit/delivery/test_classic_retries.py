@@ -248,3 +248,18 @@ def test_a_check_point_of_a_classic_retry_is_of_the_topic_that_it_names() -> Non
     import_from_rocketmq(engine.delivery, engine.store, engine.files, (), engine.now_ms)
     (again,) = engine.receive(topic="bills")
     assert (bodies([again]), again.attempt) == (["b"], 4)
+
+
+def test_a_last_retry_of_a_deleted_topic_stopped_all_dead_letters() -> None:
+    """An assertion failed in the task that makes them: the topic was deleted after the lease had ended."""
+    engine = with_bills()
+    engine.groups.create(SubscriptionGroup("workers", retry_max=1))
+    retry(engine, "b", "bills")
+    assert attempts(engine.receive(topic="bills")) == [2]
+    engine.now_ms += LEASE_MS
+    engine.delivery.due_pairs(engine.now_ms)
+    engine.store.topics.delete("bills")
+    engine.delivery.forget_topic("bills", engine.now_ms)
+    engine.delivery.make_dead_letters(engine.now_ms)
+    assert [one.body for one in engine.messages("%DLQ%workers")] == [b"b"]
+    assert engine.delivery.in_flight_count == 0

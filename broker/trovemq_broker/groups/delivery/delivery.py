@@ -25,7 +25,6 @@ from trovemq_broker.groups.delivery.due_watch import NOW, DueWatch
 from trovemq_broker.groups.delivery.exhausted import ExhaustedMessages
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.group_topics import GroupTopicTable
-from trovemq_broker.groups.delivery.lease_resolvers import GrantedLease
 from trovemq_broker.groups.delivery.lease_time import LeaseTime
 from trovemq_broker.groups.delivery.lease_writer import Batch
 from trovemq_broker.groups.delivery.leases import Lease
@@ -250,7 +249,7 @@ class Delivery(Settling):
     def _dead_lettered(
         self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs
     ) -> None:
-        self.settle(pair.group, pair.topic, GrantedLease(state, offsets), COPIED, now_ms)
+        self.settle_granted(pair, state, offsets, COPIED, now_ms)
 
     @property
     def lease_time(self) -> LeaseTime:

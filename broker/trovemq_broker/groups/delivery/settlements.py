@@ -9,7 +9,7 @@
 | `Confirmed`    | have reached the client                             | is renewed                     |
 
 Invariants
-- Whatever a caller has to name deliveries (lease_resolvers.py), settle() is the one function that ends them.
+- Whatever a caller has to name deliveries (lease_resolvers.py), one function ends them, that of settle().
 - A dead letter's copy is in the log before the message counts as consumed.
 """
 
@@ -231,8 +231,17 @@ class Settling:
         changed.
         """
         outcome.check(self)
+        return self._settle(self.group_topics.get(group, topic), leases, outcome, now_ms)
+
+    def settle_granted(
+        self, pair: GroupTopic, state: QueueState, offsets: range, outcome: Outcome, now_ms: EpochMs
+    ) -> None:
+        """settle() of adjacent messages that are open under one lease, as the engine has checked. Their topic
+        may be deleted: a classic retry topic, which is of all topics of its group, still has them."""
+        self._settle(pair, GrantedLease(state, offsets), outcome, now_ms)
+
+    def _settle(self, pair: GroupTopic | None, leases: Leases, outcome: Outcome, now_ms: EpochMs) -> Results:
         results = Results()
-        pair = self.group_topics.get(group, topic)
         lease_now_ms = self.context.lease_time.at(now_ms)
         for run in leases.runs(pair, results.refused):
             self._settle_run(pair, run, outcome, now_ms, lease_now_ms, results)
@@ -376,8 +385,7 @@ class Settling:
         """Marks the prepared messages as consumed, when the events of their acknowledgements are in the log.
         Must be called before anything else changes the groups."""
         for pair, state, _, offset in prepared:
-            named = GrantedLease(state, range(offset, offset + 1))
-            self.settle(pair.group, pair.topic, named, COMMITTED, EpochMs(0))
+            self.settle_granted(pair, state, range(offset, offset + 1), COMMITTED, EpochMs(0))
 
 
 def illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:
