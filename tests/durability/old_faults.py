@@ -503,11 +503,11 @@ FAULTS: Final = (
     Planted(
         "A message of a sender by IPv6 came back with another store time and another born host, where it"
         " was appended together with others: the store wrote the time 12 bytes too early",
-        "proto/trovemq_proto/records/queue_rules.py",
-        "        if sys_flag & _HOST_FLAGS:",
-        "        if False:",
+        "proto/trovemq_proto/records/patch.py",
+        "    born_size = HOST_SIZE_IPV6 if sys_flag & SYS_FLAG_BORN_HOST_IPV6 else HOST_SIZE_IPV4",
+        "    born_size = HOST_SIZE_IPV4",
         (
-            "tests/unit/records/test_reading_by_oracle.py::test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4",
+            "tests/unit/server/rocketmq/test_sends_of_one_turn.py::test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten",
         ),
     ),
     Planted(
