@@ -333,3 +333,17 @@ def refused(*_: Any) -> None:
 
 TestSettling = Twins.TestCase
 TestSettling.settings = settings(max_examples=100 if SOAK else 20, stateful_step_count=30, deadline=None)
+
+
+def test_a_handle_was_refused_that_came_after_its_message_was_settled() -> None:
+    """Two leases name one message in one call: their handles count in the order in which they came."""
+    engine = Engine()
+    for body in ("m0", "m1"):
+        engine.send(body)
+    first, second = engine.receive()
+    again = change_invisible(
+        engine.delivery, "workers", "orders", first.receipt_handle, LEASE_MS, engine.now_ms
+    )
+    handles = [second.receipt_handle, again, first.receipt_handle]
+    assert acknowledge_all(engine.delivery, "workers", "orders", handles, engine.now_ms) == [None] * 3
+    assert engine.committed() == 2
