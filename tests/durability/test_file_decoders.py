@@ -338,7 +338,11 @@ DECODERS: Final[dict[str, Case]] = {
     "timer log": (lambda: of_path("timerlog/"), timer_units, ()),
     "timer check": (lambda: of_path("timercheck"), loaded("config/timercheck", load_check), ()),
     "revive log": (revive_bodies, read_revive_log, ()),
-    "receipt handle": (handles, text(HandleReader(handle_seed(GROUP, TOPIC)).read), (TroveError,)),
+    "receipt handle": (
+        handles,
+        lambda data: HandleReader(handle_seed(GROUP, TOPIC)).read_mixed([data]),
+        (),
+    ),
     "receipt": (receipts, text(HandleReader(handle_seed(GROUP, TOPIC)).read_receipt), (TroveError,)),
     "recall handle": (
         lambda: [encode_recall_handle(TOPIC, "broker-a", EpochMs(1_700_000_000_000), "0A" * 16).encode()],

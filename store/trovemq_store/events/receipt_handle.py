@@ -87,7 +87,7 @@ def encode_handle(seed: int, head: str, offset: int) -> str:
 
 
 class HandleReader:
-    """Reads the handles of one group and topic; consecutive handles of one lease are read fast."""
+    """Reads the handles and receipts of one group and topic."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -97,24 +97,9 @@ class HandleReader:
         self._heads: dict[bytes, tuple[HandleHead, int]] = {}
         """By text, with the check's value after it: heads of handles that came among others."""
 
-    def read(self, handle: str) -> tuple[HandleHead, int]:
-        """The lease and the queue offset. Consecutive handles of one lease have the same head object.
-
-        TroveError RECEIPT_HANDLE_ILLEGAL if it is not a handle of the group and topic.
-        """
-        try:
-            text, digits, check = handle.rsplit(".", 2)
-            if text != self._text:
-                self._read_head(text)
-            if f"{crc32(digits.encode(), self._check):08x}" == check:
-                return self._head, int(digits, 16)
-        except (ValueError, IndexError):
-            self._text = ""
-        raise illegal_handle("is not a handle of this group and topic")
-
     def read_mixed(self, handles: Sequence[bytes]) -> list[tuple[HandleHead, list[tuple[int, int]]]]:
-        """The handles by lease: (queue offset, place in `handles`) of each. Left out are those that read()
-        refuses."""
+        """The handles by lease: (queue offset, place in `handles`) of each. Left out are those that are
+        not handles of the group and topic."""
         heads = self._heads
         found: dict[bytes, list[tuple[int, int]]] = {}
         for place, handle in enumerate(handles):

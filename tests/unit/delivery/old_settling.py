@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tests.support.oracles.receipt_handles import read_handle
 from tests.support.settling import RefusedOffset
 from trovemq_broker.groups.delivery.dead_letters import copy_open_message
 from trovemq_broker.groups.delivery.delivery import Delivery
@@ -57,7 +58,7 @@ class OldSettling:
                 pair, state, head, offset = self._find(group, topic, handle)
                 if (
                     last is not None
-                    and head is last_head
+                    and head == last_head
                     and offset == end
                     and state.open.get(end) is last[2]
                 ):
@@ -230,7 +231,7 @@ class OldSettling:
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[GroupTopic, QueueState, HandleHead, int]:
         pair = self.group_topics.get(group, topic) or self._pair(group, topic)
-        head, offset = pair.handles.read(handle)
+        head, offset = read_handle(pair.seed, handle)
         state = pair.sources.get(head[:2]) or _state_of(pair, head)
         return pair, state, head, offset
 
