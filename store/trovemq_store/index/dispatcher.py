@@ -32,8 +32,8 @@ from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
 DEFERRED_BATCH_MAX: Final = 256
-"""Records of a batch whose indexing is deferred, at most; more cost less when they are indexed at once
-(bench/dispatch.py)."""
+"""Records of a batch whose indexing is deferred, at most: to defer larger ones saves less than a tenth of
+their dispatch, and from some hundreds on costs more (bench/dispatch.py, "columns")."""
 DEFERRED_BYTES_MAX: Final = 512 << 10
 DEFERRED_RECORDS_MAX: Final = 1_024
 """Upper bounds of the unindexed tail, in bytes and records, that a query scans (half a millisecond); one
