@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.engine import NOW_MS, SMALL, open_store, record, with_crc_property
+from tests.support.engine import NOW_MS, SMALL, open_store, read_queue, record, with_crc_property
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch
@@ -126,3 +126,21 @@ def test_parts_that_do_not_have_all_records_are_refused() -> None:
     data = records_of(("orders", QueueId(0)), [1, 2])
     with pytest.raises(TroveError, match="another number of records"):
         checked_parts(data, [QueuePart("orders", 0, 1)])
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_queue_that_came_twice_in_a_batch_had_a_gap(count: int) -> None:
+    """As rows, and as columns."""
+    store = open_store(MemoryFileSystem(), ROOMY, topics=TOPICS)
+    first, other = ("orders", QueueId(0)), ("orders", QueueId(1))
+    append_singly(store, {first: [1], other: [1]})
+    store.dispatch()
+    data = bytearray().join(
+        records_of(queue, [size] * count) for queue, size in ((first, 2), (other, 3), (first, 4))
+    )
+    parts = [QueuePart(*queue, count) for queue in (first, other, first)]
+    results = store.append(checked_parts(data, parts), parts, NOW_MS)
+    assert [result.first_queue_offset for result in results] == [1, 1, 1 + count]
+    store.dispatch()
+    assert [len(one.body) for one in read_queue(store, *first)] == [1, *[2] * count, *[4] * count]
+    assert [len(one.body) for one in read_queue(store, *other)] == [1, *[3] * count]
