@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from hashlib import md5, sha1
 from typing import Final, NamedTuple, TypeAlias
@@ -84,14 +84,16 @@ class Encoding(NamedTuple):
     gzip: bool
     digest: Digest | None
     """Its type and text, of the bytes as they were sent."""
+    read: Callable[[], bytes]
+    """The bytes as they were sent: read one by one, so that a request of bombs takes no space twice."""
 
 
 class SentMessage(NamedTuple):
     """One message, which has passed the checks of send_checks.py.
 
     kind: the type by its content. properties: the encoded block under which the store keeps id, keys, tag and
-    all others. born_ms: as the sender states it; 0 if the record's form cannot have that. body: as it was
-    sent. encoding: None if that is the body to store.
+    all others. born_ms: as the sender states it; 0 if the record's form cannot have that. body: to store;
+    empty with an encoding, from which stored_body() makes it.
     """
 
     message_id: str
@@ -265,9 +267,11 @@ def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
     system = message.system_properties
     has = system.HasField
     message_id = system.message_id
-    gzip, digest = system.body_encoding == v2.GZIP, None
+    gzip, digest, encoding = system.body_encoding == v2.GZIP, None, None
     if has("body_digest"):
         digest = (system.body_digest.type, system.body_digest.checksum)
+    if gzip or digest is not None:
+        encoding = Encoding(gzip, digest, lambda: message.body)
     deliver_ms = timestamp_ms(system.delivery_timestamp) if has("delivery_timestamp") else EpochMs(0)
     immunity_ms = _NO_IMMUNITY_MS
     if has("orphaned_transaction_recovery_duration"):
@@ -275,13 +279,13 @@ def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
     return SentMessage(
         message_id,
         kind_of(message),
-        message.body,
+        message.body if encoding is None else b"",
         _properties(message_id, message.user_properties, system),
         stored_born_ms(timestamp_ms(system.born_timestamp), _NO_TIME),
         system.message_group,
         deliver_ms,
         immunity_ms,
-        Encoding(gzip, digest) if gzip or digest is not None else None,
+        encoding,
     )
 
 
@@ -322,10 +326,11 @@ def stored_body(message: SentMessage, body_size_max: int) -> bytes:
     """
     if message.encoding is None:
         return message.body
-    gzip, digest = message.encoding
+    gzip, digest, read = message.encoding
+    body = read()
     if digest is not None:
-        _check_digest(message.body, *digest)
-    return _gunzip(message.body, body_size_max) if gzip else message.body
+        _check_digest(body, *digest)
+    return _gunzip(body, body_size_max) if gzip else body
 
 
 def _check_digest(body: bytes, kind: v2.DigestType, checksum: str) -> None:

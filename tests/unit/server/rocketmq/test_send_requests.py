@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.oracles import send_request
 from trovemq_broker.server.wire.rocketmq_messages import BORN_MS_MAX
-from trovemq_broker.server.wire.send_requests import SendLimits, fast_send, read_send
+from trovemq_broker.server.wire.send_requests import SendLimits, SentMessage, fast_send, read_send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -77,7 +77,16 @@ def command(data: bytes) -> Any:
     except TroveError as error:
         return error.symbol
     assert not isinstance(send, service.SendMessageRequest)
-    return [send.topic, *map(tuple, send.messages)]
+    return [send.topic, *map(_fields, send.messages)]
+
+
+def _fields(message: SentMessage) -> tuple[Any, ...]:
+    """With the body as it was sent."""
+    encoding = message.encoding
+    if encoding is None:
+        return tuple(message)
+    sent = message._replace(body=encoding.read())
+    return (*sent[:-1], encoding[:2])
 
 
 def expected(data: bytes) -> Any:
