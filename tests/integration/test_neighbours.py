@@ -1,8 +1,8 @@
 """SDK and broker of neighbouring versions, over one store that is upgraded on the way.
 
-The previous version is the newest tag, or PREVIOUS where there is none: its files come out of the history of
-this clone, and run with the packages that are installed. Where the clone does not reach back so far, the test
-is skipped by name.
+The previous version is the newest tag, or where there is none NATIVE for its broker and PREVIOUS for its SDK:
+its files come out of the history of this clone, and run with the packages that are installed. Where the clone
+does not reach back so far, the test is skipped by name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "integration" / "neighbour_program.py"
 PREVIOUS = "6d5aed0a516c9b355b70d65fe9bf6710e8ae3acb"
 """Its daemons speak by grpcio, its groups receive by RocketMQ's protocol alone."""
+NATIVE = "a35ed9ffdd56ee8608a739fde03654cf41ead58e"
+"""The first whose broker serves all that today's SDK asks for: the SDK speaks no other protocol."""
 FOLDERS = ("broker", "clients/python", "daemon", "nameserver", "proto", "rpc", "store", "trovemq_daemon")
 """Of this version, and of those before."""
 PROGRAM_SECONDS_MAX = 90
@@ -52,16 +55,14 @@ def is_package(folder: Path) -> bool:
     return (folder / "__init__.py").exists()
 
 
-@pytest.fixture(scope="module")
-def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the previous version."""
+def files_of(version: str, folder: Path) -> Path:
+    """The files of the newest tag, or of that version where there is none."""
     tagged = git("describe", "--tags", "--abbrev=0", "HEAD^")
-    version = tagged.stdout.decode().strip() if tagged.returncode == 0 else PREVIOUS
+    version = tagged.stdout.decode().strip() if tagged.returncode == 0 else version
     there = [name for name in FOLDERS if git("cat-file", "-e", f"{version}:{name}").returncode == 0]
     archive = git("archive", version, *there)
     if archive.returncode != 0:
         pytest.skip(f"the history of this clone does not have {version}")
-    folder = tmp_path_factory.mktemp("previous")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder)  # our own; a filter is not in every Python 3.11
     return folder
@@ -87,13 +88,22 @@ def run_program(version: Path, server: str, name: str) -> dict[str, Any]:
     return answer
 
 
-def test_neighbouring_versions_work_together(previous: Path, tmp_path: Path) -> None:
-    """Today's SDK at the previous broker, then the previous SDK at today's broker: all is received."""
+def check(steps: Sequence[tuple[Path, Path, str]], store: Path) -> None:
+    """All that the steps send to the store, each with a broker and an SDK, is received."""
     sent: list[str] = []
-    steps = ((previous, ROOT, "new-sdk"), (ROOT, previous, "old-sdk"))
     for broker_version, sdk_version, name in steps:
-        with ForeignBroker(broker_version, tmp_path / "store") as broker:
+        with ForeignBroker(broker_version, store) as broker:
             answer = run_program(sdk_version, broker.address, name)
             sent += answer["sent"]
             assert answer["taken"] == sorted(sent), name
             assert broker.stop() == 0
+
+
+def test_the_sdk_works_at_the_previous_broker(tmp_path: Path) -> None:
+    previous = files_of(NATIVE, tmp_path / "previous")
+    check([(previous, ROOT, "new-sdk")], tmp_path / "store")
+
+
+def test_the_broker_works_with_the_previous_sdk_and_store(tmp_path: Path) -> None:
+    previous = files_of(PREVIOUS, tmp_path / "previous")
+    check([(previous, previous, "old"), (ROOT, previous, "old-sdk")], tmp_path / "store")
