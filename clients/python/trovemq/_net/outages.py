@@ -16,9 +16,14 @@ NOT_FOUND: Final = (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND)
 
 class Outages:
     """Logs a warning when an outage begins, and a line when it is over. `place`: where it is seen, for
-    example a broker; one outage may be seen in several."""
+    example a broker; one outage may be seen in several.
+
+    Attributes:
+        ended: How many outages are over.
+    """
 
     def __init__(self, topic: str, group: str) -> None:
+        self.ended = 0
         self._topic = topic
         self._group = group
         self._places: set[str] = set()
@@ -35,4 +40,5 @@ class Outages:
         if self._places:
             self._places.difference_update(places)
             if not self._places:
+                self.ended += 1
                 _log.info("group %s receives from topic %s again", self._group, self._topic)
