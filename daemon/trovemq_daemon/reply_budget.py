@@ -63,7 +63,7 @@ class ReplyBudget:
         return self.try_claim(peer) or await self._granted(peer)
 
     def try_claim(self, peer: str) -> Claim | None:
-        """As claim_capacity(); None if it would have to wait."""
+        """Claims space for such a reply if there is some now; else None."""
         return self.budget.take(peer, self._limits.reply_size_expected)
 
     @contextmanager

@@ -297,7 +297,7 @@ class CheckedCall:
         return False
 
     def next_now(self, data: Buffer) -> Any:
-        """As next() without a wait; None, and nothing was done, if may_wait. Raises TroveError."""
+        """The admitted message of these bytes; None, and nothing was done, if may_wait. Raises TroveError."""
         if self._gate.generation is not self._calm_generation and self.may_wait:
             return None
         try:

@@ -41,7 +41,7 @@ class Checks(Protocol):
         ...
 
     def next_now(self, data: Buffer) -> Any:
-        """As next(); None, and nothing was done, if `may_wait`. Raises TroveError."""
+        """The admitted message; None, and nothing was done, if `may_wait`. Raises TroveError."""
         ...
 
     def again(self, message: Any, data: bytes) -> Any:

@@ -43,7 +43,7 @@ class Settlements:
 
     Attributes:
         unacknowledged: Acknowledgements without a result.
-        acknowledged_max: `at_capacity` beyond so many of them.
+        acknowledged_max: The most acknowledgements without a result; beyond it `at_capacity`.
     """
 
     def __init__(self, owner: Owner, options: ClientOptions, broker: str, inbox: Inbox) -> None:
