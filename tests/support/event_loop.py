@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from typing import Final
 
 import uvloop
+
+EARLY_S: Final = 0.002
+"""A timer may fire this long before its time by the loop's clock: both count in milliseconds."""
 
 
 class EventLoop(uvloop.Loop):

@@ -263,11 +263,12 @@ async def test_a_delay_counted_by_the_clients_clock(
 async def test_a_delay_began_when_the_broker_was_reached(
     broker: FakeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reach = ProducerCalls.reach
+    reach, loop = ProducerCalls.reach, asyncio.get_running_loop()
+    now = loop.time
 
     async def slowly(calls: ProducerCalls) -> None:
         await reach(calls)
-        await asyncio.sleep(0.2)
+        monkeypatch.setattr(loop, "time", lambda: now() + 0.2)  # a sleep may end a tick early
 
     monkeypatch.setattr(ProducerCalls, "reach", slowly)
     client = await connect(broker)
