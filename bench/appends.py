@@ -31,7 +31,6 @@ HERE: Final = Path(__file__).resolve().parents[1]
 CASES: Final = (
     *((f"{count} {kind}", count, 1) for kind in ("alike", "any") for count in (1, 4, 16, 32, 64, 1000)),
     ("8 queues x 2", 2, 8),
-    ("8 queues x 2, checked", 2, 8),
     ("8 queues x 8", 8, 8),
     ("4, sender by IPv6", 4, 1),
     ("64, sender by IPv6", 64, 1),
@@ -90,8 +89,7 @@ def serve() -> None:
             return lambda: appender.append(TOPIC, QueueId(0), data, born_host)
         parts = [QueuePart(TOPIC, queue_id, count) for queue_id in range(queues)]
         data = b"".join(encoded(name, count, queue_id) for queue_id in range(queues))
-        checked = "checked" in name
-        return lambda: appender.append_joined(parts, bytearray(data), checked=checked)
+        return lambda: appender.append_joined(parts, bytearray(data))
 
     async def measure() -> None:
         works: dict[int, tuple[Callable[[], object], int]] = {}

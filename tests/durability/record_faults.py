@@ -45,15 +45,6 @@ RECORD_FAULTS: Final = (
         ("tests/unit/records/test_agrees_with_reference.py::test_index_of_few_records_in_each_way[scanned]",),
     ),
     Planted(
-        "a record that the broker has encoded is read with IPv4 hosts",
-        "proto/trovemq_proto/records/queue_rules.py",
-        "        if sys_flag & _HOST_FLAGS:",
-        "        if False:",
-        (
-            "tests/unit/records/test_reading_by_oracle.py::test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4",
-        ),
-    ),
-    Planted(
         "a born host of the other form is overwritten",
         "proto/trovemq_proto/records/patch.py",
         "    if born_host is not None and len(born_host) == born_size:",

@@ -266,18 +266,14 @@ class Appender:
         exists = self._tracer is None and self._store.topics.get(topic) is not None
         return exists and not self._store.topics.options(topic).deduplicate_ms
 
-    def append_joined(
-        self, parts: Sequence[QueuePart], data: bytearray, *, checked: bool = False
-    ) -> list[AppendResult]:
-        """As append() of a batch to each of these queues, all in one run; `data` belongs to the store from
-        then on. `checked`: the broker has encoded the records, of messages that passed their protocol's
-        checks and have no property that the broker decides about. If it raises TroveError, none of them was
-        written."""
+    def append_joined(self, parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
+        """Checks the records of each part and appends them to its queue, all in one run. The result of each
+        part. `data` belongs to the store from then on. If it raises TroveError, none of them was written."""
         if not self._accepting or self._store.reserve.refuses:
             self.check_accepting()
         queues = [self._queue(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
         self._check_size(data)
-        batch = read_parts(memoryview(data), parts, [queue.rules for queue in queues], trusted=checked)
+        batch = read_parts(memoryview(data), parts, [queue.rules for queue in queues])
         if batch.special or False in [queue.takes_any for queue in queues]:
             _check_part_kinds(queues, parts, batch)
         try:

@@ -36,11 +36,9 @@ from trovemq_proto.records.layout import (
     PROPERTY_UNIQ_KEY,
     RECORD_SIZE_MIN,
     SYS_FLAG_AT,
-    SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_STORE_HOST_IPV6,
     VALUE_END,
-    header_shift,
     magic_of_topic,
 )
 from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX, PORT_MAX, SYS_FLAGS_ALLOWED
@@ -63,11 +61,7 @@ _HEADS: Final = tuple(map(_head, range(4)))
 RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET and the body's length."""
 _HEAD_SIZES: Final = tuple(head.size for head in _HEADS)
 assert _HEAD_SIZES[0] == BODY_AT, "all fields before the body"
-_SIZES: Final = Struct(">i32xi44xi")  # TOTALSIZE, SYSFLAG and the body's length
-assert _SIZES.size == BODY_AT, "the body's length is the last field before it"
-_BODY_SIZE: Final = Struct(">i")
 _HOST_BITS_AT: Final = SYS_FLAG_AT + 3  # the byte of SYSFLAG that has them
-_HOST_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6
 _VALUE_END: Final = bytes([VALUE_END])
 _DIGITS: Final = DIGITS_AT - CRC_PROPERTY_SIZE
 _RESERVED: Final = _VALUE_END + CRC_PROPERTY_EMPTY
@@ -183,20 +177,6 @@ class QueueRules:
         if crc32(stored) & CRC_MASK != crc:
             raise illegal(index, "its body does not have the CRC that it states")
         name = self._name_size
-        at = properties_at - 2 - name
-        return _new_fields((position, size, sys_flag, body, length, at, name, properties_at, property_size))
-
-    def locate(self, data: memoryview, position: int) -> RecordFields:
-        """read() of a record of this queue that the broker has encoded itself, which needs no check: its
-        message has passed those of its protocol, and has no property that the broker decides about."""
-        size, sys_flag, length = _SIZES.unpack_from(data, position)
-        body = position + BODY_AT
-        if sys_flag & _HOST_FLAGS:
-            body += header_shift(sys_flag)
-            (length,) = _BODY_SIZE.unpack_from(data, body - 4)
-        name = self._name_size
-        properties_at = body + length + self._field_size
-        property_size = position + size - properties_at
         at = properties_at - 2 - name
         return _new_fields((position, size, sys_flag, body, length, at, name, properties_at, property_size))
 

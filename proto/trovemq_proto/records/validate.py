@@ -18,7 +18,7 @@ from trovemq_proto.records.column_rules import first_unfit
 from trovemq_proto.records.columns import Buffer, QueuePart
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
-from trovemq_proto.records.queue_rules import SECTOR_SIZE, QueueRules
+from trovemq_proto.records.queue_rules import QueueRules
 
 ROWS_MAX: Final = 32
 """Records of a batch that cost less one by one; bench/appends.py, "any"."""
@@ -83,15 +83,15 @@ def read_batch(data: memoryview, rules: QueueRules) -> RecordBatch:
     return _read_columns(data, rules) if batch is None else batch
 
 
-def read_parts(
-    data: memoryview, parts: Sequence[QueuePart], rules: Sequence[QueueRules], *, trusted: bool = False
-) -> RecordBatch:
-    """read_batch() of records of several queues: those of each part by its rules, one part after the other.
-    trusted: the broker has encoded the records itself, as QueueRules.locate() says."""
+def read_parts(data: memoryview, parts: Sequence[QueuePart], rules: Sequence[QueueRules]) -> RecordBatch:
+    """The records of several queues, one part after the other; each is fit for the queue of its part's rules.
+
+    Raises TroveError BATCH_ILLEGAL, MESSAGE_SIZE_EXCEEDED, PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL; never
+    anything else.
+    """
     count = sum([part[2] for part in parts])
     if count <= max(ROWS_MAX, len(parts) * PART_ROWS_MAX):
-        read = _locate_rows if trusted else _read_rows_of_parts
-        return read(data, parts, rules)
+        return _read_rows_of_parts(data, parts, rules)
     batch = _split_parts(data, parts)
     if first_unfit(batch, rules, [part.size for part in parts]) is not None:
         _read_rows_of_parts(data, parts, rules)
@@ -147,23 +147,6 @@ def _read_columns(data: memoryview, rules: QueueRules) -> RecordBatch:
         raise AssertionError(f"record {index} is unfit for no reason")
     assert batch.nbytes == len(data), "the records fill the buffer"
     batch.checked = True
-    return batch
-
-
-def _locate_rows(data: memoryview, parts: Sequence[QueuePart], rules: Sequence[QueueRules]) -> RecordBatch:
-    """Records that need no check."""
-    rows: list[RecordFields] = []
-    position = 0
-    for each, (_, _, count) in zip(rules, parts, strict=True):
-        for _ in range(count):
-            row = each.locate(data, position)
-            rows.append(row)
-            position += row[1]
-    assert position == len(data), "the records fill the buffer"
-    assert rows, "a part has records"
-    special = [row for row in rows if row[8] >= SECTOR_SIZE]
-    batch = RecordBatch.of_rows(data, rows, None, True, bool(special))
-    batch.parts = parts
     return batch
 
 

@@ -55,9 +55,7 @@ class OldAppender(Appender):
         (result,) = self._append_run(batch, [QueuePart(topic, queue_id, len(batch))], born_host)
         return result
 
-    def append_joined(
-        self, parts: Sequence[QueuePart], data: bytearray, *, checked: bool = False
-    ) -> list[AppendResult]:
+    def append_joined(self, parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
         self.check_accepting()
         configs = [self.topic_for_write(topic, QueueId(queue_id)) for topic, queue_id, _ in parts]
         self._check_size(data)

@@ -92,10 +92,8 @@ class Bench:
             self.appends.append((topic, queue_id))
             return plain(topic, queue_id, records, born_host, owned=owned)
 
-        def counted_joined(
-            parts: Sequence[QueuePart], data: bytearray, *, checked: bool = False
-        ) -> list[AppendResult]:
-            results = plain_joined(parts, data, checked=checked)
+        def counted_joined(parts: Sequence[QueuePart], data: bytearray) -> list[AppendResult]:
+            results = plain_joined(parts, data)
             self.appends += [(part.topic, part.queue_id) for part in parts]
             self.joined_count += 1
             return results

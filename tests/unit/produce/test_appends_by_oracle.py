@@ -119,7 +119,6 @@ def append_joined(
     at: int,
     byte: int,
     last: dict[str, Any],
-    checked: bool = False,
 ) -> object:
     """Records of several queues, the last of which also has the fields `last`; one byte is changed."""
     parts = [QueuePart(*queue, len(fields)) for queue, (fields, _) in sent.items()]
@@ -131,7 +130,7 @@ def append_joined(
             data += encoded(bench, bytes(size), topic=topic, **named)
     data[at % len(data)] ^= byte
     try:
-        results = bench.appender.append_joined(parts, data, checked=checked)
+        results = bench.appender.append_joined(parts, data)
     except TroveError as error:
         return error.symbol, str(error), error.fields
     return [(result._replace(positions=None), result.positions.tolist()) for result in results]  # type: ignore[arg-type]
@@ -215,21 +214,6 @@ def test_large_batches_are_stored_alike(sends: list[tuple[dict[str, Any], int, i
     actions = [("uniform", "orders", fields, count, size, 0, 0) for fields, count, size in sends]
     bench, other = open_bench(ROOMY_SYNC), by_oracle(ROOMY_SYNC)
     assert [act(bench, *action) for action in actions] == [act(other, *action) for action in actions]
-    assert files_of(bench.store) == files_of(other.store)
-
-
-own_records = st.lists(st.sampled_from((*RECORDS[:3], RECORDS[6], RECORDS[8])), min_size=1, max_size=3)
-own = st.dictionaries(st.sampled_from(PLAIN_QUEUES), st.tuples(own_records, st.integers(0, 90)), min_size=1)
-
-
-@given(st.lists(own, min_size=1, max_size=4), st.booleans())
-def test_the_brokers_own_records_are_stored_alike(sends: list[dict[Any, Any]], crc: bool) -> None:
-    """Without the checks that they do not need."""
-    settings = replace(ROOMY_SYNC, append_property_crc=crc)
-    bench, other = open_bench(settings), by_oracle(settings)
-    for sent in sends:
-        action: tuple[Any, ...] = ("joined", sent, 0, 0, {}, True)
-        assert act(bench, *action) == act(other, *action)
     assert files_of(bench.store) == files_of(other.store)
 
 

@@ -28,7 +28,7 @@ from tests.unit.records.test_validate_patch import (
 )
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
-from trovemq_proto.records import RecordBatch, SingleRecords, columns, patch_batch, validate
+from trovemq_proto.records import RecordBatch, columns, patch_batch, validate
 from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.queue_rules import MARKS, QueueRules
 from trovemq_proto.records.validate import read_batch, read_parts
@@ -220,18 +220,6 @@ def test_batches_of_any_size_are_read_as_before(
             oracle, "SMALL_BATCH_MAX", validate.ROWS_MAX
         )  # of unfit records both name the same one
         compare(raw, [QueuePart(TOPIC, QUEUE_ID, len(run))], ipv6=False, crc=crc)
-
-
-@pytest.mark.parametrize("crc", [False, True])
-def test_a_record_of_an_ipv6_sender_was_read_as_one_of_ipv4(crc: bool) -> None:
-    """Of the broker's own records: other fields were written over it."""
-    rules = rules_of(TOPIC, QUEUE_ID, crc=crc)
-    for born_host in (b"\x7f\0\0\1\0\0\xc3\xcb", bytes(15) + b"\1\0\0\xc3\xcb"):
-        singles = SingleRecords(
-            TOPIC, QUEUE_ID, born_host=born_host, store_host=bytes(8), append_property_crc=crc
-        )
-        raw = memoryview(singles.encode(b"body", b"UNIQ_KEY\x010A\x02", 1))
-        assert rules.locate(raw, 0) == rules.read(raw, 0, len(raw), 0, [])
 
 
 @pytest.mark.parametrize("at", range(9))
