@@ -32,13 +32,13 @@ async def explain(address: str, tls: ClientTls | None) -> str | None:
     try:
         async with asyncio.timeout(LOOK_TIME_MAX_S):
             if tls is None:
-                return await _explain_plain(host, port, address)
+                return await _explain_without_tls(host, port, address)
             return await _explain_tls(host, port, address, tls)
     except (OSError, TimeoutError):  # ssl's errors are OSErrors, too
         return None
 
 
-async def _explain_plain(host: str, port: int, address: str) -> str | None:
+async def _explain_without_tls(host: str, port: int, address: str) -> str | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent to it

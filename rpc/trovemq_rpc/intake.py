@@ -100,7 +100,7 @@ class Intake:
         share = endpoint.share
         if self.kept_size:
             self._keep(data)
-        elif reader.is_one(data) and (share is None or share.left):
+        elif reader.is_whole_message(data) and (share is None or share.left):
             if share is not None:
                 share.take(1)
             self.deliver([(0, data[PREFIX_SIZE:])], ended)
@@ -121,7 +121,7 @@ class Intake:
                 ended = False
             if ended and not reader.at_boundary:
                 raise FramingError("the stream ends inside of a message")
-            messages = [(flag, self._plain(flag, message, size_max)) for flag, message in complete]
+            messages = [(flag, self._decompressed(flag, message, size_max)) for flag, message in complete]
         except (FramingError, DecompressionError) as error:
             code = StatusCode.RESOURCE_EXHAUSTED if error.too_large else StatusCode.INTERNAL
             self.refuse(code, str(error))
@@ -207,7 +207,7 @@ class Intake:
 
         self._ticket = endpoint.budget.admit(endpoint, missing, admitted)
 
-    def _plain(self, flag: int, message: Message, size_max: int) -> Buffer:
+    def _decompressed(self, flag: int, message: Message, size_max: int) -> Buffer:
         return decompress(self.encoding, message, size_max) if flag else message
 
     # --- out --------------------------------------------------------------------------------------------

@@ -57,14 +57,14 @@ def method_of(path: str, handler: Any) -> Method:
         method.in_task = method_of(path, handler.coroutine) if handler.coroutine is not None else None
         return method
     function = _behaviour(handler)
-    is_generator = inspect.isasyncgenfunction(_plain(function))
+    is_generator = inspect.isasyncgenfunction(_unwrapped(function))
     return Method(
         path,
         handler,
         ON_HEADERS if handler.request_streaming else ON_MESSAGE,
         function,
         is_generator=is_generator,
-        is_async=is_generator or inspect.iscoroutinefunction(_plain(function)),
+        is_async=is_generator or inspect.iscoroutinefunction(_unwrapped(function)),
     )
 
 
@@ -74,7 +74,7 @@ def _behaviour(handler: Any) -> Any:
     return handler.unary_stream if handler.response_streaming else handler.unary_unary
 
 
-def _plain(function: Any) -> Any:
+def _unwrapped(function: Any) -> Any:
     """The function inside of partials, or of an object that can be called."""
     while hasattr(function, "func"):
         function = function.func

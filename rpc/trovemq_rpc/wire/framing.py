@@ -62,7 +62,7 @@ class MessageReader:
         """No message is cut here."""
         return self.buffer is None and not self.prefix
 
-    def is_one(self, data: memoryview) -> bool:
+    def is_whole_message(self, data: memoryview) -> bool:
         """Whether these bytes are one message, neither compressed nor too large: most are, and need no
         `feed`.
         """

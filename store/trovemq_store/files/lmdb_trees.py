@@ -90,7 +90,7 @@ class LmdbReader:
             value: bytes | None = self._transaction.get(key, db=self._owner.handle(tree))
         return value
 
-    def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def get_all(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._owner.reading(), self._transaction.cursor(self._owner.handle(tree)) as cursor:
             return dict(cursor.getmulti(keys))
 

@@ -54,7 +54,7 @@ class MemoryReader:
     def get(self, tree: str, key: bytes) -> bytes | None:
         return self._maps[tree].get(key)
 
-    def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def get_all(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         entries = self._maps[tree]
         return {key: entries[key] for key in keys if key in entries}
 

@@ -79,7 +79,7 @@ class TreeReader(Protocol):
 
     def get(self, tree: str, key: bytes) -> bytes | None: ...
 
-    def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def get_all(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Those of the keys that exist, with their values; fastest if the keys are sorted."""
         ...
 

@@ -17,17 +17,6 @@ FORMS: Final = ("proto/trovemq_proto/records", "broker/trovemq_broker/server/wir
 EXCEPTIONS: Final = {
     "broker/trovemq_broker/fetch/pull.py::_checked_one_by_one",
     "broker/trovemq_broker/fetch/pull.py::_read_few",
-    "broker/trovemq_broker/server/native/store_service.py::_only_one",
-    "clients/python/trovemq/_admin/brokers.py::_one",
-    "clients/python/trovemq/_consume/loop_turns.py::_after_one",
-    "clients/python/trovemq/_net/append_stream.py::_answered_one",
-    "proto/trovemq_proto/tls_diagnosis.py::_explain_plain",
-    "rpc/trovemq_rpc/intake.py::_plain",
-    "rpc/trovemq_rpc/server/methods.py::_plain",
-    "rpc/trovemq_rpc/wire/framing.py::is_one",
-    "store/trovemq_store/files/lmdb_trees.py::get_many",
-    "store/trovemq_store/files/memory_trees.py::get_many",
-    "store/trovemq_store/files/trees.py::get_many",
 }
 
 

@@ -59,7 +59,7 @@ def test_bytes_are_one_message_if_nothing_else_is_read_from_them(
             expected = len(messages) == 1 and used == len(data) and other.at_boundary and not flag
         except FramingError:
             expected = False
-    assert reader.is_one(memoryview(data)) == expected
+    assert reader.is_whole_message(memoryview(data)) == expected
     if expected:
         assert bytes(messages[0][1]) == body
 

@@ -79,7 +79,7 @@ def test_both_kinds_of_trees_answer_as_a_dictionary_does(
                     assert list(reader.items(name, begin, end, reverse=True)) == inside[::-1]
                     assert reader.count(name) == len(found)
                     asked = sorted({begin, end or begin, *list(model[name])[:3]})
-                    assert reader.get_many(name, asked) == {
+                    assert reader.get_all(name, asked) == {
                         k: model[name][k] for k in asked if k in model[name]
                     }
                     assert reader.get(name, begin) == model[name].get(begin)

@@ -82,7 +82,7 @@ class StoreService:
         add_service(server, SERVICE, self)
 
     @contextmanager
-    def _only_one(self, what: str) -> Iterator[None]:
+    def _exclusive(self, what: str) -> Iterator[None]:
         if what in self._running:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a {what} of this store is running")
         self._running.add(what)
@@ -96,7 +96,7 @@ class StoreService:
         self, request: store_pb2.ScrubRequest, _context: Context
     ) -> AsyncIterator[store_pb2.ScrubReply]:
         rate = _checked_rate(request.bytes_per_second)
-        with self._only_one("scrub"):
+        with self._exclusive("scrub"):
             found: list[Finding] = []
             scrub = await begin_scrub(self._store, found)
             reported, counted = time.monotonic(), 0
@@ -123,7 +123,7 @@ class StoreService:
         self, request: store_pb2.BackupRequest, _context: Context
     ) -> AsyncIterator[store_pb2.BackupReply]:
         rate = _checked_rate(request.bytes_per_second)
-        with self._only_one("backup"):
+        with self._exclusive("backup"):
             target = await run_in_thread(lambda: self._backup_target(request.directory))
             writer = BackupWriter(self._root, target)
             self._store.removal_holds += 1

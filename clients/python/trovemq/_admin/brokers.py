@@ -37,19 +37,19 @@ class Brokers:
         check_number("grace_ms", grace_ms)
         if stop_wait_max_ms is not None:
             check_number("stop_wait_max_ms", stop_wait_max_ms)
-        return await self._one(broker).drain(grace_ms, stop_wait_max_ms)
+        return await self._calls_of(broker).drain(grace_ms, stop_wait_max_ms)
 
     async def undrain(self, broker: str | None = None) -> DrainStatus:
         """Lets the broker take new messages again. Raises as `drain`."""
-        return await self._one(broker).undrain()
+        return await self._calls_of(broker).undrain()
 
     async def drain_status(self, broker: str | None = None) -> DrainStatus:
         """How far the drain is. Raises as `drain`."""
-        return await self._one(broker).drain_status()
+        return await self._calls_of(broker).drain_status()
 
     async def condition(self, broker: str | None = None) -> BrokerCondition:
         """The condition of a broker as a process. Raises as `drain`."""
-        return await self._one(broker).condition()
+        return await self._calls_of(broker).condition()
 
     async def settings(self, *names: str, broker: str | None = None) -> list[SettingDescription]:
         """The settings of all brokers, or of one.
@@ -84,7 +84,7 @@ class Brokers:
     def _all(self, name: str | None) -> list[BrokerCalls]:
         return [BrokerCalls(self._pool.connection(info)) for info in self._pool.routes.brokers(name)]
 
-    def _one(self, name: str | None) -> BrokerCalls:
+    def _calls_of(self, name: str | None) -> BrokerCalls:
         return BrokerCalls(self._pool.connection(self._info(name)))
 
     def _info(self, name: str | None) -> BrokerInfo:

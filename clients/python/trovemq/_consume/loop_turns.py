@@ -92,11 +92,11 @@ class LoopTurns:
             had = self._waiting.popleft()
             if not had.done():
                 had.set_result(None)
-                self._loop.call_soon(self._after_one)
+                self._loop.call_soon(self._after_caller)
                 return
         self._stepping = False
 
-    def _after_one(self) -> None:
+    def _after_caller(self) -> None:
         if self.clock() < self.due_at or not self._waiting:
             self._continue()
         else:

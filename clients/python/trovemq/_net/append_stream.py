@@ -293,7 +293,7 @@ class AppendStream:
             self._write_soon()
         return True
 
-    def _answered_one(self, queue: Hashable) -> None:
+    def _count_answered(self, queue: Hashable) -> None:
         left = self._unanswered[queue] - 1
         if left:
             self._unanswered[queue] = left
@@ -319,7 +319,7 @@ class AppendStream:
         for frame_id, frame in list(self._in_flight.items()):
             if frame.deadline <= now:
                 del self._in_flight[frame_id]
-                self._answered_one(frame.queue)
+                self._count_answered(frame.queue)
                 self._reached(False)
                 frame.failed(self._late(), in_doubt=True)
         for frame in [frame for frame in self._pending if frame.deadline <= now]:

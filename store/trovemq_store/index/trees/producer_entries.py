@@ -197,7 +197,7 @@ def _change_window(
     puts = {
         sequence_key(producer, sequence): place for sequence, place in alive.items() if sequence >= lowest
     }
-    known = reader.get_many(SEQUENCE, sorted(puts)) if min(alive) <= in_tree else {}
+    known = reader.get_all(SEQUENCE, sorted(puts)) if min(alive) <= in_tree else {}
     for key, place in puts.items():
         if key not in known or VALUE.unpack(known[key])[0] <= place[0]:
             change.puts.append((key, VALUE.pack(*place)))

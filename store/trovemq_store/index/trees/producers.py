@@ -189,7 +189,7 @@ class Producers:
             own = producer_key(entry.number, producer)
             keys = {sequence_key(own, sequence): sequence for sequence in sequences}
             with self._trees.read() as reader:
-                in_tree = reader.get_many(SEQUENCE, sorted(keys))
+                in_tree = reader.get_all(SEQUENCE, sorted(keys))
             for key, value in in_tree.items():
                 place = Place(*VALUE.unpack(value))
                 if since.has(place.physical_offset, place.store_timestamp):

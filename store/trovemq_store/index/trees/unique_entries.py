@@ -161,7 +161,7 @@ class UniqueIdEntries:
         """The entries that are not older than those in the tree."""
         entries = [*change.puts, *change.entries()]
         with self._trees.read() as reader:
-            known = reader.get_many(UNIQUE_ID, [key for key, _ in entries])
+            known = reader.get_all(UNIQUE_ID, [key for key, _ in entries])
         puts = [(key, value) for key, value in entries if value[:8] >= known.get(key, b"")[:8]]
         return TreeChange(UNIQUE_ID, puts)
 

@@ -98,7 +98,7 @@ class UniqueIds:
     ) -> None:
         keys = id_keys(prefix, ids)
         with self._trees.read() as reader:
-            known = reader.get_many(UNIQUE_ID, sorted(keys))
+            known = reader.get_all(UNIQUE_ID, sorted(keys))
         if not known:
             return
         id_of = dict(zip(keys, ids, strict=True))
