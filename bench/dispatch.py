@@ -1,25 +1,23 @@
 """Micro benchmark of dispatch: processor microseconds a batch, for consume queues and key index.
 
-    python bench/dispatch.py            a table
-    python bench/dispatch.py --json     one JSON object
+    python -m bench.dispatch
 
-Each case applies batches that continue their queues, as the broker's appends make them, until 4,000 messages
-(or 20 batches) are dispatched. "later": the key index gets small batches together, as in a broker; "now":
-each one at once, as in the tools. Each figure is the median of several rounds.
+The options are those of bench/paired.py. Each case applies batches that continue their queues, as the
+broker's appends make them, until 4,000 messages (or 20 batches) are dispatched. "later": the key index gets
+small batches together, as in a broker; "now": each batch at once, as in the tools.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from statistics import median
 from time import process_time
 
+from bench import paired
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import RecordBatch, encode_record, pack_host, patch_batch
 from trovemq_proto.records.columns import QueuePart
@@ -43,9 +41,9 @@ SETTINGS = StoreSettings(index_slot_count=100_000, index_item_count=1_000_000)
 
 @dataclass(frozen=True)
 class Case:
-    """Batches of `count` records over `queues` queues. form: how the append knows them: "rows" (fields of
-    each), "uniform" (fields of the first), "parts" (rows, and which queue has which), "run" (a transaction:
-    only the bytes), "columns" (positions and sizes), "joined" (columns and parts)."""
+    """Batches of `count` records over `queues` queues. form: the fields that the append has read: "rows" (of
+    each record), "uniform" (of the first), "parts" (rows, and the queue of each), "run" (a transaction: only
+    the bytes), "columns" (positions and sizes), "joined" (columns and parts)."""
 
     count: int
     queues: int
@@ -65,8 +63,9 @@ class Case:
 
 def cases() -> Iterator[Case]:
     shapes = [(1, 1, "rows"), (4, 1, "rows"), (16, 1, "rows"), (16, 8, "parts"), (16, 8, "run")]
-    shapes += [(64, 1, "columns"), (64, 1, "uniform"), (64, 8, "parts"), (64, 8, "run")]
-    shapes += [(64, 8, "joined"), (1000, 1, "uniform"), (1000, 1, "columns"), (1000, 8, "run")]
+    shapes += [(48, 1, "rows"), (48, 1, "columns"), (48, 8, "run"), (64, 1, "columns"), (64, 1, "uniform")]
+    shapes += [(64, 8, "parts"), (64, 8, "run"), (64, 8, "joined"), (1000, 1, "uniform")]
+    shapes += [(1000, 1, "columns"), (1000, 8, "run")]
     for count, queues, form in shapes:
         for keys, tag in ((False, ""), (True, ""), (True, "paid")):
             yield Case(count, queues, form, keys, tag)
@@ -166,20 +165,19 @@ def round_us(case: Case, stored: list[tuple[bytes, PhysicalOffset]]) -> float:
     return spent * 1e6 / (len(batches) - 2)
 
 
-def measured(case: Case, rounds: int = ROUNDS) -> float:
-    stored = stored_batches(case, 2 + max(BATCHES_MIN, MESSAGES // case.count))
-    round_us(case, stored)
-    return median(round_us(case, stored) for _ in range(rounds))
+CASES = list(cases())
 
 
-def main(report: Callable[[str], None] = print) -> None:
-    figures = {case.name: measured(case) for case in cases()}
-    if "--json" in sys.argv:
-        report(json.dumps(figures))
-        return
-    for name, figure in figures.items():
-        report(f"{name:45} {figure:10.2f}")
+@lru_cache(maxsize=1)
+def batches_of(number: int) -> list[tuple[bytes, PhysicalOffset]]:
+    case = CASES[number]
+    return stored_batches(case, 2 + max(BATCHES_MIN, MESSAGES // case.count))
+
+
+def measure(number: int) -> float:
+    """Microseconds a batch."""
+    return round_us(CASES[number], batches_of(number))
 
 
 if __name__ == "__main__":
-    main()
+    paired.main("bench.dispatch", [case.name for case in CASES], measure, rounds=ROUNDS)
