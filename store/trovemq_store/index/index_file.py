@@ -31,7 +31,6 @@ Invariants
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Final
@@ -40,7 +39,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
-from trovemq_proto.records.key_entries import Integers
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError, UnreadableError, WritableMap
 
@@ -54,9 +52,6 @@ _HEADER: Final = Struct(">qqqqii")
 _ITEM: Final = Struct(">iqii")
 _SECONDS_MAX: Final = (1 << 31) - 1
 _SCANNED_ITEMS: Final = 1 << 16
-_SEQUENTIAL_MAX: Final = 24
-"""Up to this many entries, a loop is faster than NumPy with its overhead (bench/dispatch.py, "now"); from
-about 40 on NumPy is."""
 _PAGE_SIZE: Final = 4096
 _PAGES_AT_ONCE: Final = 24  # reading this many pages in a row takes the time of one alone
 _NO_ITEM: Final = (0, 0, 0, 0)
@@ -135,7 +130,7 @@ class IndexFile:
         self.begin_physical = self.end_physical = max(LOG_ORIGIN, full_file.end_physical)
         self._write_header()
 
-    def put(self, hashes: Integers, physical: Integers, timestamps: Integers) -> int:
+    def put(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
         """Adds as many of these entries as fit, in order: hashes >= 0, physical ascending, times in epoch ms.
 
         Returns how many. Raises StorageError; then the file has none of them and they may be put again.
@@ -153,11 +148,7 @@ class IndexFile:
             PhysicalOffset(int(physical[-1])),
         )
         self._slots_doubtful = True
-        if taken <= _SEQUENTIAL_MAX:
-            chains_begun = self._put_in_sequence(_listed(hashes), _listed(physical), _listed(timestamps))
-        else:
-            columns = np.asarray(hashes, np.int32), np.asarray(physical), np.asarray(timestamps)
-            chains_begun = self._put_columns(*columns)
+        chains_begun = self._put_items(hashes, physical, timestamps)
         assert 0 <= chains_begun <= taken, "an item begins one chain at most"
         fault_point("index.before_header")
         whole_header = (*header, self.hash_slot_count + chains_begun, self.count + taken)
@@ -166,7 +157,7 @@ class IndexFile:
         self._slots_doubtful = False
         return taken
 
-    def _put_columns(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
+    def _put_items(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
         """Writes items and slots. Returns how many items have no predecessor."""
         slots, previous, newest = self._chained(hashes)
         items = np.empty(len(hashes), ITEM_DTYPE)
@@ -178,27 +169,6 @@ class IndexFile:
         fault_point("index.after_items")
         self._map.scatter(HEADER_SIZE + SLOT_SIZE * slots[newest], (self.count + newest).astype(">i4"))
         return int(np.count_nonzero(previous == 0))
-
-    def _put_in_sequence(
-        self, hashes: Sequence[int], physical: Sequence[int], timestamps: Sequence[int]
-    ) -> int:
-        """_put_columns() in a loop: the readable form, and the faster one for a single message."""
-        slots: dict[int, int] = {}
-        items, begun, begin = b"", 0, self.begin_timestamp
-        entries = zip(hashes, physical, timestamps, strict=True)
-        for number, (key_hash, phy, timestamp) in enumerate(entries, self.count):
-            slot = key_hash % self._slot_count
-            previous = slots[slot] if slot in slots else self.newest_item(slot)
-            seconds = min(max(0, (timestamp - begin) // 1000), _SECONDS_MAX) if begin > 0 else 0
-            begin = EpochMs(timestamp) if number == 1 else begin
-            items += _ITEM.pack(key_hash, phy, seconds, previous)
-            slots[slot] = number
-            begun += previous == 0
-        self._write(self._items_at + ITEM_SIZE * self.count, items)
-        fault_point("index.after_items")
-        for slot, number in slots.items():  # newest_item has checked that its page can be read
-            self._map.write(HEADER_SIZE + SLOT_SIZE * slot, number.to_bytes(SLOT_SIZE))
-        return begun
 
     def _write(self, at: int, data: bytes) -> None:
         # A write of a part of a page reads it first, and an unreadable page would end the process.
@@ -461,7 +431,3 @@ def place_index_file(
             with suppress(StorageError):
                 files.remove(made)
         raise
-
-
-def _listed(values: Integers) -> Sequence[int]:
-    return values.tolist() if isinstance(values, np.ndarray) else values

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
-from trovemq_proto.records.key_entries import Integers, key_entries
+from trovemq_proto.records.key_entries import key_entries
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.index.chain_walk import ChainWalk
@@ -277,7 +277,7 @@ class KeyIndex:
                     self._full.append((file.path, file.end_timestamp))
                 fault_point("index.after_put")
         except StorageError:
-            self._stop_inside(np.asarray(physical[:done], np.int64))
+            self._stop_inside(physical[:done])
             raise
 
     def take_full_files(self) -> list[tuple[str, int]]:
@@ -461,17 +461,13 @@ def synced_end(files: FileSystem, checkpoint_timestamp: int) -> PhysicalOffset:
     return end
 
 
-def _count_in_order(timestamps: Integers, last: int) -> int:
+def _count_in_order(timestamps: NDArray[np.int64], last: int) -> int:
     """How many of the entries come before store times step back; `last`: the time of the entry before them,
     which the first one may be earlier than."""
-    is_list = isinstance(timestamps, list)
-    lowest = min(timestamps) if is_list else np.min(timestamps)
-    highest = max(timestamps) if is_list else np.max(timestamps)
-    if lowest >= max(last, highest) - STEP_MIN_MS:
+    if timestamps.min() >= max(last, timestamps.max()) - STEP_MIN_MS:
         return len(timestamps)
-    times = np.asarray(timestamps, np.int64)
-    highest_before = np.maximum.accumulate(times)
-    if times[0] >= last - STEP_MIN_MS:
+    highest_before = np.maximum.accumulate(timestamps)
+    if timestamps[0] >= last - STEP_MIN_MS:
         highest_before = np.maximum(highest_before, last)
-    steps = np.flatnonzero(times < highest_before - STEP_MIN_MS)
-    return int(steps[0]) if len(steps) else len(times)
+    steps = np.flatnonzero(timestamps < highest_before - STEP_MIN_MS)
+    return int(steps[0]) if len(steps) else len(timestamps)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, store_timestamp
+from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.index_entries import plain_index_hashes
-from trovemq_proto.records.key_entries import Integers
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.key_index import KeyIndex, _count_in_order
 from trovemq_store.log.projection import DispatchBatch
+
+Columns = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
+FEW_MAX = 24
 
 
 class FormerIndex(KeyIndex):
     """Asks itself how many records a batch has."""
 
     def _put_all(self, batch: DispatchBatch) -> None:
-        entries = self._entries_of_few if len(batch.records) <= SMALL_BATCH_MAX else self._entries
+        entries = self._entries_of_few if len(batch.records) <= FEW_MAX else self._entries
         hashes, physical, timestamps = entries(batch)
         done = 0
         try:
@@ -35,7 +37,7 @@ class FormerIndex(KeyIndex):
             self._stop_inside(np.asarray(physical[:done], np.int64))
             raise
 
-    def _entries(self, batch: DispatchBatch) -> tuple[Integers, Integers, Integers]:
+    def _entries(self, batch: DispatchBatch) -> Columns:
         """(hashes, physical offsets, store timestamps) of the batch's entries that are still to be put."""
         records = batch.records
         found = records.index_entries()
@@ -55,7 +57,7 @@ class FormerIndex(KeyIndex):
             return hashes[chosen], physical[chosen], timestamps[chosen]
         return hashes, physical, timestamps
 
-    def _entries_of_few(self, batch: DispatchBatch) -> tuple[list[int], list[int], list[int]]:
+    def _entries_of_few(self, batch: DispatchBatch) -> Columns:
         """_entries of a few records, in plain Python: they should not pay for columns."""
         records, alive = batch.records, batch.alive
         hashes: list[int] = []
@@ -71,4 +73,4 @@ class FormerIndex(KeyIndex):
             hashes += own
             offsets += [physical] * len(own)
             timestamps += [store_timestamp(records.data, row.position, row.sys_flag)] * len(own)
-        return hashes, offsets, timestamps
+        return np.array(hashes, np.int32), np.array(offsets, np.int64), np.array(timestamps, np.int64)

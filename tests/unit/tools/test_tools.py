@@ -18,7 +18,7 @@ from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from trovemq_broker.tools.__main__ import app
 from trovemq_broker.tools.export import BROKER_CONFIG_KEYS
 from trovemq_proto.records import key_entries
-from trovemq_proto.records.index_entries import index_entries, plain_index_hashes
+from trovemq_proto.records.index_entries import index_entries
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.opening import LOCK_PATH
 from trovemq_store.files.real import RealFileSystem
@@ -333,11 +333,6 @@ def test_an_index_of_an_older_rocketmq_lacks_its_tags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr(
-            key_entries,
-            "plain_index_hashes",
-            lambda batch, row, tags: plain_index_hashes(batch, row, tags=False),
-        )
         older.setattr(key_entries, "index_entries", lambda batch, tags: index_entries(batch, tags=False))
         store = open_store(RealFileSystem(tmp_path / "older"))
         fill(store, 12)
