@@ -53,6 +53,11 @@ class TroveError(Exception):
         return self.fields.get("in_doubt") == "true"
 
 
+class DamagedError(TroveError):
+    """A stored record (RECORD_DAMAGED), or a file of the store (STORE_FAILED), is not as it was written. A read
+    that failed only because a descriptor, a map or memory was lacking raises another error."""
+
+
 @dataclass(slots=True)
 class _Table:
     by_symbol: dict[str, ErrorSpec] = field(default_factory=dict)

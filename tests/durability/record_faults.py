@@ -11,15 +11,15 @@ RECORD_FAULTS: Final = (
         "a body that inflates beyond the limit is returned",
         "proto/trovemq_proto/records/compression.py",
         "    if len(body) > body_size_max:\n        raise "
-        'TroveError(errors.RECORD_DAMAGED, f"the body inflates',
-        '    if False:\n        raise TroveError(errors.RECORD_DAMAGED, f"the body inflates',
+        'DamagedError(errors.RECORD_DAMAGED, f"the body inflates',
+        '    if False:\n        raise DamagedError(errors.RECORD_DAMAGED, f"the body inflates',
         ("tests/unit/records/test_small_parts.py::test_inflating_is_bounded",),
     ),
     Planted(
         "a compressed body that was cut is whole",
         "proto/trovemq_proto/records/compression.py",
         "    if not inflater.eof and len(body) <= body_size_max:\n        raise "
-        'TroveError(errors.RECORD_DAMAGED, "the compressed body is cut short")\n',
+        'DamagedError(errors.RECORD_DAMAGED, "the compressed body is cut short")\n',
         "",
         ("tests/unit/records/test_small_parts.py::test_broken_zlib_bodies",),
     ),

@@ -27,7 +27,7 @@ from struct import Struct
 from typing import Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
@@ -166,7 +166,7 @@ class TransactionEnds:
             first = decode_stored(records.record(0))
         except (TroveError, IndexError) as error:
             text = f"the records of transaction {transaction_id} at {end.begin} cannot be read"
-            raise TroveError(errors.RECORD_DAMAGED, text) from error
+            raise DamagedError(errors.RECORD_DAMAGED, text) from error
         return Committed(
             transaction_id,
             messages,

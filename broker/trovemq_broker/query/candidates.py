@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 from trovemq_broker.query.located import fields_of, queue_offset_of
 from trovemq_broker.query.pages import Work
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import UnreadableError
 
 NOTES_MAX: Final = 8
 WORK_OF_CANDIDATE: Final = 30
@@ -55,9 +55,7 @@ class ResultPage:
         self.work.charge(WORK_OF_CANDIDATE)
         try:
             found = self._answer_at(physical_offset)
-        except ScarceError:
-            raise
-        except (StorageError, TroveError):  # it cannot be read
+        except (UnreadableError, DamagedError):  # it cannot be read
             self._note_damage(physical_offset)
             return True
         if found is None:

@@ -33,7 +33,7 @@ from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.index.key_index import KeyIndex
 
 _WORK_OF_CHAIN: Final = 3
@@ -154,9 +154,7 @@ class _PageSearch:
                 self._walk_chain(hashes[0], begin)
             else:
                 self._walk_chains(hashes, begin)
-        except ScarceError:
-            raise
-        except StorageError as error:  # a part of the index cannot be read: the log has all records
+        except UnreadableError as error:  # a part of the index cannot be read: the log has all records
             self.found.notes.append(f"the log was searched: {error}")
             self.place = None
             self._scan(begin)

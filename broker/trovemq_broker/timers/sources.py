@@ -16,12 +16,12 @@ from trovemq_broker.timers.wheel_records import (
     read_record,
     read_waiting,
 )
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
-from trovemq_store.files.files import ScarceError, UnreadableError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 WHEEL_SOURCE: Final = 0
@@ -101,9 +101,7 @@ class Sources:
         unit = self.unit(source, offset)
         try:
             record = self._store.record_at(unit[0], check=False) if unit is not None else None
-        except ScarceError:
-            raise
-        except TroveError:
+        except DamagedError:
             return None
         if unit is None or record is None:
             return None
@@ -113,9 +111,7 @@ class Sources:
         """The delayed message in the record at that offset; None also if it is not one."""
         try:
             record = self._store.record_at(physical_offset, check=False)
-        except ScarceError:
-            raise
-        except TroveError:
+        except DamagedError:
             return None
         if record is None:
             return None

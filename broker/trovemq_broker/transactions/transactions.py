@@ -41,7 +41,7 @@ from trovemq_broker.transactions.records import (
     real_message,
 )
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
 from trovemq_store.engine.deduplication import withdraw
@@ -295,7 +295,7 @@ class Transactions:
         except ScarceError:  # asked after the next interval, and not counted
             self._open.count_check(half, half.checks, now_ms)
             return None
-        except TroveError:
+        except DamagedError:
             message = None  # damaged: its producer cannot be asked, it can only be given up
         self._open.count_check(half, half.checks + 1, now_ms)
         self._events.add(
@@ -318,7 +318,7 @@ class Transactions:
         except ScarceError:  # tried again after the next interval
             self._open.count_check(half, half.checks, now_ms)
             return
-        except TroveError:
+        except DamagedError:
             self._end([half], now_ms)  # damaged: there is nothing to move
             self._note_given_up(half)
             return
@@ -502,9 +502,7 @@ class Transactions:
     def _carry(self, half: HalfMessage, now_ms: EpochMs) -> None:
         try:
             message = self._message(half)
-        except ScarceError:
-            raise
-        except TroveError:
+        except DamagedError:
             self._end([half], now_ms)  # damaged: there is nothing to copy
             return
         copy = self._copied("retention", message, moved_record, half.checks)

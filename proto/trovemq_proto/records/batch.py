@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.records import index_entries as entries
 from trovemq_proto.records.columns import Int64s, RecordColumns
 from trovemq_proto.records.compression import inflate_body
@@ -61,7 +61,7 @@ class RecordBatch(RecordColumns):
         data = self.data
         for start, end, is_damaged, sys_flag, body, body_size, topic, topic_size, block, block_size in rows:
             if is_damaged:
-                raise TroveError(errors.RECORD_DAMAGED, f"the record at byte {start} is damaged")
+                raise DamagedError(errors.RECORD_DAMAGED, f"the record at byte {start} is damaged")
             size = end - start
             fields = RecordFields(0, size, sys_flag, body, body_size, topic, topic_size, block, block_size)
             yield build_message(data[start:end].tobytes(), fields, inflate=inflate)

@@ -8,7 +8,7 @@ import zlib
 from typing import Any, Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.records.layout import (
     COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
@@ -53,7 +53,7 @@ def inflate_body(stored: bytes, sys_flag: int, body_size_max: int) -> bytes:
             errors.COMPRESSION_UNSUPPORTED, f"compression type {method:#x} is unknown", sys_flag=sys_flag
         )
     if len(body) > body_size_max:
-        raise TroveError(errors.RECORD_DAMAGED, f"the body inflates to more than {body_size_max} bytes")
+        raise DamagedError(errors.RECORD_DAMAGED, f"the body inflates to more than {body_size_max} bytes")
     return body
 
 
@@ -62,9 +62,9 @@ def _inflate_zlib(stored: bytes, body_size_max: int) -> bytes:
     try:
         body = inflater.decompress(stored, body_size_max + 1)
     except zlib.error as error:
-        raise TroveError(errors.RECORD_DAMAGED, f"the compressed body does not inflate: {error}") from error
+        raise DamagedError(errors.RECORD_DAMAGED, f"the compressed body does not inflate: {error}") from error
     if not inflater.eof and len(body) <= body_size_max:
-        raise TroveError(errors.RECORD_DAMAGED, "the compressed body is cut short")
+        raise DamagedError(errors.RECORD_DAMAGED, "the compressed body is cut short")
     return body
 
 
@@ -74,9 +74,9 @@ def _inflate_lz4(stored: bytes, body_size_max: int) -> bytes:
     try:
         body: bytes = inflater.decompress(stored, max_length=body_size_max + 1)
     except (RuntimeError, EOFError) as error:
-        raise TroveError(errors.RECORD_DAMAGED, f"the LZ4 body does not inflate: {error}") from error
+        raise DamagedError(errors.RECORD_DAMAGED, f"the LZ4 body does not inflate: {error}") from error
     if not inflater.eof and len(body) <= body_size_max:
-        raise TroveError(errors.RECORD_DAMAGED, "the LZ4 body is cut short")
+        raise DamagedError(errors.RECORD_DAMAGED, "the LZ4 body is cut short")
     return body
 
 
@@ -86,7 +86,7 @@ def _inflate_zstd(stored: bytes, body_size_max: int) -> bytes:
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(stored)) as reader:
             body: bytes = reader.read(body_size_max + 1)
     except zstandard.ZstdError as error:
-        raise TroveError(errors.RECORD_DAMAGED, f"the ZSTD body does not inflate: {error}") from error
+        raise DamagedError(errors.RECORD_DAMAGED, f"the ZSTD body does not inflate: {error}") from error
     return body
 
 

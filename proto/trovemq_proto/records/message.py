@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
@@ -255,14 +255,14 @@ def decode_stored(record: bytes | bytearray | memoryview) -> Message:
 def _checked_fields(data: bytes) -> RecordFields:
     fields = read_fields(data, 0, len(data))
     if fields is None or fields.size != len(data):
-        raise TroveError(errors.RECORD_DAMAGED, f"the {len(data)} bytes are not a well-formed record")
+        raise DamagedError(errors.RECORD_DAMAGED, f"the {len(data)} bytes are not a well-formed record")
     _check_crc(data, fields)
     return fields
 
 
 def _check_crc(data: bytes, fields: RecordFields) -> None:
     if not crc_matches(data, fields):
-        raise TroveError(errors.RECORD_DAMAGED, "the record does not have the CRC that it states")
+        raise DamagedError(errors.RECORD_DAMAGED, "the record does not have the CRC that it states")
 
 
 def build_message(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
-from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import CheckedStore, LogStep, OpenIndex, ReadAhead
@@ -13,7 +12,7 @@ from trovemq_store.check.findings import Findings
 from trovemq_store.check.index_check import IndexCheck
 from trovemq_store.check.log_rules import report_damage
 from trovemq_store.check.queue_check import QueueCheck, with_alive
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.whole_runs import UnfinishedRun
@@ -110,9 +109,7 @@ class StoreCheck:
         try:
             for _ in self._queues.run(run):
                 yield None
-        except ScarceError:
-            raise
-        except (StorageError, TroveError) as error:
+        except UnreadableError as error:
             self._findings.add(ROOT_DIRECTORY, 0, str(error))
         yield None
         self._index.run(run)
@@ -124,9 +121,7 @@ class StoreCheck:
         try:
             for _ in self._queues.finish(end):
                 yield None
-        except ScarceError:
-            raise
-        except (StorageError, TroveError) as error:
+        except UnreadableError as error:
             self._findings.add(ROOT_DIRECTORY, 0, str(error))
         self._index.finish(end)
 

@@ -17,7 +17,7 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.stopped_trees import contradicting, open_stopped, search_mark
 from trovemq_store.check.store_view import LogScan, StoreView
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.files.lmdb_trees import DATA_NAME
 from trovemq_store.files.trees import TreeReader, key_after
 from trovemq_store.index.trees.layout import (
@@ -61,9 +61,7 @@ def check_trees(view: StoreView, findings: Findings) -> None:
             return
         with trees.read() as reader:
             _Entries(view, reader, findings).check(mark.position)
-    except ScarceError:
-        raise
-    except StorageError as error:
+    except UnreadableError as error:
         findings.add(PATH, 0, str(error))
     finally:
         trees.close()

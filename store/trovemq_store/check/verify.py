@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.log_rules import check_checkpoint, report_tail
@@ -13,7 +13,7 @@ from trovemq_store.check.stopped_store import StoppedStore, log_steps, open_inde
 from trovemq_store.check.store_check import StoreCheck
 from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.check.trees_check import check_trees
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.log import checkpoint
 from trovemq_store.topics.offsets import ConsumerOffsets
 from trovemq_store.topics.topics import TopicTable
@@ -94,9 +94,7 @@ def _check_files(view: StoreView, findings: Findings) -> None:
     for load in (TopicTable.load, ConsumerOffsets.load):
         try:
             load(view.files)
-        except ScarceError:
-            raise
-        except (TroveError, StorageError) as error:
+        except (DamagedError, UnreadableError) as error:
             findings.add("config", 0, str(error))
     size = view.settings.consume_queue_file_size
     for path in view.files.walk("consumequeue"):

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.json_file import JsonFile
@@ -53,9 +53,7 @@ class ClockTrust:
         """Reads the file; a damaged one counts as missing. TroveError STORE_NEWER."""
         try:
             document = self._file().load() or {}
-        except TroveError as error:
-            if error.spec is not errors.STORE_FAILED:
-                raise
+        except DamagedError:
             return
         version = document.get("formatVersion")
         if isinstance(version, int) and version > FORMAT_VERSION:

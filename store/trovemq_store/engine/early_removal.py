@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.paths import parent_directory
@@ -73,7 +73,7 @@ class EarlyRemoval:
             )
         newest_ms, until_ms = document.get("newest"), document.get("until")
         if version != FORMAT_VERSION or not (isinstance(newest_ms, int) and isinstance(until_ms, int)):
-            raise TroveError(errors.STORE_FAILED, f"{PATH} is damaged", file=PATH)
+            raise DamagedError(errors.STORE_FAILED, f"{PATH} is damaged", file=PATH)
         return cls(files, Removed(EpochMs(newest_ms), EpochMs(until_ms)))
 
     def note(self, newest_ms: EpochMs, until_ms: EpochMs) -> None:

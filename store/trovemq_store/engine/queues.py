@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import ScarceError, UnreadableError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 from trovemq_store.topics.topics import TopicConfig
 
@@ -109,9 +109,7 @@ def messages_from(
             try:
                 record = store.record_at(physical_offset)
                 message = None if record is None else decode_stored(record)
-            except ScarceError:
-                raise
-            except TroveError:
+            except DamagedError:
                 continue  # damaged: reported by recovery and scrub
             if message is not None:
                 yield QueueOffset(at), message

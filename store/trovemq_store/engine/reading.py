@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record
@@ -78,12 +78,14 @@ class StoreReading:
         limit = min(segment.file.size, visible_end - segment.start)
         if not can_read_record(segment.file, position, limit):
             self.damage.met(physical_offset, 0, RecordState.UNREADABLE.value)
-            raise TroveError(errors.RECORD_DAMAGED, f"the disk does not give the record at {physical_offset}")
+            raise DamagedError(
+                errors.RECORD_DAMAGED, f"the disk does not give the record at {physical_offset}"
+            )
         view = segment.file.view()
         found, size = check_record(view, position, limit, physical_offset=physical_offset, check_crc=check)
         if found is RecordState.DAMAGED:
             self.damage.met(physical_offset, size, found.value)
-            raise TroveError(errors.RECORD_DAMAGED, f"the record at {physical_offset} is damaged")
+            raise DamagedError(errors.RECORD_DAMAGED, f"the record at {physical_offset} is damaged")
         if found is not RecordState.RECORD:
             return None
         record = view[position : position + size]

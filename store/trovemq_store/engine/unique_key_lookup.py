@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, index_hash, parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import StorageError
 
 
 def records_with_unique_key(
@@ -26,9 +26,7 @@ def records_with_unique_key(
     for physical_offset in _candidates(store, key_hash, max(begin, store.min_offset)):
         try:
             record = store.record_at(physical_offset)
-        except ScarceError:
-            raise
-        except TroveError:
+        except DamagedError:
             continue  # damaged: record_at() has counted it
         if record is not None and _answers(record, topic, unique_key):
             yield record

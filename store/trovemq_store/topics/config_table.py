@@ -17,7 +17,7 @@ from itertools import islice
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator, creator_of
 from trovemq_store.topics.json_file import ADVICE
@@ -280,4 +280,4 @@ def read_table(path: str, read: Callable[[], T]) -> T:
     try:
         return read()
     except ValueError as error:
-        raise TroveError(errors.STORE_FAILED, f"{path}: {error}: {ADVICE}", file=path) from error
+        raise DamagedError(errors.STORE_FAILED, f"{path}: {error}: {ADVICE}", file=path) from error

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.fault_points import fault_point
@@ -60,9 +60,9 @@ class TopicDeletions:
             )
         table = document.get("deletedBelow")
         if version != FORMAT_VERSION or not isinstance(table, dict):
-            raise TroveError(errors.STORE_FAILED, f"{DELETIONS_PATH} is damaged", file=DELETIONS_PATH)
+            raise DamagedError(errors.STORE_FAILED, f"{DELETIONS_PATH} is damaged", file=DELETIONS_PATH)
         if not all(isinstance(offset, int) and offset >= 0 for offset in table.values()):
-            raise TroveError(errors.STORE_FAILED, f"{DELETIONS_PATH} has a bad offset", file=DELETIONS_PATH)
+            raise DamagedError(errors.STORE_FAILED, f"{DELETIONS_PATH} has a bad offset", file=DELETIONS_PATH)
         return cls(file, table)
 
     @property

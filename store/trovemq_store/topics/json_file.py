@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_store.files.failures import reported
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import FileSystem, ScarceError, StorageError
+from trovemq_store.files.files import FileSystem, StorageError, UnreadableError
 from trovemq_store.files.paths import parent_directory
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.topics import lax_json
@@ -60,16 +60,14 @@ class JsonFile:
                 if self._sealed:
                     check_seal(content)
                 document = lax_json.parse(content)
-            except ScarceError:
-                raise
-            except (ValueError, StorageError) as error:
+            except (ValueError, UnreadableError) as error:
                 faults.append(f"{path}: {error}")
                 continue
             self._content = content
             return document
         if faults:
             what = f"{self.path} cannot be read ({'; '.join(faults)}): {ADVICE}"
-            raise TroveError(errors.STORE_FAILED, what, file=self.path)
+            raise DamagedError(errors.STORE_FAILED, what, file=self.path)
         return None
 
     def save(self, document: JsonObject) -> None:

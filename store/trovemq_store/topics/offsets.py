@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
@@ -83,7 +83,7 @@ class ConsumerOffsets:
             return cls(file, file.load() or {}, group_count_max=group_count_max)
         except ValueError as error:
             what = f"{OFFSETS_PATH}: {error}: {ADVICE}"
-            raise TroveError(errors.STORE_FAILED, what, file=OFFSETS_PATH) from error
+            raise DamagedError(errors.STORE_FAILED, what, file=OFFSETS_PATH) from error
 
     @property
     def dirty(self) -> bool:

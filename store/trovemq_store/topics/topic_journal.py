@@ -39,7 +39,7 @@ from typing import Final
 from zlib import crc32
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_store.files.failures import reported
 from trovemq_store.files.files import Buffer, File, FileSystem, StorageError
 from trovemq_store.files.paths import parent_directory
@@ -113,7 +113,7 @@ class TopicJournal:
             body = data[at + _HEADER.size : at + _HEADER.size + size]
             if number > self._number and crc == crc32(body, crc32(data[at : at + _CRC_FROM])):
                 what = f"{PATH} is damaged at {self._position}: later changes of topics follow it"
-                raise TroveError(errors.STORE_FAILED, f"{what}; put it back from a backup of the store")
+                raise DamagedError(errors.STORE_FAILED, f"{what}; put it back from a backup of the store")
             at = data.find(marker, at + _ALIGNMENT)
 
     def _changes(self, bodies: Sequence[JsonObject]) -> list[JsonObject]:
@@ -219,7 +219,7 @@ def belongs_to(data: bytes, crc: int, files: FileSystem) -> bool:
         return True
     try:
         changes = journal.read(data)
-    except TroveError:
+    except DamagedError:
         return False
     return not changes or crc == journal.base or any(change.get("written") == crc for change in changes)
 

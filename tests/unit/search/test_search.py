@@ -37,13 +37,13 @@ from trovemq_broker.query.search.conditions import (
 )
 from trovemq_broker.query.search.search import search_page, search_pages
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
-from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.files import FileSystem, storage_error
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 
@@ -419,7 +419,7 @@ class FailingReader:
         for entry in self._reader.items(*arguments, **options):
             self._remaining -= 1
             if self._remaining < 0:
-                raise StorageError("read", "trovemq/trees", errno.EIO)
+                raise storage_error("read", "trovemq/trees", errno.EIO)
             yield entry
 
 
@@ -491,7 +491,7 @@ def test_a_record_the_disk_does_not_give_is_noted_and_narrows_no_times(
 
     def failing(physical_offset: int, *, check: bool = True) -> memoryview | None:
         if physical_offset == lost or (check and physical_offset % 3 == 0):
-            raise TroveError(errors.RECORD_DAMAGED)
+            raise DamagedError(errors.RECORD_DAMAGED)
         if check and physical_offset % 3 == 1:
             return None
         return record_at(PhysicalOffset(physical_offset), check=check)

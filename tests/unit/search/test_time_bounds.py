@@ -13,7 +13,7 @@ from trovemq_broker.query.search.conditions import Has, SearchQuery
 from trovemq_broker.query.search.search import search_page
 from trovemq_broker.query.search.time_bounds import within_time
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -87,7 +87,7 @@ def test_records_that_are_not_to_be_had_narrow_no_range_of_times(
     def failing(physical_offset: int, *, check: bool = True) -> memoryview | None:
         if check and physical_offset in firsts:
             if how == "damaged":
-                raise TroveError(errors.RECORD_DAMAGED)
+                raise DamagedError(errors.RECORD_DAMAGED)
             return None
         return record_at(PhysicalOffset(physical_offset), check=check)
 

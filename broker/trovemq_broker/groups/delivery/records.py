@@ -13,7 +13,7 @@ from typing import Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
@@ -27,7 +27,7 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
 ROWS_MAX: Final = 32
@@ -159,9 +159,7 @@ class RecordReader:
         """The record that begins at that offset, checked completely."""
         try:
             return self._store.record_at(physical_offset)
-        except ScarceError:
-            raise
-        except TroveError:
+        except DamagedError:
             return None
 
 

@@ -19,14 +19,13 @@ from typing import Final
 import msgspec
 
 from trovemq_broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message, java_hash
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP
-from trovemq_store.files.files import ScarceError
 from trovemq_store.topics.names import RETRY_PREFIX
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
@@ -158,9 +157,7 @@ def _tagged(store: MessageStore, topic: str, queue_id: QueueId, begin: int) -> I
                 continue
             try:
                 record = store.record_at(physical_offset)
-            except ScarceError:
-                raise
-            except TroveError:
+            except DamagedError:
                 continue  # damaged: reported by recovery
             if record is not None:
                 message = decode_message(record)

@@ -18,13 +18,12 @@ import numpy as np
 from trovemq_broker.filters.filter import Filter
 from trovemq_broker.groups.delivery.request import QueueProgress
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue, queue_ids
-from trovemq_store.files.files import ScarceError
 from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
 
@@ -267,9 +266,7 @@ def _properties_at(store: MessageStore, physical_offset: PhysicalOffset) -> dict
     delivered."""
     try:
         record = store.record_at(physical_offset)
-    except ScarceError:
-        raise
-    except TroveError:
+    except DamagedError:
         return None
     fields = read_fields(record, 0, len(record)) if record is not None else None
     if record is None or fields is None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from trovemq_broker.filters.filter import Filter
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
@@ -83,9 +83,7 @@ class NewMessages:
     def _properties_at(self, physical_offset: PhysicalOffset) -> dict[str, str]:
         try:
             record = self._store.record_at(physical_offset)
-        except ScarceError:
-            raise
-        except TroveError:
+        except DamagedError:
             return {}
         fields = read_fields(record, 0, len(record)) if record is not None else None
         if record is None or fields is None:

@@ -46,7 +46,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.files import UnreadableError
 from trovemq_store.files.trees import TreeReader
 from trovemq_store.index.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, TopicEntry, property_key
 
@@ -189,9 +189,7 @@ class _PageSearch:
         try:
             with trees.trees.read() as reader:
                 self._in_trees(reader, begin, end, explain)
-        except ScarceError:
-            raise
-        except StorageError as error:
+        except UnreadableError as error:
             self.found.note(f"the log was searched: {error}")
             if self.query.newest_first:
                 end = min(end, PhysicalOffset(-self.done))

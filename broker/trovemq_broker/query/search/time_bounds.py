@@ -10,11 +10,10 @@ whose time cannot be trusted narrows nothing.
 from __future__ import annotations
 
 from trovemq_broker.query.search.conditions import SearchQuery
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.fields import read_fields, store_timestamp
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import ScarceError
 from trovemq_store.files.trees import TreeReader
 from trovemq_store.index.trees.layout import LOCATION, OFFSET
 
@@ -64,9 +63,7 @@ def _first_at(
     at = OFFSET.unpack(found[0])[0]
     try:
         record = store.record_at(at)
-    except ScarceError:
-        raise
-    except TroveError:
+    except DamagedError:
         return at, None
     fields = read_fields(record, 0, len(record)) if record is not None else None
     if record is None or fields is None:

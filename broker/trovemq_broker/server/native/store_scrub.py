@@ -20,7 +20,7 @@ from trovemq_store.check.checked_store import ReadAhead
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.live_store import IndexMappings, LiveScrub
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import SCARCE_NUMBERS, ScarceError, StorageError
+from trovemq_store.files.files import SCARCE_NUMBERS, ScarceError, UnreadableError
 
 SCRUB_STEP_BYTES: Final = 48 << 10  # bytes of the log in one step on the loop
 OPEN_TRIES: Final = 5
@@ -36,9 +36,7 @@ async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
             await run_in_thread(mappings.open)
             store.index_deferred()  # so that the last records are checked, too
             index = mappings.now(store.visible_offset)
-        except ScarceError:
-            raise
-        except (StorageError, ValueError) as error:
+        except (UnreadableError, ValueError) as error:
             failure = error  # unless retention has just removed the file
             continue
         if index is not None:
