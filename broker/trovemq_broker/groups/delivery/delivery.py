@@ -48,6 +48,7 @@ from trovemq_broker.groups.delivery.request import (
 from trovemq_broker.groups.delivery.settlements import COPIED, RENEW_BEFORE_MS, Settling, illegal_duration
 from trovemq_broker.groups.delivery.snapshots import DeliveryState
 from trovemq_broker.groups.delivery.void_watch import VoidWatch
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
@@ -226,7 +227,7 @@ class Delivery(Settling):
     def void_watch(self) -> VoidWatch:
         return self.context.void_watch
 
-    def due_pairs(self, now_ms: EpochMs) -> list[tuple[str, str]]:
+    def due_pairs(self, now_ms: EpochMs) -> list[GroupTopicKey]:
         """(group, topic) of pairs that have messages to deliver since the last call: leases ended, held
         messages became free, or a receive stopped before the end of its queues."""
         now_ms = self.context.lease_time.at(now_ms)
@@ -401,7 +402,7 @@ class Delivery(Settling):
     def dead_letter_failures(self) -> int:
         return self.context.dead_letter_failures
 
-    def pairs(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[GroupTopicKey]:
         """The pairs (group, original topic) with a state, sorted."""
         return self.group_topics.names()
 

@@ -15,6 +15,7 @@ from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.orderly_receiver import message_group_of
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import properties_of
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
@@ -31,7 +32,7 @@ class GroupTopicTable:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._states: dict[tuple[str, str], dict[int, QueueState]] = {}
-        self._pairs: dict[tuple[str, str], GroupTopic] = {}
+        self._pairs: dict[GroupTopicKey, GroupTopic] = {}
 
     # --- look-ups ---------------------------------------------------------------------------------------
     def get(self, group: str, topic: str) -> GroupTopic | None:
@@ -56,11 +57,11 @@ class GroupTopicTable:
     def groups(self) -> list[str]:
         return sorted({group for group, _ in self._states})
 
-    def items(self) -> Iterable[tuple[tuple[str, str], GroupTopic]]:
+    def items(self) -> Iterable[tuple[GroupTopicKey, GroupTopic]]:
         """The pairs by (group, original topic)."""
         return self._pairs.items()
 
-    def names(self) -> list[tuple[str, str]]:
+    def names(self) -> list[GroupTopicKey]:
         """(group, original topic), sorted."""
         return sorted(self._pairs)
 

@@ -17,6 +17,7 @@ from trovemq_broker.groups.delivery.by_priority import ByPriority, Counted
 from trovemq_broker.groups.delivery.context import Context
 from trovemq_broker.groups.delivery.priority_order import PriorityOrder
 from trovemq_broker.groups.delivery.queue_state import QueueState
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_proto.records.priorities import PRIORITY_COUNT
 from trovemq_store.engine.steps import Steps
 
@@ -30,11 +31,11 @@ _STEP: Final = 16_384
 
 def waiting_steps(
     context: Context, states: Iterable[QueueState], entries_max: int, messages_max: int = MESSAGES_MAX
-) -> Steps[dict[tuple[str, str], list[int]]]:
+) -> Steps[dict[GroupTopicKey, list[int]]]:
     """(group, topic) -> messages of priority 0 … 9 that were never delivered to the group, for at most that
     many of them. A count that is not complete yet is left out; the next rounds continue with it."""
-    found: dict[tuple[str, str], list[int]] = {}
-    unknown: set[tuple[str, str]] = set()
+    found: dict[GroupTopicKey, list[int]] = {}
+    unknown: set[GroupTopicKey] = set()
     left = messages_max
     for number, state in enumerate(list(states), 1):
         if number % STATES_STEP == 0 or state.order is not None:

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
-
-GroupTopicKey = tuple[str, str]
-"""A consumer group and the topic that it reads."""
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 
 
 class VoidWatch:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_broker.groups.delivery.queue_state import QueueState
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
@@ -40,9 +41,9 @@ class GroupBacklog:
 
 def backlog_steps(
     store: MessageStore, states: Iterable[QueueState], now_ms: EpochMs, entries_max: int
-) -> Steps[dict[tuple[str, str], GroupBacklog]]:
+) -> Steps[dict[GroupTopicKey, GroupBacklog]]:
     """The backlogs by (group, stored topic), of at most that many of them."""
-    backlogs: dict[tuple[str, str], GroupBacklog] = {}
+    backlogs: dict[GroupTopicKey, GroupBacklog] = {}
     for number, state in enumerate(list(states), 1):
         if number % STATES_STEP == 0:
             yield

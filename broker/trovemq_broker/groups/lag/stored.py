@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_proto.positions import QUEUE_ORIGIN, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
@@ -31,10 +32,10 @@ class ConsumerLag:
 
 def lag_steps(
     store: MessageStore, entries_max: int, delayed: Callable[[str], int]
-) -> Steps[dict[tuple[str, str], ConsumerLag]]:
+) -> Steps[dict[GroupTopicKey, ConsumerLag]]:
     """The lags by (group, topic), of at most that many. `delayed`: topic -> the number of its delayed
     messages."""
-    lags: dict[tuple[str, str], ConsumerLag] = {}
+    lags: dict[GroupTopicKey, ConsumerLag] = {}
     for number, (group, topic) in enumerate(store.offsets.pairs()[:entries_max], 1):
         lag = lags[group, topic] = ConsumerLag()
         for queue_id, offset in store.offsets.of(group, topic):
@@ -49,7 +50,7 @@ def lag_steps(
 
 def _add_retries(
     store: MessageStore,
-    lags: dict[tuple[str, str], ConsumerLag],
+    lags: dict[GroupTopicKey, ConsumerLag],
     entries_max: int,
     delayed: Callable[[str], int],
 ) -> Steps[None]:

@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Final
 
 from trovemq_broker.filters.filter import TAKE_ALL, Filter
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.groups.members.new_messages import NewMessages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -37,9 +38,6 @@ OTHERS_MAX: Final = 8
 """The most filters of other receives that one receive considers."""
 
 _FilterKey = tuple[str, str]
-
-GroupTopicKey = tuple[str, str]
-"""A consumer group and the topic that it reads."""
 
 
 class Wait:

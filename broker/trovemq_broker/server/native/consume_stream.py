@@ -60,7 +60,7 @@ from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from trovemq_broker.groups.delivery.lease_resolvers import ReceiptRange, Refusals
 from trovemq_broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, CONFIRMED, Invisible, Outcome, Released
-from trovemq_broker.groups.members.receive_waits import GroupTopicKey
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from trovemq_broker.groups.delivery.lease_resolvers import Handles
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Outcome
-from trovemq_broker.groups.members.receive_waits import GroupTopicKey
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.wire.consumers import Settlement, SettlementKind, SettlementResult
