@@ -13,8 +13,8 @@ LINES_MAX: Final = 32
 
 
 def log_recovery(logger: Any, store: MessageStore) -> None:
-    """Logs damages and gaps of store.recovery as warnings: LINES_MAX lines, and the count of the others. From
-    then on damage that readers find is logged, too, with the same bound."""
+    """Logs the findings of store.recovery as warnings: of each kind LINES_MAX lines; of damages and gaps the
+    count of the others, too. From then on damage that readers find is logged with the same bound."""
     report, file_size = store.recovery, store.settings.commit_log_file_size
 
     def log_damage(event: str, physical_offset: PhysicalOffset, size: int, state: str) -> None:
@@ -56,6 +56,8 @@ def log_recovery(logger: Any, store: MessageStore) -> None:
         )
     if (cut := report.cut_transaction) is not None:
         logger.info("store.transaction_cut", transaction=cut.transaction_id, records=cut.seen, of=cut.count)
+    for topic, lowered in report.lowered_offsets[:LINES_MAX]:
+        logger.warning("store.offsets_lowered", topic=topic, count=lowered)
     for event, found in (("store.damages_more", report.damages), ("store.gaps_more", report.gaps)):
         if len(found) > LINES_MAX:
             logger.warning(event, count=len(found) - LINES_MAX)

@@ -85,6 +85,9 @@ class RecoveryReport:
     unfinished: tuple[UnfinishedRun, ...] = ()
     """Atomic transactions in the middle of the log that lack records."""
     cut_transaction: UnfinishedRun | None = None
+    lowered_offsets: tuple[tuple[str, int], ...] = ()
+    """(topic, count of the groups' stored offsets that were above the end of their queue: they are lowered to
+    that end)."""
 
 
 @dataclass(slots=True)
@@ -208,6 +211,7 @@ class _Opening:
         fault_point("recovery.after_cut")
         _settle(self._files, log, begin, end)
         fault_point("recovery.after_settle")
+        lowered = self._lower_offsets()
         assert begin <= end, "the log does not end before the scan"
         assert queues.position <= end, "no queue has units after the log's end"
         dispatcher.position = max(dispatcher.position, end)
@@ -239,6 +243,7 @@ class _Opening:
                 tuple(queues.gaps),
                 found.unfinished,
                 found.cut,
+                lowered,
             ),
         )
 
@@ -463,12 +468,18 @@ class _Opening:
         """Cuts the log at `end`. Returns how many bytes after it were not zero."""
         if not self._clean:
             self._log.segments.drop_from(end)
-        self._offsets.cap_all(self._consume_queues.next_offset)  # also those of a .bak, and of deleted topics
         if self._clean and self._saved is not None:
             # At most the bytes of one failed append can be there, which could not be zeroed.
             size_max = max(self._settings.batch_size_max, run_size_max(self._settings.commit_log_file_size))
             return zero_behind(self._files, self._log, end, size_max)
         return zero_behind(self._files, self._log, end)
+
+    def _lower_offsets(self) -> tuple[tuple[str, int], ...]:
+        """Lowers offsets that are above the end of their queue, also on disk: after a kill they would count
+        messages as consumed that were stored since. Returns how many of each topic, without deleted ones."""
+        lowered = self._offsets.cap_all(self._consume_queues.next_offset)
+        self._offsets.persist()
+        return tuple((topic, count) for topic, count in lowered.items() if topic in self._topics)
 
 
 def last_indexed_offset(key_index: KeyIndex | None) -> PhysicalOffset:

@@ -15,6 +15,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -156,11 +157,15 @@ class ConsumerOffsets:
             if owner == topic and queues.get(queue_id, 0) > offset_max:
                 self._set(group, topic, queue_id, offset_max)
 
-    def cap_all(self, offset_max: OffsetLimit) -> None:
-        """cap() for every stored entry; `offset_max(topic, queue_id)` is the queue's end."""
+    def cap_all(self, offset_max: OffsetLimit) -> Counter[str]:
+        """Lowers every offset that is above the end of its queue, `offset_max(topic, queue_id)`. Returns how
+        many offsets of each topic it lowered."""
+        lowered: Counter[str] = Counter()
         for group, topic, queue_id, offset in list(self.entries()):
             if offset > (end := offset_max(topic, queue_id)):
                 self._set(group, topic, queue_id, end)
+                lowered[topic] += 1
+        return lowered
 
     def delete_topic(self, topic: str) -> None:
         """Forgets every group's offsets of the topic; durable with the next persist()."""

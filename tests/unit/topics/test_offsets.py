@@ -10,8 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics import offsets
@@ -238,3 +240,31 @@ class OffsetsMachine(RuleBasedStateMachine):
 
 OffsetsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestOffsetsMachine = OffsetsMachine.TestCase
+
+
+# --- at the opening of a store ----------------------------------------------------------------------------
+def emptied(files: MemoryFileSystem) -> MemoryFileSystem:
+    """The store without its messages; topics and offsets stay."""
+    for path in [path for path in files._files if not path.startswith("config/")]:
+        files.remove(path)
+    return files
+
+
+def test_messages_of_an_emptied_store_counted_as_consumed_after_a_kill() -> None:
+    """Offsets were lowered to the ends of the queues in memory, and on disk only some time later."""
+    place = ("g", "orders", QueueId(0))
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC)
+    for number in range(9):
+        send(store, b"%d" % number)
+    flush(store)
+    store.offsets.commit(*place, QueueOffset(9))
+    store.close(NOW_MS)
+    store = MessageStore.open(emptied(files), SMALL_SYNC, NOW_MS)
+    assert store.recovery.lowered_offsets == (("orders", 1),)
+    send(store, b"new")
+    flush(store)
+    store = MessageStore.open(files.after_process_kill(), SMALL_SYNC, NOW_MS)
+    assert [message.body for message in read_queue(store)] == [b"new"]
+    assert store.offsets.get(*place) == 0
+    assert not store.recovery.lowered_offsets
