@@ -56,6 +56,8 @@ def log_recovery(logger: Any, store: MessageStore) -> None:
         )
     if (cut := report.cut_transaction) is not None:
         logger.info("store.transaction_cut", transaction=cut.transaction_id, records=cut.seen, of=cut.count)
+    for reason in report.second_copies:
+        logger.warning("store.second_copy_read", reason=reason)
     for topic, lowered in report.lowered_offsets[:LINES_MAX]:
         logger.warning("store.offsets_lowered", topic=topic, count=lowered)
     for event, found in (("store.damages_more", report.damages), ("store.gaps_more", report.gaps)):

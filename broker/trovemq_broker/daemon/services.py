@@ -49,6 +49,7 @@ from trovemq_broker.server.native.store_service import StoreService
 from trovemq_broker.server.native.transaction_service import TransactionParts, TransactionService
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_daemon import clocks
+from trovemq_daemon.logging import get_logger
 from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_daemon.turns import Turns
@@ -303,7 +304,10 @@ class StoreServices:
 def open_consumer_state(store: MessageStore, settings: BrokerSettings) -> ConsumerState:
     """Reads the pending messages; blocks. Raises TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
     with failures_that_end("the store cannot be opened"), collector_at_rest():
-        return ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
+        model = ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
+    if model.groups.fault:
+        get_logger().warning("store.second_copy_read", reason=model.groups.fault)
+    return model
 
 
 def wall_ms() -> EpochMs:

@@ -93,9 +93,12 @@ def _check_files(view: StoreView, findings: Findings) -> None:
     """Checks that the tables can be read, and that queue files have the size of the settings."""
     for load in (TopicTable.load, ConsumerOffsets.load):
         try:
-            load(view.files)
+            fault = load(view.files).fault
         except (DamagedError, UnreadableError) as error:
             findings.add("config", 0, str(error))
+        else:
+            if fault:
+                findings.add("config", 0, f"{fault}; the second copy is read, without the last change")
     size = view.settings.consume_queue_file_size
     for path in view.files.walk("consumequeue"):
         if view.files.file_size(path) not in (0, size):

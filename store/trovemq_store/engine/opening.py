@@ -88,6 +88,8 @@ class RecoveryReport:
     lowered_offsets: tuple[tuple[str, int], ...] = ()
     """(topic, count of the groups' stored offsets that were above the end of their queue: they are lowered to
     that end)."""
+    second_copies: tuple[str, ...] = ()
+    """Why a file under config/ was read from its second copy, which lacks the last change."""
 
 
 @dataclass(slots=True)
@@ -244,6 +246,7 @@ class _Opening:
                 found.unfinished,
                 found.cut,
                 lowered,
+                tuple(fault for fault in (self._topics.fault, self._offsets.fault) if fault),
             ),
         )
 

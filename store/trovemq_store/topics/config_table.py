@@ -48,6 +48,11 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 class ConfigFile(Protocol):
     """The file of a table, as the table uses it."""
 
+    @property
+    def fault(self) -> str:
+        """Why the second copy of the file was read; empty if the first one was."""
+        ...
+
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
         """Returns the function that saves the changes; a value of None deletes the entry. The function may
         block, may run in another thread, and raises the errors of Change.run()."""
@@ -123,6 +128,11 @@ class ConfigTable(ABC, Generic[ConfigT]):
         self._changed_names: deque[str] = deque(maxlen=CHANGES_KEPT)
         self.change_count = 0
         """How many entries were created, altered or deleted since the start."""
+
+    @property
+    def fault(self) -> str:
+        """Why the table was read from the second copy of its file; empty if the first one was read."""
+        return self._file.fault
 
     @property
     def data_version(self) -> int:

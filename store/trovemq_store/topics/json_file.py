@@ -40,6 +40,8 @@ class JsonFile:
         self._mirror = mirror
         self._sealed = sealed
         self._content: bytes | None = None
+        self.fault = ""
+        """Why load() took the second copy: the error of the first one. Empty if it did not."""
 
     @property
     def content(self) -> bytes:
@@ -64,6 +66,7 @@ class JsonFile:
                 faults.append(f"{path}: {error}")
                 continue
             self._content = content
+            self.fault = "; ".join(faults)
             return document
         if faults:
             what = f"{self.path} cannot be read ({'; '.join(faults)}): {ADVICE}"

@@ -87,6 +87,11 @@ class ConsumerOffsets:
             raise DamagedError(errors.STORE_FAILED, what, file=OFFSETS_PATH) from error
 
     @property
+    def fault(self) -> str:
+        """Why the offsets were read from the second copy of their file; empty if the first one was read."""
+        return self._file.fault
+
+    @property
     def dirty(self) -> bool:
         return self._change != self._persisted_change
 

@@ -150,6 +150,10 @@ class GroupsFile:
         self._file = JsonFile(files, SUBSCRIPTION_GROUPS_PATH)
         self._document: JsonObject = {}
 
+    @property
+    def fault(self) -> str:
+        return self._file.fault
+
     def load(self) -> JsonObject:
         """TroveError STORE_FAILED."""
         self._document = self._file.load() or {}

@@ -37,6 +37,10 @@ class TopicsFile:
         """The journal's entries do not belong to the present topics.json: the next save writes the whole
         table."""
 
+    @property
+    def fault(self) -> str:
+        return self._file.fault
+
     def load(self) -> JsonObject:
         """The document with the changes of the journal. TroveError STORE_FAILED; ValueError."""
         document = self._file.load() or {}

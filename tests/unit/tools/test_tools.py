@@ -282,6 +282,11 @@ def harm_topics(root: Path) -> tuple[str, int]:
     return "config", 0
 
 
+def harm_first_copy_of_topics(root: Path) -> tuple[str, int]:
+    (root / "config/topics.json").write_bytes(b"{")
+    return "config", 0
+
+
 def harm_checkpoint(root: Path) -> tuple[str, int]:
     patch(root / "checkpoint", 8, b"\x7f" * 8)
     return "checkpoint", 8
@@ -301,6 +306,7 @@ def harm_checkpoint(root: Path) -> tuple[str, int]:
         harm_index_size,
         harm_index_missing,
         harm_topics,
+        harm_first_copy_of_topics,
         harm_checkpoint,
     ],
 )

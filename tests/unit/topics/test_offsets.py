@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
+from tests.unit.engine.test_log_tail import Lines
+from trovemq_broker.daemon.recovery_log import log_recovery
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
@@ -268,3 +270,21 @@ def test_messages_of_an_emptied_store_counted_as_consumed_after_a_kill() -> None
     assert [message.body for message in read_queue(store)] == [b"new"]
     assert store.offsets.get(*place) == 0
     assert not store.recovery.lowered_offsets
+
+
+def test_a_damaged_file_of_offsets_was_replaced_by_its_older_copy_in_silence() -> None:
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC)
+    for number in range(9):
+        send(store, b"%d" % number)
+    flush(store)
+    for offset in (3, 7):
+        store.offsets.commit("g", "orders", QueueId(0), QueueOffset(offset), durable=True)
+    store.close(NOW_MS)
+    files.write_atomic(OFFSETS_PATH, b"{")
+    store, lines = MessageStore.open(files, SMALL_SYNC, NOW_MS), Lines()
+    assert store.offsets.get("g", "orders", QueueId(0)) == 3
+    log_recovery(lines, store)
+    ((event, fields),) = lines.lines
+    assert event == "store.second_copy_read"
+    assert fields["reason"].startswith(f"{OFFSETS_PATH}: ")
