@@ -11,6 +11,7 @@ Invariants
   RocketMQ's own files are complete, too: the next broker that opens the store continues from them.
 - If the log continues after `closed`, RocketMQ has used the store: then its files count, and the snapshot
   does not.
+- A snapshot of a log that is shorter by now (an operator gave up its last files) does not count.
 """
 
 from __future__ import annotations
@@ -129,10 +130,12 @@ class ConsumerState:
 
     def _load(self, now_ms: EpochMs) -> None:
         state = self._file.load()
+        if state is not None and not state.closed and state.log_end > self._store.end_offset:
+            state = None  # of a log that lost its end since: offsets in it will be those of other messages
         if state is not None and not (state.closed and state.log_end != self._store.end_offset):
             self._restore(state)
         elif state is None and self.events.next_offset > 0:
-            self._replay(QUEUE_ORIGIN)  # the snapshot was lost: everything is replayed
+            self._replay(QUEUE_ORIGIN)  # the snapshot was lost, or does not count: everything is replayed
         else:
             self._import_from_rocketmq(now_ms)
         self.timers.catch_up()

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.engine import NOW_MS, open_store, send
+from tests.support.engine import NOW_MS, flush, open_store, send
 from tests.support.settling import acknowledge
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.delivery import Delivered, ReceiveRequest
 from trovemq_broker.state.consumer_state import SNAPSHOT_PATH, ConsumerState
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log import state
 
 pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
@@ -112,6 +114,36 @@ def test_a_log_that_continued_after_our_stop_was_rocketmqs() -> None:
     foreign.close(NOW_MS)
     _, again = open_model(files)
     assert bodies(receive(again)) == [b"b", b"c"]
+
+
+def prepare(model: ConsumerState, unique_key: str) -> None:
+    record = NewRecord("orders", QueueId(0), b"-half", {"UNIQ_KEY": unique_key}, NOW_MS)
+    model.transactions.prepare(record, NOW_MS)
+
+
+def test_after_the_log_had_lost_its_end_every_half_message_was_refused() -> None:
+    """The snapshot had open halves at offsets that the new ones got, too."""
+    files = MemoryFileSystem()
+    store, model = worked(files)
+    for key in ("one", "two"):
+        prepare(model, key)
+    flush(store)
+    model.transactions.catch_up()
+    work = model.begin_snapshot(NOW_MS, always=True)
+    assert work is not None
+    flush(store)
+    work.run()
+    files = files.after_process_kill()
+    for path in list(files._files):  # the operator gives up the lost files, as the refused start advises
+        if path.startswith(("commitlog/", "consumequeue/", "index/")) or path == state.PATH:
+            files.remove(path)
+    store, model = open_model(files)
+    prepare(model, "three")
+    send(store, b"-a")
+    flush(store)
+    model.transactions.catch_up()
+    assert model.transactions.open_count == 1
+    assert bodies(receive(model)) == [b"a"]
 
 
 def test_the_same_store_opened_by_us_again_keeps_our_state() -> None:
