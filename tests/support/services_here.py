@@ -224,8 +224,16 @@ class Outcome:
     symbol: str = ""
     details: str = ""
     replies: list[bytes] = field(default_factory=list)
-    requests: list[Any] = field(default_factory=list)
-    """As the service read them."""
+    sent: Sequence[bytes] = ()
+    """The requests."""
+    read: Callable[[bytes], Any] = bytes
+    """The method's reader of requests."""
+
+    @property
+    def requests(self) -> list[Any]:
+        """The requests as the service read them. Read when they are asked for: a copy that exists during the
+        call would count as the service's memory."""
+        return [self.read(request) for request in self.sent]
 
 
 async def _called_back(callbacks: Any, request: bytes, context: CallContext) -> None:
@@ -321,18 +329,18 @@ class Calls:
         self._number += 1
         callbacks = self._callbacks.get(path_of(self.methods[name])) if self._number % 2 else None
         read = self.reader(name)
+        reads_itself = path_of(self.methods[name]) in self._readers
         try:
-            asked = [read(request) for request in requests]
+            given = list(requests) if reads_itself else [read(request) for request in requests]
         except Exception as error:  # gRPC refuses the call by itself
             return Outcome("UNPARSED", details=str(error))
-        context.asked = iter(asked)
+        context.asked = iter(given)
         replies: list[Any] = []
         try:
             if callbacks is not None:
                 await _called_back(callbacks, requests[0], context)
             else:
-                given = requests if path_of(self.methods[name]) in self._readers else asked
-                await self._serve(name, handler, list(given), context, replies)
+                await self._serve(name, handler, given, context, replies)
         except grpc.aio.AbortError:
             pass
         context.ended()
@@ -345,7 +353,7 @@ class Calls:
             if sent:
                 await asyncio.sleep(0)  # gRPC writes each reply in a step of its own
             sent.append(reply if isinstance(reply, bytes) else write(reply))
-        return Outcome(context.code, symbol, context.details, sent, asked)
+        return Outcome(context.code, symbol, context.details, sent, requests, read)
 
     async def _serve(
         self, name: str, handler: Any, asked: list[Any], context: CallContext, replies: list[Any]
