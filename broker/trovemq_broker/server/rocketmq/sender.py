@@ -98,12 +98,11 @@ class Sender:
             for call in calls:
                 try:
                     client_id_of(call.context)
-                    send = read_send(call.keep(), limits)
-                    if isinstance(send, Send):
-                        self._begin(send, call, joined)
-                    else:
-                        call.parsed = send
+                    send = read_send(call, limits)
+                    if send is None:
                         call.run(self._send_in_task(call))
+                    else:
+                        self._begin(send, call, joined)
                 except Exception as error:
                     call.answer(error)
             self._submit_joined(joined)

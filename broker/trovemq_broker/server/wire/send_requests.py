@@ -37,7 +37,8 @@ from trovemq_broker.server.wire.rocketmq_messages import (
     timestamp_ms,
 )
 from trovemq_broker.server.wire.send_checks import TEXTS_SIZE_MAX, are_legal, check_message, kind_of
-from trovemq_broker.server.wire.statuses import Malformed, reader
+from trovemq_broker.server.wire.statuses import request_of
+from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -70,7 +71,6 @@ _REQUEST: Final = re.compile(
     re.DOTALL,
 )
 _size: Final = lru_cache(maxsize=4_096)(write_varint)
-_parse: Final = reader(service_pb2.SendMessageRequest)
 _NO_IMMUNITY_MS: Final = 0
 _NO_TIME: Final = EpochMs(0)
 _CANONICAL_TYPES: Final = (v2.NORMAL, v2.MESSAGE_TYPE_UNSPECIFIED)
@@ -129,18 +129,16 @@ class SendLimits(NamedTuple):
     delivery_ms_max: EpochMs
 
 
-def read_send(data: bytes, limits: SendLimits) -> Send | service_pb2.SendMessageRequest:
-    """The command of a serialised request; of more than STEP messages the request, for read_request().
+def read_send(call: Call, limits: SendLimits) -> Send | None:
+    """The command of a call; None if it has more than STEP messages: read_request() reads these.
 
     Raises TroveError REQUEST_ILLEGAL, and those of read_request().
     """
-    send = fast_send(data, limits.body_size_max)
+    send = fast_send(call.keep(), limits.body_size_max)
     if send is not None:
         return send
-    request = _parse(data)
-    if isinstance(request, Malformed):
-        raise TroveError(errors.REQUEST_ILLEGAL, request.reason)
-    return request if len(request.messages) > STEP else finished(read_request(request, limits))
+    request: service_pb2.SendMessageRequest = request_of(call, anonymous=True)
+    return None if len(request.messages) > STEP else finished(read_request(request, limits))
 
 
 def fast_send(data: bytes, body_size_max: int) -> Send | None:

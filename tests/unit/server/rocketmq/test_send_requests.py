@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 from tests.support.oracles import send_request
 from trovemq_broker.server.wire.rocketmq_messages import BORN_MS_MAX
 from trovemq_broker.server.wire.send_requests import SendLimits, SentMessage, fast_send, read_send
+from trovemq_broker.server.wire.statuses import reader
+from trovemq_daemon.calls import TransportCall
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -67,16 +71,21 @@ CHANGES = st.lists(
 )
 
 
+READ = reader(service.SendMessageRequest)
 LIMITS = SendLimits(1_000_000, EpochMs(1_700_000_000_000))
+
+
+def call_of(data: bytes, read: Callable[[bytes], Any] = READ) -> TransportCall:
+    return TransportCall(SimpleNamespace(keep=lambda: data), read)
 
 
 def command(data: bytes) -> Any:
     """The fields of the command, or the symbol of the error."""
     try:
-        send = read_send(data, LIMITS)
+        send = read_send(call_of(data), LIMITS)
     except TroveError as error:
         return error.symbol
-    assert not isinstance(send, service.SendMessageRequest)
+    assert send is not None
     return [send.topic, *map(_fields, send.messages)]
 
 
@@ -166,3 +175,23 @@ def test_a_size_in_a_longer_form_is_left_to_protobuf() -> None:
     longer = b"\x0a%c\x00%b" % (len(inner) | 0x80, inner)
     assert fast_send(longer, 9) is None
     assert command(longer) == command(plain) == expected(longer)
+
+
+def test_a_send_that_was_parsed_for_access_is_not_parsed_twice() -> None:
+    """Regression: protobuf read the bytes again that the fast reader did not take."""
+
+    def read(_data: bytes) -> Any:
+        raise AssertionError("it has been read")
+
+    message = v2.Message(
+        topic=v2.Resource(name="orders"),
+        system_properties=v2.SystemProperties(message_id="01AA", message_group="g"),
+        body=b"x",
+    )
+    request = service.SendMessageRequest(messages=[message])
+    call = call_of(request.SerializeToString(), read)
+    assert fast_send(call.keep(), LIMITS.body_size_max) is None
+    call.parsed = request
+    send = read_send(call, LIMITS)
+    assert send is not None
+    assert [one.group for one in send.messages] == ["g"]
