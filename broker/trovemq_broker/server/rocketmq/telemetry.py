@@ -17,6 +17,7 @@ Invariants
   answers is not read, either; commands wait in an outbox of at most OUTBOX_MAX.
 - A stream is attached to its client from its first legal settings to its end, whatever the reason of the end
   is.
+- With users, a stream gets half messages only of topics that its user may send to, whatever client id it has.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT
 from trovemq_broker.server.core.clients import ClientRegistry
 from trovemq_broker.server.core.commands import ClientCommands
 from trovemq_broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
-from trovemq_broker.server.wire.client_commands import ClientCommand, telemetry_answer, telemetry_command
+from trovemq_broker.server.wire.client_commands import (
+    ClientCommand,
+    RecoverTransaction,
+    producer_of,
+    telemetry_answer,
+    telemetry_command,
+)
 from trovemq_broker.server.wire.statuses import (
     OK_STATUS,
     STATUS_TEXT_SIZE_MAX,
@@ -72,7 +79,10 @@ class TelemetryStream:
         self._parts = parts
         self._context = context
         self._client_id = client_id
-        self._outbox: deque[TelemetryCommand] = deque()
+        self._outbox: deque[tuple[str, TelemetryCommand]] = deque()
+        """Each with the topic of its half message, or "" if it has none."""
+        self._admit_again: Callable[[TelemetryCommand], None] | None = getattr(context, "admit_again", None)
+        """None without users."""
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._ended = False
@@ -81,13 +91,20 @@ class TelemetryStream:
 
     # --- for the registry and the commands -------------------------------------------------------------
     def send(self, command: ClientCommand) -> None:
-        """Raises TroveError LIMIT_EXCEEDED."""
+        """Raises TroveError LIMIT_EXCEEDED; ACCESS_DENIED, AUTHENTICATION_FAILED for a half message of a
+        topic that the stream's user may not send to."""
+        topic = command.message.topic if isinstance(command, RecoverTransaction) else ""
+        self._check_producer(topic)
         if len(self._outbox) >= OUTBOX_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{OUTBOX_MAX} commands wait already for client {self._client_id}"
             )
-        self._outbox.append(telemetry_command(command))
+        self._outbox.append((topic, telemetry_command(command)))
         self._wake.set()
+
+    def _check_producer(self, topic: str) -> None:
+        if topic and self._admit_again is not None:
+            self._admit_again(producer_of(topic))
 
     def close(self, error: TroveError | None = None) -> None:
         """Ends the stream soon: with OK, or with this error."""
@@ -131,7 +148,12 @@ class TelemetryStream:
             await self._wake.wait()
             self._wake.clear()
             while self._outbox:
-                await self._write(self._outbox.popleft())
+                topic, command = self._outbox.popleft()
+                try:
+                    self._check_producer(topic)
+                except TroveError:
+                    continue  # the user lost the right while the client did not read
+                await self._write(command)
 
     async def _read_all(self) -> None:
         try:

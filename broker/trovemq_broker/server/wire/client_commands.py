@@ -90,6 +90,12 @@ def telemetry_command(command: ClientCommand) -> TelemetryCommand:
             return TelemetryCommand(recover_orphaned_transaction_command=recover)
 
 
+def producer_of(topic: str) -> TelemetryCommand:
+    """What a producer of the topic sends first: its needs of access are those of the half messages."""
+    publishing = v2.Publishing(topics=[v2.Resource(name=topic)])
+    return TelemetryCommand(settings=v2.Settings(publishing=publishing))
+
+
 def telemetry_answer(command: TelemetryCommand) -> tuple[str, Answer]:
     """A client's answer in RocketMQ's protocol: the nonce of the command, and the answer."""
     if command.HasField("verify_message_result"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -17,15 +18,23 @@ from trovemq_broker.fetch.long_poll import LongPolls
 from trovemq_broker.fetch.pull import Puller, PullSettings
 from trovemq_broker.security import changes
 from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.core.clients import ClientRegistry
+from trovemq_broker.server.core.commands import ClientCommands
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream
+from trovemq_broker.server.rocketmq.client_settings import SettingsRules
+from trovemq_broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
+from trovemq_broker.server.wire.client_commands import StoredMessage
+from trovemq_broker.server.wire.statuses import reader
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import QueueId, QueueOffset
+from trovemq_proto.records.encode import encode_record
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import consumer_pb2, message_pb2
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 PULL = "/trovemq.v1.MessageService/Pull"
 FETCH = "/trovemq.v1.MessageService/Fetch"
@@ -278,3 +287,95 @@ def test_a_client_that_gave_up_a_topic_keeps_its_telemetry_stream(here: AccessHe
     )
     run(AccessGuard(here.gate).handler(TELEMETRY, handler).stream_stream(None, context))
     assert context.written == [b"first"]
+
+
+class ReadingContext(Context):
+    """Its client has sent its settings, and reads when `reads` is set."""
+
+    def __init__(self, metadata: Any, settings: v2.Settings) -> None:
+        super().__init__(metadata, [service_pb2.TelemetryCommand(settings=settings).SerializeToString()])
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    async def read(self) -> Any:
+        if self.messages:
+            return self.messages.pop(0)
+        return await asyncio.Event().wait()
+
+    async def write(self, message: Any) -> None:
+        await self.reads.wait()
+        await super().write(message)
+
+
+class HalfMessages:
+    """A half message of the topic `deals`, of the client whose id all clients of Context have; and a producer
+    to the topic `later`."""
+
+    def __init__(self, here: AccessHere, user: str) -> None:
+        self.registry = ClientRegistry()
+        self.commands = ClientCommands(self.registry, lambda: "nonce")
+        rules = SettingsRules(lambda name, _topics: SubscriptionGroup(name), 1 << 20)
+        parts = TelemetryParts(self.registry, self.commands, rules, lambda: here.now_ms)
+        handler = grpc.stream_stream_rpc_method_handler(
+            Telemetry(parts).telemetry, request_deserializer=reader(service_pb2.TelemetryCommand)
+        )
+        publishing = v2.Publishing(topics=[v2.Resource(name="later")])
+        self.context = ReadingContext(rocketmq_metadata(user), v2.Settings(publishing=publishing))
+        self._serve = AccessGuard(here.gate).handler(TELEMETRY, handler).stream_stream
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        self.registry.sent_half("c", "deals")
+        stream = asyncio.create_task(self._serve(None, self.context))
+        await turns(20)
+        assert len(self.context.written) == 1, "the settings are answered"
+        yield
+        stream.cancel()
+        await asyncio.wait([stream])
+
+    def ask(self) -> str | None:
+        record = encode_record("deals", b"half", append_property_crc=True)
+        half = StoredMessage(record, "deals", QueueId(0), QueueOffset(0))
+        return self.commands.recover_orphaned_transaction("c", "deals", half, "T1")
+
+    @property
+    def shown(self) -> list[str]:
+        return [one.recover_orphaned_transaction_command.transaction_id for one in self.context.written[1:]]
+
+
+@pytest.mark.parametrize(("topics", "shown"), [(["later"], []), (["later", "deals"], ["T1"])])
+def test_a_half_message_was_shown_to_any_user_with_its_senders_client_id(
+    here: AccessHere, topics: list[str], shown: list[str]
+) -> None:
+    """Official clients need not name a topic before they send to it."""
+    here.user("bob")
+    for topic in topics:
+        here.rule("bob", "Pub", f"Topic:{topic}")
+
+    async def scene() -> None:
+        halves = HalfMessages(here, "bob")
+        async with halves.connected():
+            assert halves.ask() == ("c" if shown else None)
+            await turns(20)
+        assert halves.shown == shown
+
+    run(scene())
+
+
+def test_a_half_message_that_waited_was_shown_to_a_user_who_lost_its_topic(here: AccessHere) -> None:
+    here.user("bob")
+    here.rule("bob", "Pub", "Topic:later")
+    here.rule("bob", "Pub", "Topic:deals")
+
+    async def scene() -> None:
+        halves = HalfMessages(here, "bob")
+        async with halves.connected():
+            halves.context.reads.clear()
+            assert [halves.ask(), halves.ask()] == ["c", "c"]
+            await turns(20)
+            here.rule("bob", "Pub", "Topic:deals", allow=False)
+            halves.context.reads.set()
+            await turns(20)
+        assert halves.shown == ["T1"], "it was being written"
+
+    run(scene())
