@@ -9,9 +9,9 @@ from contextlib import aclosing
 from typing import Final
 
 from trovemq_broker.server.core.pace import REPORT_S, Pace
+from trovemq_broker.server.wire.store_messages import BackupProgress
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import store_pb2
 from trovemq_store.backup.capture import Capture, capture_log, queue_steps
 from trovemq_store.backup.writer import BackupWriter
 from trovemq_store.engine.message_store import MessageStore
@@ -38,33 +38,34 @@ class BackupRun:
 
     async def steps(
         self, writer: BackupWriter, pace: Pace, *, link: bool
-    ) -> AsyncGenerator[store_pb2.BackupReply, None]:
-        reply = store_pb2.BackupReply()
+    ) -> AsyncGenerator[BackupProgress, None]:
+        """Runs the backup. Yields the same object each time, with the progress; at the end it is `done`."""
+        progress = BackupProgress()
         async with self._changing:
             await run_in_thread(writer.begin)
         async with aclosing(self._in_slices(writer.small_files(), pace)) as sizes:
             async for size in sizes:
                 self._read(size)
         capture = await self._capture(link=link)
-        reply.log_begin, reply.log_end = capture.log_begin, capture.log_end
-        reply.bytes_total = capture.bytes_total
-        reply.files_total = writer.file_count + capture.file_count
+        progress.log_begin, progress.log_end = capture.log_begin, capture.log_end
+        progress.bytes_total = capture.bytes_total
+        progress.files_total = writer.file_count + capture.file_count
         reported = time.monotonic()
         settings = self._store.settings
         rest = writer.rest(capture, self._clock_ms(), settings.cluster, settings.broker)
         async with aclosing(self._in_slices(rest, pace)) as sizes:
             async for size in sizes:
                 self._read(size)
-                reply.bytes_done += size
+                progress.bytes_done += size
                 if time.monotonic() - reported > REPORT_S:
                     reported = time.monotonic()
-                    reply.files_done, reply.linked_files = writer.file_count, writer.linked_files
-                    yield reply
-        reply.files_done = reply.files_total = writer.file_count
-        reply.bytes_total = reply.bytes_done
-        reply.linked_files = writer.linked_files
-        reply.done = True
-        yield reply
+                    progress.files_done, progress.linked_files = writer.file_count, writer.linked_files
+                    yield progress
+        progress.files_done = progress.files_total = writer.file_count
+        progress.bytes_total = progress.bytes_done
+        progress.linked_files = writer.linked_files
+        progress.done = True
+        yield progress
 
     async def _capture(self, *, link: bool) -> Capture:
         async with self._changing:

@@ -15,7 +15,6 @@ from trovemq_broker.server.core.pace import REPORT_S, Pace
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import store_pb2
 from trovemq_store.check.checked_store import ReadAhead
 from trovemq_store.check.findings import Finding, Findings
 from trovemq_store.check.live_store import IndexMappings, LiveScrub
@@ -87,21 +86,3 @@ def read_ahead(root: Path, part: ReadAhead) -> OSError | None:
     finally:
         os.close(descriptor)
     return None
-
-
-def scrub_reply(scrub: LiveScrub, found: list[Finding], *, done: bool = False) -> store_pb2.ScrubReply:
-    return store_pb2.ScrubReply(
-        findings=[
-            store_pb2.ScrubReply.Finding(file=each.file, offset=each.offset, what=each.what, note=each.note)
-            for each in found
-        ],
-        position=scrub.progress.position,
-        begin=scrub.begin,
-        end=scrub.end,
-        records=scrub.progress.records,
-        units=scrub.unit_count,
-        items=scrub.item_count,
-        damages=scrub.findings.finding_count,
-        notes=scrub.findings.note_count,
-        done=done,
-    )

@@ -12,20 +12,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import grpc
 
 from trovemq_broker.server.core.pace import REPORT_S, Pace
 from trovemq_broker.server.native.store_backup import BackupRun
-from trovemq_broker.server.native.store_scrub import begin_scrub, scrub_reply, scrub_steps
+from trovemq_broker.server.native.store_scrub import begin_scrub, scrub_steps
+from trovemq_broker.server.wire import store_messages as wire
+from trovemq_broker.server.wire.native_calls import Context, Reply, Request
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.v1 import store_pb2
 from trovemq_store.backup.copying import storage_error
 from trovemq_store.backup.writer import BackupWriter, checked_target
 from trovemq_store.check.findings import Finding
@@ -33,13 +34,6 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import reported
 from trovemq_store.files.files import StorageError
 
-SERVICE: Final = store_pb2.DESCRIPTOR.services_by_name["StoreService"]
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-RATE_DEFAULT: Final = 64 << 20  # bytes a second
-RATE_MIN: Final = 1 << 10
-RATE_MAX: Final = 1 << 40
 _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
@@ -79,7 +73,7 @@ class StoreService:
         self.counters: Final = StoreCounters()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        add_service(server, SERVICE, self)
+        add_service(server, wire.SERVICE, self)
 
     @contextmanager
     def _exclusive(self, what: str) -> Iterator[None]:
@@ -92,10 +86,8 @@ class StoreService:
             self._running.discard(what)
 
     # --- scrub --------------------------------------------------------------------------------------
-    async def scrub(
-        self, request: store_pb2.ScrubRequest, _context: Context
-    ) -> AsyncIterator[store_pb2.ScrubReply]:
-        rate = _checked_rate(request.bytes_per_second)
+    async def scrub(self, request: Request, _context: Context) -> AsyncIterator[Reply]:
+        rate = wire.scrub_rate(request)
         with self._exclusive("scrub"):
             found: list[Finding] = []
             scrub = await begin_scrub(self._store, found)
@@ -108,32 +100,31 @@ class StoreService:
                         counted = scrub.findings.finding_count
                         if found or time.monotonic() - reported > REPORT_S:
                             reported = time.monotonic()
-                            yield scrub_reply(scrub, found)
+                            yield wire.scrub_reply(scrub, found)
                             found.clear()
             finally:
                 self.counters.scrub_damages += scrub.findings.finding_count - counted
             self.counters.scrubs += 1
-            yield scrub_reply(scrub, found, done=True)
+            yield wire.scrub_reply(scrub, found, done=True)
         get_logger().info(
             "store.scrubbed", records=scrub.progress.records, damages=scrub.findings.finding_count
         )
 
     # --- backup -------------------------------------------------------------------------------------
-    async def backup(
-        self, request: store_pb2.BackupRequest, _context: Context
-    ) -> AsyncIterator[store_pb2.BackupReply]:
-        rate = _checked_rate(request.bytes_per_second)
+    async def backup(self, request: Request, _context: Context) -> AsyncIterator[Reply]:
+        command = wire.backup_of(request)
         with self._exclusive("backup"):
-            target = await run_in_thread(lambda: self._backup_target(request.directory))
+            target = await run_in_thread(lambda: self._backup_target(command.directory))
             writer = BackupWriter(self._root, target)
             self._store.removal_holds += 1
             whole = False
             try:
                 run = BackupRun(self._store, self._changing, self._clock_ms, self._count_read)
-                async with aclosing(run.steps(writer, Pace(rate), link=not request.copy)) as replies:
-                    async for reply in replies:
-                        whole = reply.done
-                        yield reply
+                steps = run.steps(writer, Pace(command.rate), link=not command.copy)
+                async with aclosing(steps):
+                    async for progress in steps:
+                        whole = progress.done
+                        yield wire.backup_reply(progress)
             except OSError as error:
                 raise _failure(storage_error(error, "backup", target)) from error
             finally:
@@ -168,14 +159,3 @@ class StoreService:
 def _failure(error: StorageError) -> TroveError:
     illegal = error.errno in _NOT_ALLOWED
     return reported(error, "the backup failed", errors.REQUEST_ILLEGAL if illegal else errors.UNKNOWN_ERROR)
-
-
-def _checked_rate(bytes_per_second: int) -> int:
-    rate = bytes_per_second or RATE_DEFAULT
-    if not RATE_MIN <= rate <= RATE_MAX:
-        raise TroveError(
-            errors.REQUEST_ILLEGAL,
-            f"{rate} bytes a second are not in {RATE_MIN}..{RATE_MAX}",
-            field="bytes_per_second",
-        )
-    return rate

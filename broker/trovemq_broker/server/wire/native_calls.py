@@ -1,0 +1,14 @@
+"""Calls of the native services, as their handlers see them: only modules of the wire read a request or make a
+reply."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import Message
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Request: TypeAlias = Any
+"""A message as protobuf has read it. Handlers pass it to a function of the wire, which returns a command."""
+Reply: TypeAlias = Message
