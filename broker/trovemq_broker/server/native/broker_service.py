@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
 
 import grpc
 
 from trovemq_broker.admin.condition import Condition
-from trovemq_broker.admin.drain import Drain, DrainState
-from trovemq_broker.admin.shown_settings import RunningSettings, ShownSetting
+from trovemq_broker.admin.drain import Drain
+from trovemq_broker.admin.shown_settings import RunningSettings
+from trovemq_broker.server.wire import broker_messages as wire
+from trovemq_broker.server.wire.native_calls import Context, Reply, Request
 from trovemq_daemon.grpc_services import add_service
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import broker_pb2
-
-SERVICE: Final = broker_pb2.DESCRIPTOR.services_by_name["BrokerService"]
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-NAMES_MAX: Final = 1_024
-
-_STATES: Final = {
-    DrainState.SERVING: broker_pb2.SERVING,
-    DrainState.DRAINING: broker_pb2.DRAINING,
-    DrainState.DRAINED: broker_pb2.DRAINED,
-    DrainState.STOPPING: broker_pb2.STOPPING,
-}
 
 
 class BrokerService:
@@ -41,71 +26,29 @@ class BrokerService:
         self._look = look
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        add_service(server, SERVICE, self)
+        add_service(server, wire.SERVICE, self)
 
-    async def drain(self, request: broker_pb2.DrainRequest, _context: Context) -> broker_pb2.DrainStatus:
-        self._drain.begin(request.grace_ms, request.stop_wait_max_ms if request.stop else None)
+    async def drain(self, request: Request, _context: Context) -> Reply:
+        command = wire.drain_of(request)
+        self._drain.begin(command.grace_ms, command.stop_wait_max_ms)
         return self._status()
 
-    async def undrain(self, _request: broker_pb2.UndrainRequest, _context: Context) -> broker_pb2.DrainStatus:
+    async def undrain(self, _request: Request, _context: Context) -> Reply:
         self._drain.undo()
         return self._status()
 
-    async def get_drain(
-        self, _request: broker_pb2.GetDrainRequest, _context: Context
-    ) -> broker_pb2.DrainStatus:
+    async def get_drain(self, _request: Request, _context: Context) -> Reply:
         return self._status()
 
-    async def get_condition(
-        self, _request: broker_pb2.GetConditionRequest, _context: Context
-    ) -> broker_pb2.BrokerCondition:
-        found = await self._look()
-        return broker_pb2.BrokerCondition(
-            broker=self._broker,
-            version=found.version,
-            now=found.now_ms,
-            drain=_STATES[self._drain.state],
-            reasons=found.reasons,
-            warnings=found.warnings,
-            disk_used_percent=found.disk_used_percent,
-            disk_full=found.disk_full,
-            open_files=found.open_files,
-            open_files_max=found.open_files_max,
-            store_mode=found.store_mode,
-            authentication=found.authentication,
-            plain_exposed=found.plain_exposed,
-            http_exposed=found.http_exposed,
-        )
+    async def get_condition(self, _request: Request, _context: Context) -> Reply:
+        return wire.condition_reply(await self._look(), self._drain.state, self._broker)
 
-    async def list_settings(
-        self, request: broker_pb2.ListSettingsRequest, _context: Context
-    ) -> broker_pb2.ListSettingsReply:
-        if len(request.names) > NAMES_MAX:
-            raise TroveError(errors.LIMIT_EXCEEDED, f"at most {NAMES_MAX} settings are shown at once")
-        shown = self._settings.shown(request.names)
-        return broker_pb2.ListSettingsReply(settings=[self._setting(one) for one in shown])
+    async def list_settings(self, request: Request, _context: Context) -> Reply:
+        return wire.settings_reply(self._settings.shown(wire.setting_names(request)), self._broker)
 
-    async def set_setting(
-        self, request: broker_pb2.SetSettingRequest, _context: Context
-    ) -> broker_pb2.Setting:
-        return self._setting(self._settings.set(request.name, request.value))
+    async def set_setting(self, request: Request, _context: Context) -> Reply:
+        command = wire.setting_of(request)
+        return wire.setting_reply(self._settings.set(command.name, command.value), self._broker)
 
-    def _setting(self, shown: ShownSetting) -> broker_pb2.Setting:
-        return broker_pb2.Setting(
-            name=shown.name,
-            value=shown.value,
-            source=shown.source,
-            restart=shown.restart,
-            started_with=shown.started_with,
-            form=shown.form,
-            what=shown.what,
-            broker=self._broker,
-        )
-
-    def _status(self) -> broker_pb2.DrainStatus:
-        return broker_pb2.DrainStatus(
-            state=_STATES[self._drain.state],
-            broker=self._broker,
-            stop=self._drain.stops,
-            open_transactions=self._drain.open_transactions,
-        )
+    def _status(self) -> Reply:
+        return wire.drain_status(self._drain, self._broker)
