@@ -80,7 +80,7 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "a thousand dead letters are one too many",
-        "broker/trovemq_broker/server/native/group_service.py",
+        "broker/trovemq_broker/server/wire/group_messages.py",
         "if not 1 <= len(offsets) <= RESEND_MAX:",
         "if not 1 <= len(offsets) < RESEND_MAX:",
         ("tests/unit/server/test_group_service.py::test_as_many_dead_letters_as_a_call_may_name_are_sent",),

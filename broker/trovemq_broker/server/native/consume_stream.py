@@ -64,13 +64,13 @@ from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
-from trovemq_broker.server.native.group_convert import settings_to_wire
 from trovemq_broker.server.native.handle_settlements import settle_by_handle
 from trovemq_broker.server.native.join_notices import JoinNotices
 from trovemq_broker.server.native.membership import Membership
 from trovemq_broker.server.native.reply_stream import OpenStreams, ReplyStream
 from trovemq_broker.server.wire.client_commands import consume_answer
 from trovemq_broker.server.wire.frames import write_with_records
+from trovemq_broker.server.wire.group_messages import settings_of
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.statuses import client_id_of
 from trovemq_daemon.grpc_services import add_service
@@ -264,7 +264,7 @@ class ConsumeStream(ReplyStream):
         settings."""
         settings = self._parts.receiver.group_for_use(group, topic)
         self._membership.join(group, topic, start, self._context)
-        reply = consumer_pb2.ConsumeReply(settings=settings_to_wire(settings))
+        reply = consumer_pb2.ConsumeReply(settings=settings_of(settings))
         await self.reply(reply.SerializeToString())
 
     async def _begin(self, frame: consumer_pb2.ConsumeFrame) -> _Subscription:
