@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import grpc
 
@@ -20,18 +20,15 @@ from trovemq_broker.atomic.open_transactions import OpenTransaction, OpenTransac
 from trovemq_broker.produce.append import Appender
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.wire.native_messages import born_host_of, wire_durability
+from trovemq_broker.server.wire import transaction_messages as wire
+from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_messages import born_host_of
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, QueueId
-from trovemq_proto.v1 import transaction_pb2
-
-SERVICE: Final = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"]
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+from trovemq_proto.positions import EpochMs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +50,7 @@ class TransactionService:
         self._running: set[asyncio.Task[Any]] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        add_service(server, SERVICE, self)
+        add_service(server, wire.SERVICE, self)
 
     async def end_all(self, timeout_s: float) -> None:
         """Ends all streams: open transactions are rolled back, running commits are answered."""
@@ -62,13 +59,12 @@ class TransactionService:
             await asyncio.wait(list(self._running), timeout=timeout_s)
 
     # --- calls ----------------------------------------------------------------------------------------
-    async def get_transaction(
-        self, request: transaction_pb2.GetTransactionRequest, _context: Context
-    ) -> transaction_pb2.TransactionReply:
-        committed = self._parts.transactions.committed(request.transaction_id, self._parts.clock_ms())
+    async def get_transaction(self, request: Request, _context: Context) -> Reply:
+        transaction_id = wire.transaction_id_of(request)
+        committed = self._parts.transactions.committed(transaction_id, self._parts.clock_ms())
         return await self._reply(committed)
 
-    async def transact(self, _requests: object, context: Context) -> transaction_pb2.TransactionReply:
+    async def transact(self, _requests: object, context: Context) -> Reply:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
@@ -84,36 +80,40 @@ class TransactionService:
         self._parts.traffic.answered("Transact", "OK", started)
         return reply
 
-    async def _transact(self, context: Context) -> transaction_pb2.TransactionReply:
+    async def _transact(self, context: Context) -> Reply:
         transactions = self._parts.transactions
         self._parts.appender.check_not_drained()
         first = await self._read(context, None)
-        if first is None or first.WhichOneof("frame") != "begin":
+        if not isinstance(first, wire.Begin):
             raise TroveError(errors.REQUEST_ILLEGAL, "a transaction's first frame is its begin")
-        opened = transactions.begin(first.begin.transaction_id, first.begin.timeout_ms)
+        opened = transactions.begin(first.transaction_id, first.timeout_ms)
         deadline = asyncio.get_running_loop().time() + opened.timeout_ms / 1000
         born_host = born_host_of(context.peer())
         try:
             while True:
-                frame = await self._next(context, opened, deadline)
-                kind = None if frame is None else frame.WhichOneof("frame")
-                if frame is None or kind is None:
-                    raise TroveError(errors.REQUEST_ILLEGAL, "the stream ended, and the transaction had not")
-                if kind == "commit":
-                    return await self._commit(opened)
-                if kind == "rollback":
-                    transactions.check_not_committed(opened)
-                    transactions.roll_back(opened)
-                    return transaction_pb2.TransactionReply(
-                        transaction_id=opened.transaction_id, broker=self._parts.broker
-                    )
-                await self._take(opened, frame, kind, born_host)
+                match await self._next(context, opened, deadline):
+                    case wire.AddMessages() as messages:
+                        self._add(opened, messages, born_host)
+                    case wire.AddAcknowledgements(group, topic, handles):
+                        transactions.acknowledge(opened, group, topic, handles)
+                    case wire.Commit():
+                        return await self._commit(opened)
+                    case wire.RollBack():
+                        transactions.check_not_committed(opened)
+                        transactions.roll_back(opened)
+                        return wire.rolled_back_reply(opened.transaction_id, self._parts.broker)
+                    case wire.Begin():
+                        text = "a transaction has one begin, not another begin"
+                        raise TroveError(errors.REQUEST_ILLEGAL, text)
+                    case None:
+                        text = "the stream ended, and the transaction had not"
+                        raise TroveError(errors.REQUEST_ILLEGAL, text)
         finally:
             transactions.roll_back(opened)  # without effect if it has ended
 
     async def _next(
         self, context: Context, opened: OpenTransaction, deadline: float
-    ) -> transaction_pb2.TransactionFrame | None:
+    ) -> wire.TransactionCommand | None:
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._read(context, opened)
@@ -123,10 +123,8 @@ class TransactionService:
             )
             raise self._parts.transactions.give_up(opened) from None
 
-    async def _read(
-        self, context: Context, opened: OpenTransaction | None
-    ) -> transaction_pb2.TransactionFrame | None:
-        """The next frame; None at the stream's end. Raises TroveError SERVICE_NOT_AVAILABLE when the broker
+    async def _read(self, context: Context, opened: OpenTransaction | None) -> wire.TransactionCommand | None:
+        """The next command; None at the stream's end. Raises TroveError SERVICE_NOT_AVAILABLE when the broker
         is stopping."""
         reading = asyncio.ensure_future(context.read())
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -138,29 +136,16 @@ class TransactionService:
         finally:
             stopping.cancel()
             reading.cancel()
-        return None if is_end(frame) else frame
+        return None if is_end(frame) else wire.command_of(frame)
 
-    async def _take(
-        self,
-        opened: OpenTransaction,
-        frame: transaction_pb2.TransactionFrame,
-        kind: str,
-        born_host: bytes | None,
-    ) -> None:
-        transactions = self._parts.transactions
-        if kind == "messages":
-            messages = frame.messages
-            batch = self._parts.appender.checked_batch(
-                messages.topic, QueueId(messages.queue_id), messages.records, of_open_transaction=True
-            )
-            transactions.add(opened, messages.topic, QueueId(messages.queue_id), batch, born_host)
-        elif kind == "acknowledgements":
-            given = frame.acknowledgements
-            transactions.acknowledge(opened, given.group, given.topic, given.receipt_handles)
-        else:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"a transaction has one begin, not another {kind}")
+    def _add(self, opened: OpenTransaction, messages: wire.AddMessages, born_host: bytes | None) -> None:
+        topic, queue_id = messages.topic, messages.queue_id
+        batch = self._parts.appender.checked_batch(
+            topic, queue_id, messages.records, of_open_transaction=True
+        )
+        self._parts.transactions.add(opened, topic, queue_id, batch, born_host)
 
-    async def _commit(self, opened: OpenTransaction) -> transaction_pb2.TransactionReply:
+    async def _commit(self, opened: OpenTransaction) -> Reply:
         parts = self._parts
         if parts.group_commit.full:
             await parts.group_commit.wait_for_capacity()
@@ -179,25 +164,9 @@ class TransactionService:
         for message, next_place in zip(committed.messages, places[1:], strict=True):
             self._parts.traffic.appended(message.topic, 1, next_place - message.physical_offset)
 
-    async def _reply(self, committed: Committed) -> transaction_pb2.TransactionReply:
+    async def _reply(self, committed: Committed) -> Reply:
         """The reply, when the transaction is as durable as the flush mode requires."""
         parts = self._parts
         if parts.appender.sync:
             await parts.group_commit.durable(committed.end)
-        topics = list(dict.fromkeys(message.topic for message in committed.messages))
-        numbers = {topic: number for number, topic in enumerate(topics)}
-        return transaction_pb2.TransactionReply(
-            transaction_id=committed.transaction_id,
-            committed=True,
-            topics=topics,
-            topic_indexes=[numbers[message.topic] for message in committed.messages],
-            queue_ids=[message.queue_id for message in committed.messages],
-            queue_offsets=[message.queue_offset for message in committed.messages],
-            physical_offsets=[message.physical_offset for message in committed.messages],
-            acknowledged_count=committed.acknowledged_count,
-            store_timestamp=committed.store_timestamp,
-            store_host=committed.store_host,
-            durability=wire_durability(parts.appender.durability),
-            broker=parts.broker,
-            repeated_commit=committed.repeated,
-        )
+        return wire.committed_reply(committed, parts.appender.durability, parts.broker)
