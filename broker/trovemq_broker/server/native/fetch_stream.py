@@ -7,22 +7,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from trovemq_broker.fetch.long_poll import LongPolls, Waiter
 from trovemq_broker.fetch.pull import Puller, PullRequest, PullResult
 from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.reply_stream import ReplyStream, fail
-from trovemq_broker.server.wire.native_messages import fetch_error, fetch_reply, pull_request
+from trovemq_broker.server.wire.fetch_frames import Fetch, MoreReplies, fetch_id_of, read_fetch, read_pull
+from trovemq_broker.server.wire.native_calls import Context, Request
+from trovemq_broker.server.wire.native_messages import fetch_error, fetch_reply
 from trovemq_daemon.calls import Call
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
-from trovemq_proto.v1 import message_pb2
 
 REPLIES_MAX: Final = 1_024
 """Outstanding replies of one fetch: a client that wants more asks for them."""
@@ -108,7 +107,7 @@ class FetchWait:
 
 
 class FetchStream(ReplyStream):
-    def __init__(self, parts: FetchParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    def __init__(self, parts: FetchParts, context: Context) -> None:
         super().__init__(context, parts.fetches_waiting_max, parts.replies)
         self._parts = parts
         self._waiters: dict[FetchWait, Waiter] = {}
@@ -116,36 +115,35 @@ class FetchStream(ReplyStream):
         self._admit_again: Callable[[PullRequest], None] | None = getattr(context, "admit_again", None)
         """With authentication: raises TroveError if the topic may no longer be read."""
 
-    async def handle(self, request: message_pb2.FetchRequest | RefusedMessage) -> None:
+    async def handle(self, request: Request | RefusedMessage) -> None:
         if isinstance(request, RefusedMessage):
-            fetch_id = request.message.fetch_id
             self._parts.traffic.answered("Fetch", request.error.symbol, time.perf_counter())
-            await self.reply(fetch_error(fetch_id, request.error))
+            await self.reply(fetch_error(fetch_id_of(request.message), request.error))
             return
         await self.wait_for_capacity()
-        message = self._fetch(request)
+        message = self._fetch(read_fetch(request))
         if message is not None:
             await self.reply(message)
 
-    def handle_now(self, request: message_pb2.FetchRequest | RefusedMessage) -> bool:
+    def handle_now(self, request: Request | RefusedMessage) -> bool:
         if isinstance(request, RefusedMessage):
             return False
-        message = self._fetch(request)
+        message = self._fetch(read_fetch(request))
         if message is not None:
             self.reply_now(message)
         return True
 
-    def _fetch(self, request: message_pb2.FetchRequest) -> bytes | None:
-        """The reply; None if the request waits for new messages in its queue, or has none."""
-        if request.replies_more:
-            if (standing := self._standing.get(request.fetch_id)) is not None:
-                standing.grant(request.replies_more)
+    def _fetch(self, command: Fetch | MoreReplies) -> bytes | None:
+        """The reply; None if the fetch waits for new messages in its queue, or has no reply."""
+        if isinstance(command, MoreReplies):
+            if (standing := self._standing.get(command.fetch_id)) is not None:
+                standing.grant(command.replies)
             return None
         parts = self._parts
-        wait_ms = wait_limit(request, parts.wait_ms_max)
+        wait_ms = wait_limit(command.wait_ms, parts.wait_ms_max)
         may_wait = self._waiting < parts.fetches_waiting_max - 1
-        replies_max = request.replies_max if may_wait and not parts.long_polls.full else 1
-        fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms, replies_max)
+        replies_max = command.replies_max if may_wait and not parts.long_polls.full else 1
+        fetch = FetchWait(parts, command.fetch_id, command.pull, wait_ms, replies_max)
         message = fetch.attempt(last=wait_ms == 0 or self._ending or parts.long_polls.closed)
         if message is not None and not fetch.stands:
             return message
@@ -235,19 +233,19 @@ class FetchStream(ReplyStream):
 
 def begin_pull(parts: FetchParts, call: Call) -> None:
     """The unary form: waits up to wait_ms, in a task. The answer is a serialised FetchReply. TroveError."""
-    request: message_pb2.FetchRequest = call.request
-    own = _of_one_topic(parts, pull_request(request))
+    command = read_pull(call.request)
+    own = _of_one_topic(parts, command.pull)
     result = parts.puller.pull(own)
-    wait_ms = wait_limit(request, parts.wait_ms_max)
+    wait_ms = wait_limit(command.wait_ms, parts.wait_ms_max)
     if result.at_end and wait_ms and not parts.long_polls.closed:
         until = asyncio.get_running_loop().time() + wait_ms / 1000
-        call.run(_pull_until(parts, call, own, result, until))
+        call.run(_pull_until(parts, call, command.fetch_id, own, result, until))
     else:
-        call.answer(counted_reply(parts, request.fetch_id, own.topic, result))
+        call.answer(counted_reply(parts, command.fetch_id, own.topic, result))
 
 
 async def _pull_until(
-    parts: FetchParts, call: Call, own: PullRequest, result: PullResult, until: float
+    parts: FetchParts, call: Call, fetch_id: int, own: PullRequest, result: PullResult, until: float
 ) -> None:
     """Many calls may wait for the same message: each reply is made when there is space for it."""
     loop = asyncio.get_running_loop()
@@ -258,7 +256,7 @@ async def _pull_until(
         if not call.may_answer():
             return
         result = parts.puller.pull(own)
-    call.answer(counted_reply(parts, call.request.fetch_id, own.topic, result))
+    call.answer(counted_reply(parts, fetch_id, own.topic, result))
 
 
 async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> None:
@@ -278,15 +276,17 @@ def counted_reply(
     return fetch_reply(fetch_id, result, parts.puller.topic_identity(topic), replies_left)
 
 
-def wait_limit(request: message_pb2.FetchRequest, wait_ms_max: int) -> int:
-    return max(0, min(request.wait_ms, wait_ms_max))
+def wait_limit(wait_ms: int, wait_ms_max: int) -> int:
+    return max(0, min(wait_ms, wait_ms_max))
 
 
 def _of_one_topic(parts: FetchParts, request: PullRequest) -> PullRequest:
     """The request, which is refused from now on once its topic is deleted and recreated."""
-    if request.topic_identity is not None:
+    topic, queue_id, offset, messages_max, bytes_max, tags, identity = request
+    if identity is not None:
         return request
-    return request._replace(topic_identity=parts.puller.topic_identity(request.topic))
+    identity = parts.puller.topic_identity(topic)
+    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity)
 
 
 def _from(request: PullRequest, offset: QueueOffset, bytes_max: int) -> PullRequest:
