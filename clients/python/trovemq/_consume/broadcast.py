@@ -56,8 +56,6 @@ class BroadcastConsumer:
     ) -> None:
         self._pool = pool
         self._outages = Outages(topic, group)
-        self._asked: dict[Slot, int] = {}
-        """Outages that were over when the queue's pull began, or had its last batch."""
         self._topic = topic
         self._tags = tags
         self._start = start
@@ -134,6 +132,7 @@ class BroadcastConsumer:
     async def _pull(self, slot: Slot) -> None:
         failures = 0
         while True:
+            asked_after = self._outages.ended(slot.broker)
             try:
                 await self._pull_once(slot)
             except TroveError as error:
@@ -144,9 +143,7 @@ class BroadcastConsumer:
                     self._positions[slot] = Position()
                     _log.warning("broker %s: %s; it is read from there", slot.broker, error.message)
                 elif error.spec is errors.TOPIC_NOT_FOUND:
-                    # An answer from before the end of an outage begins none; the next one does.
-                    if self._asked[slot] == self._outages.ended:
-                        self._outages.begin(slot.broker, error)
+                    self._outages.begin(slot.broker, error, asked_after)
                 elif not error.retriable and error.spec is not errors.QUEUE_NOT_FOUND:
                     self._inbox.fail(error)
                     return
@@ -159,7 +156,6 @@ class BroadcastConsumer:
                 failures = 0
 
     async def _pull_once(self, slot: Slot) -> None:
-        self._asked[slot] = self._outages.ended
         offset, identity = self._positions.get(slot, Position())
         request = PullRequest(
             self._topic,
@@ -176,7 +172,6 @@ class BroadcastConsumer:
         async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:
                 self._outages.end(slot.broker)
-                self._asked[slot] = self._outages.ended
                 for message in batch.messages():
                     await self._inbox.wait_for_capacity()
                     received = pulled_message(message, slot.broker)
