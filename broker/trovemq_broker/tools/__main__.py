@@ -1,8 +1,9 @@
 """`trovemq store verify|dump|export|repair|restore`: for a store whose broker is stopped or killed.
 
 Only `repair`, which rebuilds consume queues and key index from the log, and `restore`, which makes a store
-from a backup, write to a store. The answer is on standard output, one JSON object per line (as text with
-`verify`, `repair` and `restore` without --json); warnings and errors are on standard error.
+from a backup, write to a store. The answer is on standard output: one JSON object per line, with `-o yaml` a
+list of them, as text by default with `verify`, `repair` and `restore`. Warnings and errors are on standard
+error.
 """
 
 from __future__ import annotations
@@ -51,6 +52,28 @@ Assignments = Annotated[
 ]
 
 
+class ObjectFormat(StrEnum):
+    """How the objects of an answer are printed."""
+
+    JSON = "json"
+    YAML = "yaml"
+
+
+class Format(StrEnum):
+    """How an answer is printed that may be a text."""
+
+    JSON = "json"
+    YAML = "yaml"
+    TABLE = "table"
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="The answer as JSON: short for -o json.")]
+OutputOption = Annotated[
+    Format, typer.Option("--output", "-o", help="The answer as objects, or as text (table).")
+]
+ObjectsOption = Annotated[ObjectFormat, typer.Option("--output", "-o", help="How its objects are printed.")]
+
+
 class DumpPart(StrEnum):
     """The parts that `dump` can show."""
 
@@ -70,16 +93,22 @@ class _Opened:
 def verify_command(
     store: Store,
     set_: Assignments = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Findings and summary as JSON.")] = False,
+    as_json: JsonOption = False,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Checks every record, consume-queue unit and index item, and prints the findings of a recovery."""
 
+    objects = _objects(as_json, output)
+
     def report(finding: Finding) -> None:
-        _line(json.dumps(finding.to_json()) if as_json else str(finding))
+        if objects is None:
+            _line(str(finding))
+        else:
+            _print([finding.to_json()], objects)
 
     opened = _open(store, set_)
     summary = verify(opened.view, Findings(report))
-    _print_summary(summary.to_json(), as_json)
+    _print_summary(summary.to_json(), objects)
     raise typer.Exit(EXIT_FINDINGS if summary.findings else EXIT_FINE)
 
 
@@ -98,6 +127,8 @@ def dump_command(
     tree: Annotated[
         TreeView | None, typer.Option("--tree", help="The B+trees' view of the messages.", show_default=False)
     ] = None,
+    as_json: JsonOption = False,
+    output: ObjectsOption = ObjectFormat.JSON,
 ) -> None:
     """Shows records, the units of one consume queue, the index files, the checkpoint or a B+tree."""
     arguments = queue or []
@@ -109,23 +140,24 @@ def dump_command(
         raise typer.BadParameter(f"{part.value} takes no further arguments")
     opened = _open(store, set_)
     scan = LogScan()
+    objects = ObjectFormat.JSON if as_json else output
     if tree is not None:
-        _print_tree(opened.view, tree)
+        _print_tree(opened.view, tree, objects)
     match part:
         case DumpPart.RECORDS:
-            _print(dump.records(opened.view, scan, PhysicalOffset(begin)))
+            _print(dump.records(opened.view, scan, PhysicalOffset(begin)), objects)
         case DumpPart.CONSUME_QUEUE:
-            _print(dump.consume_queue(opened.view, arguments[0], QueueId(int(arguments[1]))))
+            _print(dump.consume_queue(opened.view, arguments[0], QueueId(int(arguments[1]))), objects)
         case DumpPart.INDEX:
-            _print(dump.index(opened.view))
+            _print(dump.index(opened.view), objects)
         case DumpPart.CHECKPOINT:
-            _print(dump.checkpoint_fields(opened.view))
+            _print(dump.checkpoint_fields(opened.view), objects)
     raise typer.Exit(_warn_of_damage(opened.view, scan))
 
 
-def _print_tree(view: StoreView, chosen: TreeView) -> None:
+def _print_tree(view: StoreView, chosen: TreeView, objects: ObjectFormat) -> None:
     with stopped_trees(view, lambda text: _warn(f"note: {text}")) as (reader, numbers):
-        _print(tree_dump.tree(view, chosen, reader, numbers))
+        _print(tree_dump.tree(view, chosen, reader, numbers), objects)
 
 
 @app.command("export", epilog=EXIT_CODES_HELP)
@@ -136,15 +168,18 @@ def export_command(
         bool, typer.Option("--manifest", help="One document: messages, queues, topics, settings.")
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name in the manifest; default: the directory's.")] = None,
+    as_json: JsonOption = False,
+    output: ObjectsOption = ObjectFormat.JSON,
 ) -> None:
     """Writes every message, one JSON object a line: fields, properties and the body in Base64."""
     opened = _open(store, set_)
+    objects = ObjectFormat.JSON if as_json else output
     scan = LogScan()
     if manifest:
         named = name or store.resolve().name
-        _print([export.manifest(opened.view, scan, named, opened.config)])
+        _print([export.manifest(opened.view, scan, named, opened.config)], objects)
     else:
-        _print(message.to_manifest() for message in export.messages(opened.view, scan))
+        _print((message.to_manifest() for message in export.messages(opened.view, scan)), objects)
     raise typer.Exit(_warn_of_damage(opened.view, scan))
 
 
@@ -152,7 +187,8 @@ def export_command(
 def repair_command(
     store: Store,
     set_: Assignments = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+    as_json: JsonOption = False,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Rebuilds consume queues and key index from the log; the log is only read, damaged records stay."""
     opened = _open(store, set_)
@@ -170,7 +206,7 @@ def repair_command(
         )
     for topic, queue_id, before, now in done.shortened:
         _warn(f"warning: {topic}-{queue_id} ended at {before}, now at {now}: its last records are lost")
-    _print_summary(done.to_json(), as_json)
+    _print_summary(done.to_json(), _objects(as_json, output))
     raise typer.Exit(EXIT_FINDINGS if done.damages or done.misplaced else EXIT_FINE)
 
 
@@ -178,7 +214,8 @@ def repair_command(
 def restore_command(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="Directory of the backup.")],
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the new store.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+    as_json: JsonOption = False,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Creates a store from a backup: compares every file with its SHA-256, and verifies the store."""
     with _failures_exit():
@@ -191,7 +228,7 @@ def restore_command(
         "files": len(manifest.files),
         "bytes": sum(entry.data_size for entry in manifest.files),
     }
-    _print_summary(summary, as_json)
+    _print_summary(summary, _objects(as_json, output))
 
 
 def _check_restored(root: Path) -> None:
@@ -205,9 +242,16 @@ def _check_restored(root: Path) -> None:
         raise TroveError(errors.STORE_FAILED, f"the backup's store has {summary.findings} findings")
 
 
-def _print_summary(fields: Mapping[str, object], as_json: bool) -> None:
+def _objects(as_json: bool, output: Format) -> ObjectFormat | None:
+    """How the objects of the answer are printed; None: as text."""
     if as_json:
-        _print([fields])
+        return ObjectFormat.JSON
+    return None if output is Format.TABLE else ObjectFormat(output.value)
+
+
+def _print_summary(fields: Mapping[str, object], objects: ObjectFormat | None) -> None:
+    if objects is not None:
+        _print([fields], objects)
         return
     for name, value in fields.items():
         _line(f"{name} {value}")
@@ -265,10 +309,20 @@ def _failures_exit() -> Iterator[None]:
         raise typer.Exit(EXIT_USAGE if illegal else EXIT_FINDINGS) from error
 
 
-def _print(objects: Iterable[Mapping[str, object]]) -> None:
+def _print(entries: Iterable[Mapping[str, object]], objects: ObjectFormat) -> None:
+    """Prints the entries one by one; with YAML all calls together print one list."""
     with _failures_exit():
-        for each in objects:
-            _line(json.dumps(each))
+        for each in entries:
+            _line(json.dumps(each) if objects is ObjectFormat.JSON else _yaml_item(each))
+
+
+def _yaml_item(fields: Mapping[str, object]) -> str:
+    import yaml
+
+    plain = json.loads(json.dumps(fields))  # enumerations and tuples in their JSON form
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump([plain], Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text.removesuffix("\n")
 
 
 def _line(text: str) -> None:

@@ -8,10 +8,14 @@ from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.support.backups import back_up, fill
+from tests.support.engine import NOW_MS, flush, open_store
 from tests.support.golden import unpack
 from trovemq.cli import app
-from trovemq.cli.store_tools import TOOLS, WITH_JSON
+from trovemq.cli.store_tools import TOOLS
+from trovemq_store.files.real import RealFileSystem
 
 
 @pytest.fixture
@@ -27,12 +31,49 @@ def test_a_tool_gets_all_arguments_after_its_verb(store: Path, capsys: pytest.Ca
     assert len(capsys.readouterr().out.splitlines()) == summary["records"]
 
 
-def test_json_before_the_verbs_holds_for_each_tool(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in WITH_JSON[:2]:
-        assert app.run(["--json", "store", name, "--store", str(store)]) == 0
-        assert isinstance(json.loads(capsys.readouterr().out), dict)
-    assert app.run(["--json", "store", "export", "--store", str(store)]) == 0
-    assert all(json.loads(line) for line in capsys.readouterr().out.splitlines())
+def make_backup(root: Path, directory: Path) -> None:
+    opened = open_store(RealFileSystem(root), topics=("orders",))
+    fill(opened, 3)
+    flush(opened)
+    opened.flush_projections()
+    back_up(opened, root, directory)
+    opened.close(NOW_MS)
+
+
+LINES = [
+    ["verify"],
+    ["dump", "records", "--begin", "0"],
+    ["dump", "consumequeue", "AlfaOrders", "0"],
+    ["dump", "index"],
+    ["dump", "checkpoint"],
+    ["export"],
+    ["repair"],
+    ["restore"],
+]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: "-".join(line[:2]))
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_store_tool_printed_text_where_yaml_was_asked_for(
+    line: list[str], after: bool, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backup = tmp_path / "backup"
+    if line == ["restore"]:
+        make_backup(tmp_path / "source", backup)
+    answers = []
+    for format_ in ("json", "yaml"):
+        places = [str(backup), str(tmp_path / format_)] if line == ["restore"] else ["--store", str(store)]
+        option = ["-o", format_]
+        given = ["store", *line, *places]
+        assert app.run([*given, *option] if after else [*option, *given]) == 0
+        answers.append(capsys.readouterr().out)
+    in_json, in_yaml = answers
+    assert yaml.safe_load(in_yaml) == [json.loads(text) for text in in_json.splitlines()]
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_store_tool_has_no_bodies_to_print(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["-o", "body", "store", name, "a", "b"]) == 2
 
 
 @pytest.mark.parametrize("name", TOOLS)

@@ -22,8 +22,8 @@ TOOLS: Final = {
     "repair": "Rebuild queues and key index of a stopped broker's store. See `trovemq store repair --help`.",
     "restore": "Create a store from a backup. See `trovemq store restore --help`.",
 }
-WITH_JSON: Final = ("verify", "repair", "restore")
-"""The answers of the others are JSON in any case."""
+OBJECTS_ALWAYS: Final = ("dump", "export")
+"""Their answers are JSON or YAML in any case."""
 PROGRAM: Final = "trovemq store"
 
 
@@ -37,12 +37,14 @@ def _starter(name: str) -> Callable[[typer.Context], None]:
     def start(context: typer.Context) -> None:
         needs = "the broker's tools: pip install 'trovemq[server]'"
         entry = find_program(ENTRY_POINTS, "store", f"{PROGRAM} {name}", needs=needs)
-        entry.load()([name, *_json_before(name, context), *context.args], PROGRAM)
+        entry.load()([name, *_format_before(name, context), *context.args], PROGRAM)
 
     return start
 
 
-def _json_before(name: str, context: typer.Context) -> list[str]:
-    """`--json` before the verbs, for a tool that has the option, too."""
+def _format_before(name: str, context: typer.Context) -> list[str]:
+    """The format that is given before the verbs; one after them wins."""
     shared = context.find_root().obj or SharedOptions()
-    return ["--json"] if shared.format is Format.JSON and name in WITH_JSON else []
+    if shared.format is None or (shared.format is Format.TABLE and name in OBJECTS_ALWAYS):
+        return []
+    return ["--output", shared.format.value]
