@@ -200,16 +200,28 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
     async def extend(self, duration: Delay) -> None:
         """Extends the lease: an unsettled message is delivered again `duration` seconds from now.
 
-        Needed only with `invisible_ms`. The broker renews the leases of other subscriptions by itself; an
-        extended lease is not renewed any more.
+        Needed only with `invisible_ms`. The broker renews the leases of other subscriptions itself; an
+        extended lease is not renewed any more. A duration of less than a millisecond ends the lease: it is
+        `nack(0)`, and the message is settled then.
+
+        Args:
+            duration: Seconds, or a timedelta.
 
         Raises:
-            TroveError: As `ack`; INVISIBLE_DURATION_ILLEGAL.
+            TroveError: INVISIBLE_DURATION_ILLEGAL for a duration that is negative or longer than the broker
+                allows; RECEIPT_HANDLE_ILLEGAL if the lease was over; BROKER_UNREACHABLE if the connection
+                broke before the result (the message may then be delivered again before `duration`);
+                REQUEST_TIMEOUT; REQUEST_ILLEGAL for a message that was settled before; CLIENT_CLOSED after
+                the subscription was closed.
         """
+        duration_ms = milliseconds(duration)
+        if not duration_ms:
+            await self.nack(0)
+            return
         if self.settled:
             raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
         self.settlement.check_loop()
-        change = asyncio.ensure_future(self.settlement.extend(self, milliseconds(duration)))
+        change = asyncio.ensure_future(self.settlement.extend(self, duration_ms))
         try:
             await asyncio.shield(change)
         except asyncio.CancelledError:

@@ -231,6 +231,27 @@ async def test_nack_takes_its_own_delay_and_extend_replaces_the_handle(
     assert fake.gone == [b"a"]
 
 
+@pytest.mark.parametrize("duration", [0, 0.0004, timedelta(0)])
+async def test_a_message_extended_to_now_kept_a_void_handle(
+    broker: FakeServer, connect: Connect, duration: float | timedelta
+) -> None:
+    """Its acknowledgement at the end of the block was refused."""
+    fake = broker.consuming
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", invisible_ms=60_000) as subscription:
+        await fake.offer(b"a")
+        (message,) = await take(subscription, 1)
+        async with message.process():
+            await message.extend(duration)
+            assert message.settled
+        (again,) = await take(subscription, 1)
+        assert again.attempt == 2
+        await again.ack()
+    assert fake.requests("EXTEND") == []
+    assert fake.requests("RETURN") == [(b"a", 0, False)]
+    assert len(fake.requests("ACKNOWLEDGE")) == 1
+
+
 async def test_a_message_is_settled_once(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:

@@ -20,6 +20,7 @@ from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.receipts import handle_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 DEAD_LETTERS = f"%DLQ%{GROUP}"
 
@@ -264,6 +265,24 @@ def test_an_extended_lease_that_is_over_does_not_count() -> None:
             assert symbols(await client.settle(by_handle(result.handle, kind))) == ["RECEIPT_HANDLE_ILLEGAL"]
         await client.say(credit_messages=1)
         assert [again.attempt for again in client.messages()] == [2]
+        await client.end()
+
+    run(scene())
+
+
+def test_an_extension_to_now_at_the_last_attempt_left_no_handle() -> None:
+    """The message was a dead letter, and its program could not acknowledge it any more."""
+
+    async def scene() -> None:
+        parts = await filled(1)
+        parts.groups.create(SubscriptionGroup(GROUP, retry_max=0))
+        client = ConsumeClient(parts)
+        await client.open(1)
+        (one,) = client.messages()
+        (result,) = await client.settle(by_handle(handle(one), consumer_pb2.EXTEND))
+        assert (result.error.symbol, result.handle) == ("", handle(one))
+        assert parts.delivery.dead_letter_count == 1
+        assert symbols(await client.settle(by_handle(result.handle, consumer_pb2.ACKNOWLEDGE))) == [""]
         await client.end()
 
     run(scene())

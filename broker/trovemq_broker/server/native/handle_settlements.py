@@ -5,7 +5,8 @@
 | ACKNOWLEDGE | the message is consumed                                                                      |
 | RETURN      | it is delivered again after the time. At once, without `suspend` and after its last attempt: |
 |             | as DEAD_LETTER                                                                               |
-| EXTEND      | as RETURN with the time; the result has the new handle, by which it is settled until then    |
+| EXTEND      | as RETURN with the time; the result has the new handle, which settles it until then, or the  |
+|             | old one if the message is a dead letter now                                                  |
 | DEAD_LETTER | it is copied to the group's dead letters, and consumed                                       |
 
 A handle counts as long as its lease lasts, as in RocketMQ's protocol. To repeat an acknowledgement or a dead
@@ -45,6 +46,8 @@ def settle_by_handle(
     elif kind in (SettlementKind.RETURN, SettlementKind.EXTEND):
         suspend = kind == SettlementKind.RETURN and settlement.suspend
         if not (invisible_ms or suspend) and acknowledger.exhausted(*pair, named):
+            if kind == SettlementKind.EXTEND:
+                result.handle = settlement.handle  # it stays valid, as ChangeInvisibleDuration's does
             return True
         outcome = Invisible(invisible_ms, suspend=suspend)
     else:
