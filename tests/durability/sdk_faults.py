@@ -8,6 +8,51 @@ from tests.durability.planted import Planted
 
 SDK_FAULTS: Final = (
     Planted(
+        "a message in doubt moves to another broker, which stores it again",
+        "clients/python/trovemq/_produce/delivery.py",
+        "                batch.stay()\n",
+        "                pass\n",
+        ("tests/unit/sdk/test_delivery.py::test_a_message_in_doubt_moved_to_another_broker[True]",),
+    ),
+    Planted(
+        "a message that the handler has settled is settled again after its error",
+        "clients/python/trovemq/_run/worker.py",
+        "        if message.settled or action is None:",
+        "        if action is None:",
+        ("tests/unit/sdk/test_running.py::test_a_batch_fails_as_a_whole_but_for_messages_it_settled",),
+    ),
+    Planted(
+        "a settled message of a list is acknowledged with the others",
+        "clients/python/trovemq/received_batch.py",
+        "        unsettled = [message for message in self if not message.settled]",
+        "        unsettled = list(self)",
+        ("tests/unit/sdk/test_running.py::test_a_list_is_acknowledged_but_for_settled_messages",),
+    ),
+    Planted(
+        "a batch counts as one message of a handler's rate",
+        "clients/python/trovemq/_run/worker.py",
+        "loop.time() + len(messages) / rate_max",
+        "loop.time() + 1 / rate_max",
+        ("tests/unit/sdk/test_running.py::test_a_batch_counted_as_one_message_of_the_rate",),
+    ),
+    Planted(
+        "a late answer about a topic that is back begins an outage",
+        "clients/python/trovemq/_net/outages.py",
+        "        if asked_after is not None and asked_after != self._ended[place]:\n            return\n",
+        "",
+        (
+            "tests/unit/sdk/test_broadcast_outages.py::"
+            "test_a_late_answer_about_a_topic_that_is_back_began_an_outage[False]",
+        ),
+    ),
+    Planted(
+        "a message that is extended to now stays unsettled",
+        "clients/python/trovemq/received.py",
+        "        if not duration_ms:\n            await self.nack(0)\n            return\n",
+        "",
+        ("tests/unit/sdk/test_subscribe.py::test_a_message_extended_to_now_kept_a_void_handle[0]",),
+    ),
+    Planted(
         "a cancelled sender keeps the turn of the next one",
         "clients/python/trovemq/_produce/in_flight.py",
         "                if waiter.done() and not waiter.cancelled():\n                    "

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import Client, TroveError
+from trovemq._net.routes import Slot
+from trovemq._produce.delivery import Delivery
+from trovemq._produce.outgoing import Batch
+from trovemq.receipts import AppendOutcome
 from trovemq.testing import free_port
 from trovemq_proto import errors
 from trovemq_proto.records import RecordBatch
@@ -165,6 +171,26 @@ async def test_unless_that_is_wanted(broker: FakeServer, connect: Connect) -> No
         await waiting
     assert len({message.unique_key for message in broker.messages()}) == 1
     assert len(broker.frames) == 2
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+async def test_a_message_in_doubt_moved_to_another_broker(in_doubt: bool) -> None:
+    """The first broker may have stored it; the other one cannot know that, and stored it again. Also after
+    further attempts that were refused."""
+    options: Any = SimpleNamespace(
+        backoff=SimpleNamespace(seconds=lambda _: 0.0), send_attempts_max=10, delivery_timeout_ms=1_000
+    )
+    pool: Any = SimpleNamespace(options=options, closed=False)
+    error = TroveError(errors.OS_PAGE_CACHE_BUSY)
+    refused = AppendOutcome(1, "", error, 0, 0, 0, 0, "", b"", "b1")
+    chooser: Any = SimpleNamespace(next=lambda: Slot("b2", 0))
+    in_flight: Any = None
+    delivery = Delivery(pool, chooser, in_flight, lambda _: None, retry_in_doubt=True)
+    now = asyncio.get_running_loop().time()
+    batch = Batch("orders", delivery, Slot("b1", 0), deadline=now + 60, movable=True)
+    delivery.batch_failed(batch, TroveError(errors.BROKER_UNREACHABLE, "broke"), in_doubt)
+    delivery.batch_refused(batch, refused)
+    assert batch.slot.broker == ("b1" if in_doubt else "b2")
 
 
 async def test_no_answer_in_time(broker: FakeServer, connect: Connect) -> None:

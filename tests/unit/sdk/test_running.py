@@ -145,6 +145,21 @@ async def test_no_more_messages_a_second_than_the_rate(client: Client, fake: Fak
     assert times[-1] - began >= 4 / 200 - EARLY_S
 
 
+async def test_a_batch_counted_as_one_message_of_the_rate(client: Client, fake: FakeConsuming) -> None:
+    handlers, times = Handlers(), []
+
+    @handlers.handle_batch("orders", "g", count_max=10, wait=30, rate_max=200)
+    async def bill(messages: list[ReceivedMessage]) -> None:
+        times.append(asyncio.get_running_loop().time())
+
+    async with client.run(handlers):
+        began = asyncio.get_running_loop().time()  # a handler may begin late after its messages were taken
+        await fake.offer(*(b"%d" % i for i in range(20)))
+        await fake.until(lambda: len(fake.gone) == 20)
+    assert len(times) == 2
+    assert times[-1] - began >= 10 / 200 - EARLY_S
+
+
 # --- values ---------------------------------------------------------------------------------------------
 @dataclass
 class Order:
@@ -245,6 +260,9 @@ async def test_a_batch_fails_as_a_whole_but_for_messages_it_settled(
     async with client.run(handlers):
         await fake.offer(b"1", b"2", b"three")
         await fake.until(lambda: fake.gone == [b"1"] and sorted(fake.dead) == [b"2", b"three"])
+    assert sorted(one.body for one in fake.requests("DEAD_LETTER")) == [b"2", b"three"], (
+        "a settled message was settled again"
+    )
 
 
 async def test_a_cancelled_wait_for_a_batch_returns_its_messages(client: Client, fake: FakeConsuming) -> None:
@@ -272,6 +290,9 @@ async def test_a_list_is_acknowledged_but_for_settled_messages(client: Client, f
     assert all(message.settled for message in batch)
     await fake.until(lambda: sorted(fake.gone) == [b"a", b"c"])
     assert len(fake.requests("RETURN")) == 1
+    assert sorted(one.body for one in fake.requests("ACKNOWLEDGE")) == [b"a", b"c"], (
+        "a returned one was acknowledged"
+    )
 
 
 async def test_an_exception_returns_the_messages_of_a_list(client: Client, fake: FakeConsuming) -> None:

@@ -116,7 +116,7 @@ class Delivery:
         elif error.retriable:
             if in_doubt:  # a broker that deduplicates knows only its own messages: the batch stays there
                 batch.stay()
-            self._again(batch, error, move=not in_doubt)
+            self._again(batch, error)
         else:
             self._give_up(batch, error)
 
