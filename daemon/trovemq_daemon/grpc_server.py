@@ -202,4 +202,9 @@ class GrpcServer:
 
 def _bind_reason(error: RuntimeError) -> str:
     text = str(error)
-    return "the address is in use or not of this machine" if "Failed to bind" in text else text
+    if "Failed to bind" not in text:
+        return text
+    return (
+        "the address is in use or not of this machine; "
+        "stop the process that has it, or choose another address in the settings"
+    )

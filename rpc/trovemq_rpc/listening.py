@@ -21,7 +21,10 @@ def split_host_port(address: str, port_default: int | None = None) -> tuple[str,
 
 
 def listen(address: str) -> tuple[list[socket.socket], int]:
-    """Sockets bound to an address, and their port (0 for unix). RuntimeError if that fails, as in grpc."""
+    """Sockets that listen on an address, and their port (0 for unix). Clients wait in the kernel until the
+    connections are accepted. RuntimeError if that fails, as in grpc: another socket has the address, or it is
+    not of this machine.
+    """
     try:
         if address.startswith(("unix:", "unix-abstract:")):
             return [_listen_unix(address)], 0
@@ -45,6 +48,7 @@ def _listen_tcp(host: str, port: int) -> tuple[list[socket.socket], int]:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if any_address else 1)
             bound.setblocking(False)
             bound.bind((where[0], port, *where[2:]))
+            bound.listen(BACKLOG)  # with SO_REUSEADDR only a socket that listens keeps others from the port
             port = bound.getsockname()[1]
     except OSError:
         for bound in sockets:
@@ -54,15 +58,20 @@ def _listen_tcp(host: str, port: int) -> tuple[list[socket.socket], int]:
 
 
 def _listen_unix(address: str) -> socket.socket:
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    bound.setblocking(False)
     if address.startswith("unix-abstract:"):
-        bound.bind("\0" + address.removeprefix("unix-abstract:"))
-        return bound
-    path = address.removeprefix("unix:").removeprefix("//")
-    if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
-        os.unlink(path)
-    bound.bind(path)
+        path = "\0" + address.removeprefix("unix-abstract:")
+    else:
+        path = address.removeprefix("unix:").removeprefix("//")
+        if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        bound.bind(path)
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
     return bound
 
 

@@ -19,7 +19,6 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from trovemq_rpc.listening import BACKLOG
 from trovemq_rpc.metrics import Metrics
 
 AT_ONCE: Final = 16  # fewer than the descriptors that a daemon reserves
@@ -31,17 +30,17 @@ log = logging.getLogger("trovemq_rpc")
 
 
 class Listener:
-    """One socket that is bound; it listens from start() to close()."""
+    """One socket that listens: it accepts from start() to close()."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        bound: socket.socket,
+        listening: socket.socket,
         make_protocol: Callable[[], asyncio.BaseProtocol],
         metrics: Metrics,
     ) -> None:
         self._loop = loop
-        self._socket = bound
+        self._socket = listening
         self._make_protocol = make_protocol
         self._metrics = metrics
         self._opening: set[asyncio.Task[None]] = set()
@@ -49,8 +48,6 @@ class Listener:
         self._logged_s = float("-inf")
 
     def start(self) -> None:
-        self._socket.setblocking(False)
-        self._socket.listen(BACKLOG)
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:

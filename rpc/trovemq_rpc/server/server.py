@@ -113,7 +113,9 @@ class Server:
 
     # --- ports ------------------------------------------------------------------------------------------
     def add_insecure_port(self, address: str) -> int:
-        """Binds the address now and listens from `start` on. Returns the port."""
+        """Listens on the address; clients are served from `start` on. Returns the port. RuntimeError:
+        another socket has the address, or it is not of this machine.
+        """
         return self._add_port(address, None)
 
     def add_secure_port(self, address: str, server_credentials: ServerCredentials) -> int:

@@ -180,6 +180,21 @@ async def test_a_second_server_cannot_share_the_port(transport: GrpcTransport) -
         await other.stop(0)
 
 
+async def test_a_port_of_a_server_that_is_not_started_was_shared(transport: GrpcTransport) -> None:
+    first, second = (
+        GrpcServer(
+            GrpcLimits(transport=transport),
+            RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="b"),
+        )
+        for _ in range(2)
+    )
+    address = first.bind(Address("127.0.0.1", 0))
+    with pytest.raises(AddressInUseError, match=r"in use .* choose another address"):
+        second.bind(address)
+    await first.stop(0)
+    await second.stop(0)
+
+
 async def test_a_silent_connection_is_closed(transport: GrpcTransport) -> None:
     async with served(transport, handshake_timeout_ms=200) as (_, _, address):
         reader, writer = await asyncio.open_connection(address.host, address.port)

@@ -1,4 +1,4 @@
-"""A listener while no descriptor is free, on a loop and a socket of the test's own."""
+"""The sockets of a server: its ports, and a listener while no descriptor is free."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+import trovemq_rpc as rpc
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.server.accepting import AT_ONCE, RETRY_S, Listener
 
@@ -20,13 +21,6 @@ class Socket:
 
     def __init__(self) -> None:
         self.waiting: list[int | FakeConnection] = []
-        self.listens = False
-
-    def setblocking(self, blocking: bool) -> None:
-        assert not blocking
-
-    def listen(self, backlog: int) -> None:
-        assert backlog > 0
         self.listens = True
 
     def fileno(self) -> int:
@@ -163,3 +157,20 @@ async def test_a_closed_listener_does_not_come_back() -> None:
     assert timer.cancelled
     assert not bound.listens
     listener.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "localhost"])
+@in_a_loop
+async def test_two_servers_that_were_not_started_shared_a_port(address: str) -> None:
+    """The second one's `start` raised OSError, long after its port was added."""
+    first, second = rpc.server(), rpc.server()
+    try:
+        port = first.add_insecure_port(f"{address}:0")
+    except RuntimeError:  # a machine without IPv6
+        pytest.skip(f"{address} is not an address of this machine")
+    with pytest.raises(RuntimeError, match="Failed to bind to address"):
+        second.add_insecure_port(f"{address}:{port}")
+    await first.stop(None)
+    assert second.add_insecure_port(f"{address}:{port}") == port, "it is free again"
+    await second.start()
+    await second.stop(None)
