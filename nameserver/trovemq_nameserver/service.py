@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 from grpc.aio import Server, ServicerContext
@@ -56,6 +56,9 @@ class Registry:
         self.expirations = 0
         self._sessions = 0
         self._version_notified = 0
+        self._awaited: dict[int, tuple[int, asyncio.Timeout]] = {}
+        """Sessions whose next message is awaited: when they count as silent, and the timeout that then ends
+        the wait."""
 
     def new_session(self) -> int:
         self._sessions += 1
@@ -67,16 +70,33 @@ class Registry:
             self._version_notified = self.table.version
             self.watchers.notify()
 
+    @asynccontextmanager
+    async def awaiting(self, session: int) -> AsyncIterator[None]:
+        """The block waits for the session's next message. TimeoutError: none came for `broker_silent_ms`."""
+        async with asyncio.timeout(None) as timeout:
+            self._awaited[session] = self.clock() + self.limits.broker_silent_ms, timeout
+            try:
+                yield
+            finally:
+                self._awaited.pop(session, None)
+
     def expire(self) -> None:
-        for name in self.table.expire(self.clock()):
+        """Removes overdue brokers, and ends the wait for the messages of silent sessions."""
+        now = self.clock()
+        for name in self.table.expire(now):
             self.expirations += 1
             get_logger().warning("broker.lost", broker=name)
         self.changed()
+        silent = [session for session, (silent_at, _) in self._awaited.items() if silent_at <= now]
+        for session in silent:
+            _, timeout = self._awaited.pop(session)
+            timeout.reschedule(asyncio.get_running_loop().time())
 
     async def run_expiry(self) -> None:
         """Removes overdue brokers, until it is cancelled.
 
-        If this process did not run for a time, unread heartbeats wait: they get one more interval first.
+        If this process did not run for a time, unread heartbeats wait: they get one more interval first. So
+        no other timer decides that a broker is silent.
         """
         last = self.clock()
         while True:
@@ -186,7 +206,6 @@ class RegistrationService:
             await context.write(route_pb2.HeartbeatReply(error=error_to_wire(error)))
         finally:
             self._registry.table.stream_broken(session, self._registry.clock())
-            self._registry.changed()
 
     async def _serve(
         self, session: int, heartbeats: AsyncIterator[route_pb2.Heartbeat], context: ServicerContext[Any, Any]
@@ -207,15 +226,13 @@ class RegistrationService:
     async def _next(
         self, session: int, heartbeats: AsyncIterator[route_pb2.Heartbeat]
     ) -> route_pb2.Heartbeat | None:
-        """The next message; None if the broker ended its stream. A silent broker's registration is
-        removed."""
-        silent_ms = self._registry.limits.broker_silent_ms
+        """The next message; None if the broker ended its stream. TroveError SERVICE_NOT_AVAILABLE: the broker
+        is silent, and has left the routes."""
         try:
-            async with asyncio.timeout(silent_ms / 1000):
+            async with self._registry.awaiting(session):
                 return await anext(heartbeats, None)
         except TimeoutError:
-            self._registry.expire()
-            self._registry.table.lose(session, self._registry.clock())
+            silent_ms = self._registry.limits.broker_silent_ms
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"nothing was heard for {silent_ms} ms") from None
 
     async def _register(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:

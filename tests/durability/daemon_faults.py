@@ -156,4 +156,42 @@ DAEMON_FAULTS: Final = (
         "if self.maximum is not None and value >= self.maximum:",
         ("tests/unit/daemon/test_settings.py::test_the_printed_config_is_a_config",),
     ),
+    Planted(
+        "a nameserver that did not run for a while takes its brokers for silent",
+        "nameserver/trovemq_nameserver/service.py",
+        "stalled, last = now - last > 5 * EXPIRY_INTERVAL_MS, now",
+        "stalled, last = False, now",
+        (
+            "tests/unit/nameserver/test_silence.py::"
+            "test_a_nameserver_that_was_stopped_for_a_while_lost_its_brokers",
+        ),
+    ),
+    Planted(
+        "a stream's own timer ends it after a stop of the nameserver",
+        "nameserver/trovemq_nameserver/service.py",
+        "        async with asyncio.timeout(None) as timeout:\n",
+        "        async with asyncio.timeout(self.limits.broker_silent_ms / 1000) as timeout:\n",
+        (
+            "tests/unit/nameserver/test_silence.py::"
+            "test_a_nameserver_that_was_stopped_for_a_while_lost_its_brokers",
+        ),
+    ),
+    Planted(
+        "watchers do not hear of a broker whose stream broke",
+        "nameserver/trovemq_nameserver/service.py",
+        '            get_logger().warning("broker.lost", broker=name)\n        self.changed()\n',
+        '            get_logger().warning("broker.lost", broker=name)\n',
+        (
+            "tests/unit/nameserver/test_silence.py::"
+            "test_watchers_were_not_woken_when_a_broken_stream_expired",
+            "tests/unit/nameserver/test_silence.py::test_watchers_were_not_woken_when_a_broker_was_silent",
+        ),
+    ),
+    Planted(
+        "a silent stream stays open",
+        "nameserver/trovemq_nameserver/service.py",
+        "            timeout.reschedule(asyncio.get_running_loop().time())\n",
+        "",
+        ("tests/unit/nameserver/test_silence.py::test_a_stream_that_never_registers_is_ended",),
+    ),
 )
