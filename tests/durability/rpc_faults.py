@@ -165,4 +165,74 @@ RPC_FAULTS: Final = (
         "        if self.held < self.total:\n            return False",
         ("tests/unit/rpc/test_budget.py::test_windows_are_withheld_until_there_is_space",),
     ),
+    Planted(
+        "a request above the last id of our GOAWAY is served",
+        "rpc/trovemq_rpc/http2/header_blocks.py",
+        "        if self.goaway_sent is not None and stream_id > self.goaway_sent:\n"
+        "            return None\n",
+        "",
+        (
+            "tests/unit/rpc/test_goaway_and_cuts.py::"
+            "test_a_request_above_the_last_id_of_our_goaway_was_served",
+        ),
+    ),
+    Planted(
+        "the header fields of a request above our GOAWAY are not decoded",
+        "rpc/trovemq_rpc/http2/header_blocks.py",
+        "        fields: Fields | None\n        try:\n",
+        "        fields: Fields | None\n"
+        "        if self.goaway_sent is not None and stream_id > self.goaway_sent:\n"
+        "            return\n        try:\n",
+        (
+            "tests/unit/rpc/test_goaway_and_cuts.py::"
+            "test_a_request_above_the_last_id_of_our_goaway_was_served",
+        ),
+    ),
+    Planted(
+        "an answer that ends inside of a message is whole",
+        "rpc/trovemq_rpc/channel/call.py",
+        "elif code is StatusCode.OK and self.reader is not None and not self.reader.at_boundary:",
+        "elif False:",
+        ("tests/unit/rpc/test_goaway_and_cuts.py::test_an_answer_that_was_cut_counted_as_whole",),
+    ),
+    Planted(
+        "the slower of two connections stays open",
+        "rpc/trovemq_rpc/channel/subchannel.py",
+        "            for task in running:\n                task.cancel()\n",
+        "            for task in running:\n",
+        ("tests/unit/rpc/test_goaway_and_cuts.py::test_the_loser_of_two_connections_stayed_open[late]",),
+    ),
+    Planted(
+        "of two connections that are ready at once both stay open",
+        "rpc/trovemq_rpc/channel/subchannel.py",
+        "                for endpoint in won[1:]:\n                    endpoint.abort()\n",
+        "",
+        ("tests/unit/rpc/test_goaway_and_cuts.py::test_the_loser_of_two_connections_stayed_open[together]",),
+    ),
+    Planted(
+        "an attempt to connect that is given up keeps its connection",
+        "rpc/trovemq_rpc/channel/subchannel.py",
+        "        except BaseException:\n            endpoint.abort()\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        ("tests/unit/rpc/test_goaway_and_cuts.py::test_the_loser_of_two_connections_stayed_open[late]",),
+    ),
+    Planted(
+        "a callback's response may be above the limit",
+        "rpc/trovemq_rpc/server/outgoing.py",
+        "            self._refuse_response(size)\n            return\n        self._answer(",
+        "            pass\n        self._answer(",
+        (
+            "tests/unit/rpc/test_goaway_and_cuts.py::test_a_callback_sent_a_response_above_the_limit[reply-101]",
+        ),
+    ),
+    Planted(
+        "one of several responses of a callback may be above the limit",
+        "rpc/trovemq_rpc/server/outgoing.py",
+        "                self._refuse_response(size)\n",
+        "                pass\n",
+        (
+            "tests/unit/rpc/test_goaway_and_cuts.py::"
+            "test_a_callback_sent_a_response_above_the_limit[reply_all-101]",
+        ),
+    ),
 )
