@@ -131,6 +131,10 @@ soak-rpc: setup ## The gRPC transport's part of soak, some minutes; writes docs/
 test-pipeline-long: setup ## The tests of the Spark pipeline in full: every kill, all flights
 	@PIPELINE_LONG=1 $(PYTEST) --timeout 1800 tests/pipeline tests/unit/pipeline $(ARGS)
 
+.PHONY: mutants
+mutants: setup ## Does a new suite of tests kill the mutants of a module that the old one killed? (MODULE= OLD= NEW= ARGS=)
+	@$(RUN) -m tools.mutants $(MODULE) --old "$(OLD)" --new "$(NEW)" $(ARGS)
+
 .PHONY: conformance
 conformance: setup ## The official RocketMQ 5 clients against a broker (ARGS="python": one language)
 	@$(RUN) -m tests.conformance.run $(ARGS)

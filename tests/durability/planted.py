@@ -40,7 +40,8 @@ _OF_THIS_RUN: Final = ("TRIAL", "SOAK", "WHOLE")
 @dataclass(frozen=True)
 class Planted:
     """`old`, which `path` has exactly once, becomes `new`; every test of `finds` (pytest's node ids) then
-    fails. `environment`: further variables for these tests, as TRIAL=n or SOAK=1."""
+    fails. `environment`: further variables for these tests, as TRIAL=n or SOAK=1. The tests are ended after
+    `time_max_s`."""
 
     name: str
     path: str
@@ -48,6 +49,7 @@ class Planted:
     new: str
     finds: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    time_max_s: float = 100.0
 
     def source(self) -> str:
         """The module's text with the bug. AssertionError where the text that it replaces is not there."""
@@ -96,13 +98,13 @@ def _plant(bug: Planted) -> None:
 
 
 class Planting:
-    """The server that runs the tests of a bug."""
+    """The server that runs the tests of a bug: those of the tree at `root`."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path = ROOT) -> None:
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_THIS_RUN}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.durability.planting_server"],
-            cwd=ROOT,
+            cwd=root,
             env={**inherited, "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -4,7 +4,8 @@ Each bug gets a fork of this process: there the project's own modules are import
 the bug, and pytest runs the tests that should find it. That takes a fraction of what a new interpreter takes,
 and is as separate from the bug before. The process starts no thread, so nothing is lost in a fork.
 
-    request   one line: the bug as JSON, its tests in `finds`, variables for its tests in `environment`
+    request   one line: the bug as JSON, its tests in `finds`, variables for its tests in `environment`, their
+              time in `time_max_s`
     reply     one line: {"code": pytest's exit code, "said": pytest's output}
 """
 
@@ -60,7 +61,6 @@ OPTIONS: Final = (
     *("-p", "no:xdist", "-p", "no:cov", "-p", "no:cacheprovider"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of plugins, which are imported already
 )
-TIME_MAX_S: Final = 100.0
 
 
 def warm_up() -> None:
@@ -84,7 +84,7 @@ def run_forked(request: dict[str, Any]) -> dict[str, Any]:
         child = os.fork()
         if child == 0:
             end_with_tests(request, output.fileno())
-        code = wait(child)
+        code = wait(child, request["time_max_s"])
         output.seek(0)
         return {"code": code, "said": output.read().decode(errors="replace")}
 
@@ -106,8 +106,8 @@ def end_with_tests(request: dict[str, Any], output: int) -> None:
         os._exit(code % 256)
 
 
-def wait(child: int) -> int:
-    deadline = time.monotonic() + TIME_MAX_S
+def wait(child: int, time_max_s: float) -> int:
+    deadline = time.monotonic() + time_max_s
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
