@@ -21,6 +21,7 @@ from tests.support import trials as trials_run
 from tests.support.bytecode import import_share
 from tests.support.durations import ProcessorClock, Recorder, recorded
 from tests.support.event_loop import EventLoop
+from tests.support.fake_loop import FakeLoop, fake_time
 from tests.support.fork_server import popen
 from tests.support.hang_guard import HangGuard, description
 from tests.support.tracing import Tracing, is_traced
@@ -108,9 +109,12 @@ for _setting in ("DISK_WARNING_PERCENT", "DISK_FORCIBLE_PERCENT", "DISK_USED_PER
 os.environ["TROVEMQ_BROKER_DELETE_WHEN"] = str((time.localtime().tm_hour + 12) % 24)
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """pytest-asyncio's hook: every async test runs on uvloop, as the daemons do."""
-    return {"uvloop": EventLoop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """pytest-asyncio's hook: async tests run on uvloop, as the daemons do; those with `fake_time`, each on a
+    loop of made-up time."""
+    marker = item.get_closest_marker("asyncio")
+    is_fake = marker is not None and marker.kwargs == fake_time.kwargs
+    return {"fake": FakeLoop} if is_fake else {"uvloop": EventLoop}
 
 
 @pytest.hookimpl(tryfirst=True)

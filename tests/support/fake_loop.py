@@ -8,7 +8,13 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import pytest
+
 Result = TypeVar("Result")
+
+fake_time = pytest.mark.asyncio(loop_scope="function", loop_factories=["fake"])
+"""Runs an async test on a FakeLoop that no other test has (`pytest_asyncio_loop_factories` in
+tests/conftest.py)."""
 
 THREAD_WAIT_S = 240
 """How long something in another thread may take, in real time, when no timer is set."""

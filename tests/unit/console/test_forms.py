@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support import fake_loop
 from tests.support.console_cluster import console
+from tests.support.fake_loop import fake_time
 from trovemq import TroveError
 from trovemq_console.app import SIGN_IN_SIZE_MAX
 from trovemq_console.pages.forms import FIELDS_MAX, FORM_SIZE_MAX, Form, read_form
@@ -72,10 +73,11 @@ def test_a_form_of_12_mib_of_escapes_took_a_gibibyte() -> None:
     assert peak < 8 * len(body)
 
 
-def test_of_a_form_that_is_too_large_the_rest_is_not_read() -> None:
+@fake_time
+async def test_of_a_form_that_is_too_large_the_rest_is_not_read() -> None:
     request: Any = Sent(bytes(2 * FORM_SIZE_MAX))
     with pytest.raises(TroveError, match="larger than"):
-        fake_loop.run(read_form(request, SIGN_IN_SIZE_MAX))
+        await read_form(request, SIGN_IN_SIZE_MAX)
     assert request.read_size == PART_SIZE
 
 

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from tests.support import fake_loop
 from tests.support.certificates import Certificates
+from tests.support.fake_loop import fake_time
 from tests.support.hostile_tls import HostileTls
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.metrics import new_registry
@@ -103,98 +104,87 @@ async def seconds_until_it_ends(wire: Wire, dripping: bytes = b"") -> float:
     return loop.time() - began
 
 
+@fake_time
 @pytest.mark.parametrize("dripping", [b"", b"x-field: 1\r\n"])
-def test_a_head_that_never_ends_is_not_waited_for(dripping: bytes) -> None:
-    async def check() -> None:
-        wire = Server().connect()
-        wire.protocol.data_received(b"GET / HTTP/1.1\r\n")
-        assert await seconds_until_it_ends(wire, dripping) == HEAD_TIME_MAX_S
-
-    fake_loop.run(check())
+async def test_a_head_that_never_ends_is_not_waited_for(dripping: bytes) -> None:
+    wire = Server().connect()
+    wire.protocol.data_received(b"GET / HTTP/1.1\r\n")
+    assert await seconds_until_it_ends(wire, dripping) == HEAD_TIME_MAX_S
 
 
-def test_a_second_head_has_as_long_as_the_first() -> None:
-    async def check() -> None:
-        wire = Server().connect()
-        for _ in range(3):
-            await asyncio.sleep(4)
-            wire.protocol.data_received(WHOLE)
-            await fake_loop.turns()
-            assert wire.sent.endswith(b"ok")
-        assert await seconds_until_it_ends(wire, b"x") == HEAD_TIME_MAX_S
-
-    fake_loop.run(check())
-
-
-def test_a_body_that_never_comes_ends_the_connection_after_a_minute() -> None:
-    async def check() -> None:
-        wire = Server().connect()
-        wire.protocol.data_received(WITHOUT_BODY)
-        assert await seconds_until_it_ends(wire) == REQUEST_TIME_MAX_S
+@fake_time
+async def test_a_second_head_has_as_long_as_the_first() -> None:
+    wire = Server().connect()
+    for _ in range(3):
+        await asyncio.sleep(4)
+        wire.protocol.data_received(WHOLE)
         await fake_loop.turns()
-
-    fake_loop.run(check())
-
-
-def test_a_new_connection_takes_the_place_of_the_longest_idle_one() -> None:
-    async def check() -> None:
-        server = Server()
-        busy = server.connect()
-        busy.protocol.data_received(WITHOUT_BODY)
-        idle = []
-        for _ in range(CONNECTIONS_MAX - 1):
-            idle.append(server.connect())
-            await asyncio.sleep(0.001)
-        probe = server.connect()
-        probe.protocol.data_received(WHOLE)
-        await fake_loop.turns()
-        assert probe.sent.endswith(b"ok")
-        assert [wire.ended for wire in idle] == [True] + [False] * (CONNECTIONS_MAX - 2)
-        busy.protocol.data_received(b"12345")
-        await fake_loop.turns()
-        assert busy.sent.endswith(b"ok"), "a request under way is not ended while others wait"
-        assert server.open_count == CONNECTIONS_MAX
-
-    fake_loop.run(check())
+        assert wire.sent.endswith(b"ok")
+    assert await seconds_until_it_ends(wire, b"x") == HEAD_TIME_MAX_S
 
 
-def test_where_all_have_a_request_under_way_the_oldest_of_them_ends() -> None:
-    async def check() -> None:
-        server = Server()
-        wires = []
-        for _ in range(2 * CONNECTIONS_MAX):
-            wires.append(server.connect())
-            wires[-1].protocol.data_received(WITHOUT_BODY)
-            await asyncio.sleep(0.001)
-        assert [wire.ended for wire in wires] == [True] * CONNECTIONS_MAX + [False] * CONNECTIONS_MAX
-        assert server.open_count == CONNECTIONS_MAX
-
-    fake_loop.run(check())
+@fake_time
+async def test_a_body_that_never_comes_ends_the_connection_after_a_minute() -> None:
+    wire = Server().connect()
+    wire.protocol.data_received(WITHOUT_BODY)
+    assert await seconds_until_it_ends(wire) == REQUEST_TIME_MAX_S
+    await fake_loop.turns()
 
 
+@fake_time
+async def test_a_new_connection_takes_the_place_of_the_longest_idle_one() -> None:
+    server = Server()
+    busy = server.connect()
+    busy.protocol.data_received(WITHOUT_BODY)
+    idle = []
+    for _ in range(CONNECTIONS_MAX - 1):
+        idle.append(server.connect())
+        await asyncio.sleep(0.001)
+    probe = server.connect()
+    probe.protocol.data_received(WHOLE)
+    await fake_loop.turns()
+    assert probe.sent.endswith(b"ok")
+    assert [wire.ended for wire in idle] == [True] + [False] * (CONNECTIONS_MAX - 2)
+    busy.protocol.data_received(b"12345")
+    await fake_loop.turns()
+    assert busy.sent.endswith(b"ok"), "a request under way is not ended while others wait"
+    assert server.open_count == CONNECTIONS_MAX
+
+
+@fake_time
+async def test_where_all_have_a_request_under_way_the_oldest_of_them_ends() -> None:
+    server = Server()
+    wires = []
+    for _ in range(2 * CONNECTIONS_MAX):
+        wires.append(server.connect())
+        wires[-1].protocol.data_received(WITHOUT_BODY)
+        await asyncio.sleep(0.001)
+    assert [wire.ended for wire in wires] == [True] * CONNECTIONS_MAX + [False] * CONNECTIONS_MAX
+    assert server.open_count == CONNECTIONS_MAX
+
+
+@fake_time
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_records_of_tls_without_data_end_the_connection(version: ssl.TLSVersion, tmp_path: Path) -> None:
+async def test_records_of_tls_without_data_end_the_connection(
+    version: ssl.TLSVersion, tmp_path: Path
+) -> None:
     certificates = Certificates.made(tmp_path)
     files = certificates.pem("server"), certificates.key("server")
-
-    async def check() -> None:
-        server = Server(HttpsCertificate(*files))
-        wire, client, done = server.connect(), HostileTls(version, tmp_path / "keys", "http/1.1"), False
-        while not done:
-            received, wire.sent = wire.sent, b""
-            sent, done = client.handshake(received)
-            wire.protocol.data_received(sent)
-        wire.sent = b""
-        wire.protocol.data_received(client.data(WHOLE))
-        await fake_loop.turns()
-        assert wire.sent, "the reply, sealed"
-        wire.protocol.data_received(b"".join(client.silent() for _ in range(1_000)))
-        assert wire.ended
-        protocol: BoundedHttp = wire.protocol
-        assert protocol._tls is not None
-        assert protocol._tls.silent_records == SILENT_RECORDS_MAX + 1
-
-    fake_loop.run(check())
+    server = Server(HttpsCertificate(*files))
+    wire, client, done = server.connect(), HostileTls(version, tmp_path / "keys", "http/1.1"), False
+    while not done:
+        received, wire.sent = wire.sent, b""
+        sent, done = client.handshake(received)
+        wire.protocol.data_received(sent)
+    wire.sent = b""
+    wire.protocol.data_received(client.data(WHOLE))
+    await fake_loop.turns()
+    assert wire.sent, "the reply, sealed"
+    wire.protocol.data_received(b"".join(client.silent() for _ in range(1_000)))
+    assert wire.ended
+    protocol: BoundedHttp = wire.protocol
+    assert protocol._tls is not None
+    assert protocol._tls.silent_records == SILENT_RECORDS_MAX + 1
 
 
 @asynccontextmanager

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time
 from trovemq_broker.daemon import own_address as module
 from trovemq_broker.daemon.own_address import LOG_INTERVAL_S, RETRY_MAX_S, own_address
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.lifecycle import Stop
+
+pytestmark = fake_time
+
 
 NAMED = Address("broker-0.broker", 8081)
 FOUND = Address("10.0.0.7", 8081)
@@ -42,38 +45,33 @@ class Names:
         self.logged += 1
 
 
-def test_a_name_that_is_known_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_is_known_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names(failures=30)
     monkeypatch.setattr(module, "get_logger", lambda: names)
+    assert await own_address(NAMED, Stop(), names.reported.append, names.resolve) == FOUND
+    waited_s = asyncio.get_running_loop().time()
+    assert 29 * RETRY_MAX_S - 20 < waited_s <= 30 * RETRY_MAX_S
+    assert names.logged == waited_s // LOG_INTERVAL_S + 1, "at once and each minute"
 
-    async def scene() -> None:
-        assert await own_address(NAMED, Stop(), names.reported.append, names.resolve) == FOUND
-        waited_s = asyncio.get_running_loop().time()
-        assert 29 * RETRY_MAX_S - 20 < waited_s <= 30 * RETRY_MAX_S
-        assert names.logged == waited_s // LOG_INTERVAL_S + 1, "at once and each minute"
-
-    run(scene())
     assert names.asked == 31
     (reason,) = set(names.reported)
     assert reason.startswith("waiting for its own name: 'broker-0.broker' is unknown here (")
 
 
-def test_a_broker_that_waits_for_its_name_stops_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_waits_for_its_name_stops_when_it_is_asked_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = Names(failures=1_000_000)
     monkeypatch.setattr(module, "get_logger", lambda: names)
-
-    async def scene() -> None:
-        stop = Stop()
-        asyncio.get_running_loop().call_later(7, stop.request, "SIGTERM")
-        assert await own_address(NAMED, stop, names.reported.append, names.resolve) is None
-        assert asyncio.get_running_loop().time() == pytest.approx(7)
-
-    run(scene())
+    stop = Stop()
+    asyncio.get_running_loop().call_later(7, stop.request, "SIGTERM")
+    assert await own_address(NAMED, stop, names.reported.append, names.resolve) is None
+    assert asyncio.get_running_loop().time() == pytest.approx(7)
 
 
-def test_what_cannot_be_a_name_ends_the_start() -> None:
+async def test_what_cannot_be_a_name_ends_the_start() -> None:
     def resolve(_: Address) -> Address:
         raise SettingsError("not a host name")
 
     with pytest.raises(SettingsError):
-        run(own_address(NAMED, Stop(), print, resolve))
+        await own_address(NAMED, Stop(), print, resolve)

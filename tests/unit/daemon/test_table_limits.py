@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.engine import NOW_MS
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time
 from trovemq_broker.maintenance import limits
 from trovemq_broker.maintenance.limits import LOOK_INTERVAL_S, watch_limits
 from trovemq_proto import errors
@@ -51,7 +51,8 @@ def test_the_remedy_of_a_full_table_named_a_setting_that_does_not_exist(groups: 
     use(groups, 4)
 
 
-def test_the_log_warns_once_each_time_that_a_table_comes_near_its_limit(
+@fake_time
+async def test_the_log_warns_once_each_time_that_a_table_comes_near_its_limit(
     groups: SubscriptionGroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: list[str] = []
@@ -61,16 +62,13 @@ def test_the_log_warns_once_each_time_that_a_table_comes_near_its_limit(
             logged.append(f"{event} {table} {detail[:12]}")
 
     monkeypatch.setattr(limits, "get_logger", Logger)
+    task = asyncio.ensure_future(watch_limits({"groups": groups.limit_warning}))
+    use(groups, 8)
+    await asyncio.sleep(3 * LOOK_INTERVAL_S)
+    groups.delete("app-1")
+    await asyncio.sleep(3 * LOOK_INTERVAL_S)
+    use(groups, 8)
+    await asyncio.sleep(3 * LOOK_INTERVAL_S)
+    task.cancel()
 
-    async def scene() -> None:
-        task = asyncio.ensure_future(watch_limits({"groups": groups.limit_warning}))
-        use(groups, 8)
-        await asyncio.sleep(3 * LOOK_INTERVAL_S)
-        groups.delete("app-1")
-        await asyncio.sleep(3 * LOOK_INTERVAL_S)
-        use(groups, 8)
-        await asyncio.sleep(3 * LOOK_INTERVAL_S)
-        task.cancel()
-
-    run(scene())
     assert logged == ["limit.near groups 8 of at most"] * 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time, run
 from trovemq_daemon.ticks import EARLY_S, sleep_to_tick
 
 
@@ -26,17 +26,15 @@ def test_a_wait_ends_at_a_multiple_of_its_interval(works_s: list[float], interva
     run(scene())
 
 
-def test_tasks_that_began_at_different_times_wake_together() -> None:
-    async def scene() -> None:
-        loop, woken = asyncio.get_running_loop(), set()
+@fake_time
+async def test_tasks_that_began_at_different_times_wake_together() -> None:
+    loop, woken = asyncio.get_running_loop(), set()
 
-        async def work(begin_s: float, interval_s: float) -> None:
-            await asyncio.sleep(begin_s)
-            while loop.time() < 2:
-                await sleep_to_tick(interval_s)
-                woken.add(round(loop.time(), 3))
+    async def work(begin_s: float, interval_s: float) -> None:
+        await asyncio.sleep(begin_s)
+        while loop.time() < 2:
+            await sleep_to_tick(interval_s)
+            woken.add(round(loop.time(), 3))
 
-        await asyncio.gather(*(work(begin / 70, (0.05, 0.1, 0.5)[begin % 3]) for begin in range(9)))
-        assert woken == {round(number * 0.05, 3) for number in range(1, 41)}
-
-    run(scene())
+    await asyncio.gather(*(work(begin / 70, (0.05, 0.1, 0.5)[begin % 3]) for begin in range(9)))
+    assert woken == {round(number * 0.05, 3) for number in range(1, 41)}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import fake_loop
+from tests.support.fake_loop import fake_time
 from tests.support.services_here import CallContext, NameserverServices
 from trovemq_daemon.turns import Turns
 from trovemq_nameserver.replies import ClusterReplies
@@ -69,31 +69,29 @@ def plain(table: RouteTable, now: int) -> route_pb2.ClusterReply:
     return route_pb2.ClusterReply(brokers=brokers, version=table.version, lost=lost)
 
 
-def test_the_reply_is_the_tables_and_unchanged_brokers_are_used_again() -> None:
-    async def check() -> None:
-        table = RouteTable(RouteLimits())
-        replies = ClusterReplies(table, lambda: 7, Turns())
+@fake_time
+async def test_the_reply_is_the_tables_and_unchanged_brokers_are_used_again() -> None:
+    table = RouteTable(RouteLimits())
+    replies = ClusterReplies(table, lambda: 7, Turns())
 
-        async def is_right() -> None:
-            version, reply = await replies.of_everything()
-            assert version == table.version
-            assert route_pb2.ClusterReply.FromString(reply) == plain(table, 7)
+    async def is_right() -> None:
+        version, reply = await replies.of_everything()
+        assert version == table.version
+        assert route_pb2.ClusterReply.FromString(reply) == plain(table, 7)
 
+    await is_right()
+    for number, name in enumerate("abc"):
+        table.register(number, broker(name), topics_of(100 * number), 1, 0)
         await is_right()
-        for number, name in enumerate("abc"):
-            table.register(number, broker(name), topics_of(100 * number), 1, 0)
-            await is_right()
-        assert replies.routes_made == 3
-        table.heartbeat(1, 1, topics=topics_of(500), data_version=2)
-        await is_right()
-        assert replies.routes_made == 4
-        table.lose(2, 3)
-        await is_right()
-        table.leave(1)
-        await is_right()
-        assert replies.routes_made == 4
-
-    fake_loop.run(check())
+    assert replies.routes_made == 3
+    table.heartbeat(1, 1, topics=topics_of(500), data_version=2)
+    await is_right()
+    assert replies.routes_made == 4
+    table.lose(2, 3)
+    await is_right()
+    table.leave(1)
+    await is_right()
+    assert replies.routes_made == 4
 
 
 class Watching:
@@ -121,22 +119,20 @@ class Watching:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_at_a_change_each_of_200_watchers_made_all_routes_again() -> None:
-    async def check() -> None:
-        registry = Registry(RouteLimits(), WATCHERS, lambda: 0)
-        registry.table.register(1, broker("a"), topics_of(100), 1, 0)
-        registry.table.register(2, broker("b"), topics_of(100), 1, 0)
-        watching = Watching(RouteService(registry, name=str, version="1"), WATCHERS)
-        await watching.all_have(2)
-        assert registry.replies.routes_made == 2
-        registry.table.heartbeat(1, 1, topics=topics_of(101), data_version=2)
-        registry.changed()
-        await watching.all_have(3)
-        assert registry.replies.routes_made == 3
-        assert watching.replies == 2 * WATCHERS
-        await watching.end()
-
-    fake_loop.run(check())
+@fake_time
+async def test_at_a_change_each_of_200_watchers_made_all_routes_again() -> None:
+    registry = Registry(RouteLimits(), WATCHERS, lambda: 0)
+    registry.table.register(1, broker("a"), topics_of(100), 1, 0)
+    registry.table.register(2, broker("b"), topics_of(100), 1, 0)
+    watching = Watching(RouteService(registry, name=str, version="1"), WATCHERS)
+    await watching.all_have(2)
+    assert registry.replies.routes_made == 2
+    registry.table.heartbeat(1, 1, topics=topics_of(101), data_version=2)
+    registry.changed()
+    await watching.all_have(3)
+    assert registry.replies.routes_made == 3
+    assert watching.replies == 2 * WATCHERS
+    await watching.end()
 
 
 async def heartbeats(sent: Sequence[route_pb2.Heartbeat]) -> AsyncIterator[route_pb2.Heartbeat]:
@@ -144,41 +140,33 @@ async def heartbeats(sent: Sequence[route_pb2.Heartbeat]) -> AsyncIterator[route
         yield one
 
 
-def test_a_registration_of_60_000_topics_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@fake_time
+async def test_a_registration_of_60_000_topics_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     every_step_takes_a_turn = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
     monkeypatch.setattr("trovemq_daemon.turns.time", every_step_takes_a_turn)
     info = common_pb2.BrokerInfo(cluster="c", name="a", address="10.0.0.1:8081")
     topics = [common_pb2.TopicRoute(topic=f"topic-{number}", queue_count=8) for number in range(60_000)]
     first = route_pb2.Heartbeat(broker=info, topics=topics, data_version=1)
-
-    async def check() -> None:
-        registry = Registry(RouteLimits(), WATCHERS, lambda: 0)
-        service, context = RegistrationService(registry), CallContext()
-        some: Any = context
-        await service.register(heartbeats([first]), some)
-        assert registry.turns.turn_count == math.ceil(60_000 / TOPICS_A_STEP)
-        assert registry.table.routes()[0].topics.keys() == {topic.topic for topic in topics}
-        assert [reply.error.symbol for reply in context.written] == [""]
-
-    fake_loop.run(check())
+    registry = Registry(RouteLimits(), WATCHERS, lambda: 0)
+    service, context = RegistrationService(registry), CallContext()
+    some: Any = context
+    await service.register(heartbeats([first]), some)
+    assert registry.turns.turn_count == math.ceil(60_000 / TOPICS_A_STEP)
+    assert registry.table.routes()[0].topics.keys() == {topic.topic for topic in topics}
+    assert [reply.error.symbol for reply in context.written] == [""]
 
 
+@fake_time
 @pytest.mark.parametrize("count", [65_537, 131_072])
-def test_too_many_topics_are_refused_before_they_are_converted(count: int) -> None:
+async def test_too_many_topics_are_refused_before_they_are_converted(count: int) -> None:
     """131,072 empty ones are so few bytes that their parts are not counted before they are parsed."""
-
-    async def check() -> None:
-        with ExitStack() as stack:
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr(
-                "trovemq_nameserver.service.topics_from_wire", lambda _topics: pytest.fail("converted")
-            )
-            services = NameserverServices()
-            info = common_pb2.BrokerInfo(cluster="c", name="a", address="10.0.0.1:8081")
-            data = route_pb2.Heartbeat(broker=info).SerializeToString() + b"\x12\x00" * count
-            outcome = await services.call(f"{NATIVE}RegistrationService.Register", [data])
-            reply = services.parse(f"{NATIVE}RegistrationService.Register", outcome.replies[-1])
-            assert reply.error.symbol == "LIMIT_EXCEEDED"
-
-    fake_loop.run(check())
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr("trovemq_nameserver.service.topics_from_wire", lambda _topics: pytest.fail("converted"))
+        services = NameserverServices()
+        info = common_pb2.BrokerInfo(cluster="c", name="a", address="10.0.0.1:8081")
+        data = route_pb2.Heartbeat(broker=info).SerializeToString() + b"\x12\x00" * count
+        outcome = await services.call(f"{NATIVE}RegistrationService.Register", [data])
+        reply = services.parse(f"{NATIVE}RegistrationService.Register", outcome.replies[-1])
+        assert reply.error.symbol == "LIMIT_EXCEEDED"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import fake_loop
+from tests.support.fake_loop import fake_time
 from trovemq._net.append_stream import (
     FRAMES_IN_FLIGHT_MAX,
     GROWING_FRAMES_MAX,
@@ -128,19 +129,17 @@ async def opened(server: Server) -> AppendStream:
     return stream
 
 
-def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        for text in ("a", "b", "c"):
-            stream.submit(Frame(text))
-        assert server.came == ["first"], "more of this turn may join the last one"
-        await asyncio.sleep(0)
-        assert server.came == ["first", "a", "b", "c"]
-        assert server.at_once == 3
-        await stream.close()
-
-    fake_loop.run(scene())
+@fake_time
+async def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -> None:
+    server = Server()
+    stream = await opened(server)
+    for text in ("a", "b", "c"):
+        stream.submit(Frame(text))
+    assert server.came == ["first"], "more of this turn may join the last one"
+    await asyncio.sleep(0)
+    assert server.came == ["first", "a", "b", "c"]
+    assert server.at_once == 3
+    await stream.close()
 
 
 async def sent_alone(server: Server, stream: AppendStream, count: int, *, one_way: bool = False) -> None:
@@ -153,107 +152,96 @@ async def sent_alone(server: Server, stream: AppendStream, count: int, *, one_wa
         await fake_loop.turns()
 
 
-def test_a_message_at_a_time_is_written_at_once() -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        await sent_alone(server, stream, LONE_FRAMES_MIN - 1)
-        stream.submit(Frame("at the end", lone=True))
-        assert server.came[-1] != "at the end"
-        await fake_loop.turns()
-        server.answer(len(server.came))
-        await fake_loop.turns()
-        stream.submit(Frame("at once", lone=True))
-        assert server.came[-1] == "at once"
-        await stream.close()
-
-    fake_loop.run(scene())
+@fake_time
+async def test_a_message_at_a_time_is_written_at_once() -> None:
+    server = Server()
+    stream = await opened(server)
+    await sent_alone(server, stream, LONE_FRAMES_MIN - 1)
+    stream.submit(Frame("at the end", lone=True))
+    assert server.came[-1] != "at the end"
+    await fake_loop.turns()
+    server.answer(len(server.came))
+    await fake_loop.turns()
+    stream.submit(Frame("at once", lone=True))
+    assert server.came[-1] == "at once"
+    await stream.close()
 
 
+@fake_time
 @pytest.mark.parametrize("company", [False, True])
-def test_only_a_message_without_company_is_polled_for(company: bool) -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        await sent_alone(server, stream, LONE_FRAMES_MIN)
-        assert server.alone == []
-        if company:
-            stream.submit(Frame("other", one_way=True, lone=True))
-        stream.submit(Frame("last", lone=True))
-        await fake_loop.turns()
-        assert server.came[-1] == "last"
-        assert server.alone == ([] if company else ["last"])
-        await stream.close()
-
-    fake_loop.run(scene())
+async def test_only_a_message_without_company_is_polled_for(company: bool) -> None:
+    server = Server()
+    stream = await opened(server)
+    await sent_alone(server, stream, LONE_FRAMES_MIN)
+    assert server.alone == []
+    if company:
+        stream.submit(Frame("other", one_way=True, lone=True))
+    stream.submit(Frame("last", lone=True))
+    await fake_loop.turns()
+    assert server.came[-1] == "last"
+    assert server.alone == ([] if company else ["last"])
+    await stream.close()
 
 
+@fake_time
 @pytest.mark.parametrize("company", ["answered later", "several messages"])
-def test_messages_that_have_company_share_frames_again(company: str) -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        await sent_alone(server, stream, LONE_FRAMES_MIN)
-        if company == "answered later":
-            stream.submit(Frame("at once", lone=True))
-            stream.submit(Frame("at the end", lone=True))
-            assert server.came[-1] == "at once"
-        else:
-            stream.submit(Frame("of two", lone=False))
-        await fake_loop.turns()
-        for number in range(len(server.came) - 1, len(server.came) + 1):
-            server.answer(number)
-        await fake_loop.turns()
-        came = list(server.came)
-        stream.submit(Frame("a", lone=True))
-        stream.submit(Frame("b", lone=True))
-        assert server.came == came
-        await fake_loop.turns()
-        assert server.came == [*came, "a", "b"]
-        await stream.close()
-
-    fake_loop.run(scene())
+async def test_messages_that_have_company_share_frames_again(company: str) -> None:
+    server = Server()
+    stream = await opened(server)
+    await sent_alone(server, stream, LONE_FRAMES_MIN)
+    if company == "answered later":
+        stream.submit(Frame("at once", lone=True))
+        stream.submit(Frame("at the end", lone=True))
+        assert server.came[-1] == "at once"
+    else:
+        stream.submit(Frame("of two", lone=False))
+    await fake_loop.turns()
+    for number in range(len(server.came) - 1, len(server.came) + 1):
+        server.answer(number)
+    await fake_loop.turns()
+    came = list(server.came)
+    stream.submit(Frame("a", lone=True))
+    stream.submit(Frame("b", lone=True))
+    assert server.came == came
+    await fake_loop.turns()
+    assert server.came == [*came, "a", "b"]
+    await stream.close()
 
 
+@fake_time
 @pytest.mark.parametrize("one_way", [True, False], ids=["after one-way ones", "after answered ones"])
-def test_a_burst_of_one_way_messages_left_in_a_frame_each(one_way: bool) -> None:
+async def test_a_burst_of_one_way_messages_left_in_a_frame_each(one_way: bool) -> None:
     """Nobody waits for their answers, so the next one may come in the same turn."""
-
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        await sent_alone(server, stream, LONE_FRAMES_MIN, one_way=one_way)
-        came = list(server.came)
-        stream.submit(burst := Frame("a", one_way=True, growing=True, lone=True))
-        assert server.came == came, "more of this turn may join it"
-        burst.text += "bc"
-        burst.lone = False
-        await fake_loop.turns()
-        assert server.came == [*came, "abc"]
-        assert burst.ends == ["written"]
-        await stream.close()
-
-    fake_loop.run(scene())
+    server = Server()
+    stream = await opened(server)
+    await sent_alone(server, stream, LONE_FRAMES_MIN, one_way=one_way)
+    came = list(server.came)
+    stream.submit(burst := Frame("a", one_way=True, growing=True, lone=True))
+    assert server.came == came, "more of this turn may join it"
+    burst.text += "bc"
+    burst.lone = False
+    await fake_loop.turns()
+    assert server.came == [*came, "abc"]
+    assert burst.ends == ["written"]
+    await stream.close()
 
 
-def test_a_message_at_a_time_waits_for_a_connection_that_takes_none() -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        await sent_alone(server, stream, LONE_FRAMES_MIN)
-        server.set_writable(False)
-        stream.submit(frame := Frame("waits", lone=True))
-        await fake_loop.turns()
-        assert server.came[-1] != "waits"
-        server.set_writable(True)
-        await asyncio.sleep(1)
-        assert server.came[-1] == "waits"
-        server.answer(len(server.came))
-        await fake_loop.turns()
-        assert frame.ends == ["answered"]
-        await stream.close()
-
-    fake_loop.run(scene())
+@fake_time
+async def test_a_message_at_a_time_waits_for_a_connection_that_takes_none() -> None:
+    server = Server()
+    stream = await opened(server)
+    await sent_alone(server, stream, LONE_FRAMES_MIN)
+    server.set_writable(False)
+    stream.submit(frame := Frame("waits", lone=True))
+    await fake_loop.turns()
+    assert server.came[-1] != "waits"
+    server.set_writable(True)
+    await asyncio.sleep(1)
+    assert server.came[-1] == "waits"
+    server.answer(len(server.came))
+    await fake_loop.turns()
+    assert frame.ends == ["answered"]
+    await stream.close()
 
 
 @given(
@@ -309,114 +297,100 @@ def test_every_frame_is_sent_once_in_order_and_ends_once(steps: list[str]) -> No
     fake_loop.run(scene())
 
 
-def test_no_more_frames_leave_than_may_be_unanswered() -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        for number in range(FRAMES_IN_FLIGHT_MAX + 3):
-            stream.submit(Frame(str(number)))
-        await fake_loop.turns()
-        assert len(server.came) == 1 + FRAMES_IN_FLIGHT_MAX
-        server.answer(2)
-        server.answer(3)
-        await fake_loop.turns()
-        assert len(server.came) == 3 + FRAMES_IN_FLIGHT_MAX
-        await stream.close()
-
-    fake_loop.run(scene())
+@fake_time
+async def test_no_more_frames_leave_than_may_be_unanswered() -> None:
+    server = Server()
+    stream = await opened(server)
+    for number in range(FRAMES_IN_FLIGHT_MAX + 3):
+        stream.submit(Frame(str(number)))
+    await fake_loop.turns()
+    assert len(server.came) == 1 + FRAMES_IN_FLIGHT_MAX
+    server.answer(2)
+    server.answer(3)
+    await fake_loop.turns()
+    assert len(server.came) == 3 + FRAMES_IN_FLIGHT_MAX
+    await stream.close()
 
 
-def test_single_messages_filled_the_broker_frame_by_frame() -> None:
+@fake_time
+async def test_single_messages_filled_the_broker_frame_by_frame() -> None:
     """Messages join the frame that waits. Frames of other queues overtake it, those of its own do not."""
-
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        first = [Frame(str(number), queue="a", growing=True) for number in range(GROWING_FRAMES_MAX)]
-        waits = [Frame("waits", queue="a", growing=True), Frame("behind", queue="a")]
-        for frame in (*first, *waits, other := Frame("other", queue="b", growing=True)):
-            stream.submit(frame)
-        await fake_loop.turns()
-        assert server.came[1:] == [frame.text for frame in (*first, other)]
-        server.answer(2)
-        await fake_loop.turns()
-        assert server.came[-2:] == ["waits", "behind"]
-        await stream.close()
-        assert all(len(frame.ends) == 1 for frame in (*first, *waits, other))
-
-    fake_loop.run(scene())
-
-
-def test_single_messages_for_a_distant_broker_waited_for_its_answer() -> None:
-    """Its answers take long, and it is not busy: one more frame goes each five milliseconds."""
-
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        first = [Frame(str(number), growing=True) for number in range(GROWING_FRAMES_MAX)]
-        later = [Frame("a", growing=True), Frame("b", growing=True)]
-        for frame in (*first, *later):
-            stream.submit(frame)
-        await fake_loop.turns()
-        assert server.came[-1] == first[-1].text
-        await asyncio.sleep(GROWING_WAIT_S * 1.5)
-        assert server.came[-2:] == [first[-1].text, "a"]
-        await asyncio.sleep(GROWING_WAIT_S * 1.5)
-        assert server.came[-2:] == ["a", "b"]
-        await stream.close()
-
-    fake_loop.run(scene())
-
-
-def test_frames_behind_expired_ones_waited_for_the_next_send() -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        soon = asyncio.get_running_loop().time() + 1
-        expired = [Frame(str(number)) for number in range(FRAMES_IN_FLIGHT_MAX)]
-        for frame in expired:
-            frame.deadline = soon
-            stream.submit(frame)
-        stream.submit(behind := Frame("behind"))
-        await asyncio.sleep(2)
-        assert all(frame.ends == ["in doubt"] for frame in expired)
-        assert server.came[-1] == "behind"
-        assert behind.ends == []
-        await stream.close()
-
-    fake_loop.run(scene())
-
-
-@pytest.mark.parametrize(("fields", "end"), [({}, "in doubt"), ({UNREAD: "true"}, "not sent")])
-def test_a_restart_failed_sends_that_the_broker_had_not_read(fields: dict[str, str], end: str) -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        frame = Frame("a")
+    server = Server()
+    stream = await opened(server)
+    first = [Frame(str(number), queue="a", growing=True) for number in range(GROWING_FRAMES_MAX)]
+    waits = [Frame("waits", queue="a", growing=True), Frame("behind", queue="a")]
+    for frame in (*first, *waits, other := Frame("other", queue="b", growing=True)):
         stream.submit(frame)
-        await fake_loop.turns()
-        server.fail(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping", **fields))
-        await fake_loop.turns()
-        assert frame.ends == [end]
-        await stream.close()
+    await fake_loop.turns()
+    assert server.came[1:] == [frame.text for frame in (*first, other)]
+    server.answer(2)
+    await fake_loop.turns()
+    assert server.came[-2:] == ["waits", "behind"]
+    await stream.close()
+    assert all(len(frame.ends) == 1 for frame in (*first, *waits, other))
 
-    fake_loop.run(scene())
+
+@fake_time
+async def test_single_messages_for_a_distant_broker_waited_for_its_answer() -> None:
+    """Its answers take long, and it is not busy: one more frame goes each five milliseconds."""
+    server = Server()
+    stream = await opened(server)
+    first = [Frame(str(number), growing=True) for number in range(GROWING_FRAMES_MAX)]
+    later = [Frame("a", growing=True), Frame("b", growing=True)]
+    for frame in (*first, *later):
+        stream.submit(frame)
+    await fake_loop.turns()
+    assert server.came[-1] == first[-1].text
+    await asyncio.sleep(GROWING_WAIT_S * 1.5)
+    assert server.came[-2:] == [first[-1].text, "a"]
+    await asyncio.sleep(GROWING_WAIT_S * 1.5)
+    assert server.came[-2:] == ["a", "b"]
+    await stream.close()
 
 
-def test_a_frame_that_a_broken_stream_did_not_take_is_in_doubt() -> None:
-    async def scene() -> None:
-        server = Server()
-        stream = await opened(server)
-        server.broken = True
-        frames = [Frame("a"), Frame("b", one_way=True)]
-        for frame in frames:
-            stream.submit(frame)
-        await fake_loop.turns()
-        assert [frame.ends for frame in frames] == [["in doubt"], ["not sent"]]
-        server.broken = False
-        stream.submit(Frame("c"))
-        await fake_loop.turns()
-        assert server.came == ["first", "c"]
-        await stream.close()
+@fake_time
+async def test_frames_behind_expired_ones_waited_for_the_next_send() -> None:
+    server = Server()
+    stream = await opened(server)
+    soon = asyncio.get_running_loop().time() + 1
+    expired = [Frame(str(number)) for number in range(FRAMES_IN_FLIGHT_MAX)]
+    for frame in expired:
+        frame.deadline = soon
+        stream.submit(frame)
+    stream.submit(behind := Frame("behind"))
+    await asyncio.sleep(2)
+    assert all(frame.ends == ["in doubt"] for frame in expired)
+    assert server.came[-1] == "behind"
+    assert behind.ends == []
+    await stream.close()
 
-    fake_loop.run(scene())
+
+@fake_time
+@pytest.mark.parametrize(("fields", "end"), [({}, "in doubt"), ({UNREAD: "true"}, "not sent")])
+async def test_a_restart_failed_sends_that_the_broker_had_not_read(fields: dict[str, str], end: str) -> None:
+    server = Server()
+    stream = await opened(server)
+    frame = Frame("a")
+    stream.submit(frame)
+    await fake_loop.turns()
+    server.fail(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping", **fields))
+    await fake_loop.turns()
+    assert frame.ends == [end]
+    await stream.close()
+
+
+@fake_time
+async def test_a_frame_that_a_broken_stream_did_not_take_is_in_doubt() -> None:
+    server = Server()
+    stream = await opened(server)
+    server.broken = True
+    frames = [Frame("a"), Frame("b", one_way=True)]
+    for frame in frames:
+        stream.submit(frame)
+    await fake_loop.turns()
+    assert [frame.ends for frame in frames] == [["in doubt"], ["not sent"]]
+    server.broken = False
+    stream.submit(Frame("c"))
+    await fake_loop.turns()
+    assert server.came == ["first", "c"]
+    await stream.close()

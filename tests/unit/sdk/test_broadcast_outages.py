@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time
 from trovemq._consume.broadcast import BroadcastConsumer
 from trovemq._net.outages import Outages
 from trovemq._net.routes import Slot
@@ -43,27 +43,25 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
+@fake_time
 @pytest.mark.parametrize("also_gone_at_b", [False, True])
-def test_a_late_answer_about_a_topic_that_is_back_began_an_outage(
+async def test_a_late_answer_about_a_topic_that_is_back_began_an_outage(
     log: pytest.LogCaptureFixture, also_gone_at_b: bool
 ) -> None:
-    async def scene() -> None:
-        reader = Reader()
-        reader._outages.begin("a", NOT_FOUND)
-        if also_gone_at_b:
-            reader._outages.begin("b", NOT_FOUND)
-        pulling = asyncio.ensure_future(reader._pull(Slot("a", 1)))
-        await asyncio.sleep(0.5)
-        reader._outages.end("a")  # another queue of the broker has a batch
-        await asyncio.sleep(1)
-        reader._outages.end("b")
-        assert lines_of(log) == [BEGUN, ENDED]
-        await asyncio.sleep(10)
-        assert lines_of(log) == [BEGUN, ENDED, BEGUN], "the topic is gone again"
-        pulling.cancel()
-        await asyncio.gather(pulling, return_exceptions=True)
-
-    run(scene())
+    reader = Reader()
+    reader._outages.begin("a", NOT_FOUND)
+    if also_gone_at_b:
+        reader._outages.begin("b", NOT_FOUND)
+    pulling = asyncio.ensure_future(reader._pull(Slot("a", 1)))
+    await asyncio.sleep(0.5)
+    reader._outages.end("a")  # another queue of the broker has a batch
+    await asyncio.sleep(1)
+    reader._outages.end("b")
+    assert lines_of(log) == [BEGUN, ENDED]
+    await asyncio.sleep(10)
+    assert lines_of(log) == [BEGUN, ENDED, BEGUN], "the topic is gone again"
+    pulling.cancel()
+    await asyncio.gather(pulling, return_exceptions=True)
 
 
 def test_an_end_at_another_broker_left_an_answer_unreported(log: pytest.LogCaptureFixture) -> None:

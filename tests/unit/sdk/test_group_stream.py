@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, run, turns
 from tests.unit.sdk.records_made import record_at
 from trovemq._consume import settlements
 from trovemq._consume.group_stream import GroupStream
@@ -181,22 +181,20 @@ class Scene:
         await self.stream.close(until=asyncio.get_running_loop().time())
 
 
-def test_acknowledgements_of_one_turn_are_one_settlement_of_ranges() -> None:
-    async def scene() -> None:
-        here = Scene()
-        messages = await here.opened(8)
-        for index in (5, 0, 1, 2, 7):
-            here.stream.settle(messages[index], None)
-        await turns(10)
-        (settlement,) = here.now.settlements()
-        assert (settlement.kind, settlement.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
-        assert list(settlement.ranges) == [0, 3, 5, 1, 7, 1]
-        await here.now.settled()
-        await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
-        assert here.reported == [], "nobody waits for one of them"
-        await here.over()
-
-    run(scene())
+@fake_time
+async def test_acknowledgements_of_one_turn_are_one_settlement_of_ranges() -> None:
+    here = Scene()
+    messages = await here.opened(8)
+    for index in (5, 0, 1, 2, 7):
+        here.stream.settle(messages[index], None)
+    await turns(10)
+    (settlement,) = here.now.settlements()
+    assert (settlement.kind, settlement.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
+    assert list(settlement.ranges) == [0, 3, 5, 1, 7, 1]
+    await here.now.settled()
+    await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
+    assert here.reported == [], "nobody waits for one of them"
+    await here.over()
 
 
 @given(
@@ -252,28 +250,25 @@ def offsets_of(settlement: consumer_pb2.Settlement) -> set[int]:
     return {offset for first, size in pairs for offset in range(first, first + size)}
 
 
-def test_blocks_wait_while_too_many_settlements_have_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+@fake_time
+async def test_blocks_wait_while_too_many_settlements_have_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settlements, "UNDER_WAY_MAX", 3)
-
-    async def scene() -> None:
-        here = Scene()
-        messages = await here.opened(6)
-        here.stream.settle(messages[5], RELEASE)
-        for message in messages[:2]:
-            async with message.process():
-                pass
-        third = asyncio.ensure_future(messages[2].consumed())
-        fourth = asyncio.ensure_future(messages[3].__aexit__(None, None, None))
-        await turns(10)
-        assert messages[2].settled
-        assert not third.done()
-        assert not fourth.done()
-        await here.now.settled()
-        await here.now.settled()
-        await asyncio.gather(third, fourth)
-        await here.over()
-
-    run(scene())
+    here = Scene()
+    messages = await here.opened(6)
+    here.stream.settle(messages[5], RELEASE)
+    for message in messages[:2]:
+        async with message.process():
+            pass
+    third = asyncio.ensure_future(messages[2].consumed())
+    fourth = asyncio.ensure_future(messages[3].__aexit__(None, None, None))
+    await turns(10)
+    assert messages[2].settled
+    assert not third.done()
+    assert not fourth.done()
+    await here.now.settled()
+    await here.now.settled()
+    await asyncio.gather(third, fourth)
+    await here.over()
 
 
 class FakeBroker:
@@ -290,46 +285,43 @@ class FakeBroker:
         return self.stream
 
 
-def test_a_group_that_turned_orderly_while_a_run_gathered_stood_still() -> None:
+@fake_time
+async def test_a_group_that_turned_orderly_while_a_run_gathered_stood_still() -> None:
     """Its lane did not hear of the blocks that were gathered, and never moved on."""
-
-    async def scene() -> None:
-        routes = SimpleNamespace(
-            is_fifo=lambda _topic: False, has_topic=lambda _topic, _broker: True, find=lambda _broker: None
-        )
-        pool: Any = SimpleNamespace(
-            options=ClientOptions(),
-            routes=routes,
-            closed=False,
-            check_loop=lambda: None,
-            connection=lambda broker: broker,
-        )
-        inbox = Inbox(100, 1 << 20)
-        subscription = GroupSubscription(topic="orders", group="g", filter=MessageFilter("tag", "*"))
-        consumer = GroupConsumer(pool, subscription, inbox)
-        one: Any = FakeBroker("broker-a", orderly=False)
-        other: Any = FakeBroker("broker-b", orderly=True)
-        receiving = [asyncio.ensure_future(consumer._receive(one))]
+    routes = SimpleNamespace(
+        is_fifo=lambda _topic: False, has_topic=lambda _topic, _broker: True, find=lambda _broker: None
+    )
+    pool: Any = SimpleNamespace(
+        options=ClientOptions(),
+        routes=routes,
+        closed=False,
+        check_loop=lambda: None,
+        connection=lambda broker: broker,
+    )
+    inbox = Inbox(100, 1 << 20)
+    subscription = GroupSubscription(topic="orders", group="g", filter=MessageFilter("tag", "*"))
+    consumer = GroupConsumer(pool, subscription, inbox)
+    one: Any = FakeBroker("broker-a", orderly=False)
+    other: Any = FakeBroker("broker-b", orderly=True)
+    receiving = [asyncio.ensure_future(consumer._receive(one))]
+    await turns(10)
+    await one.stream.batch(0, 6)
+    for _ in range(settlements.FRAMES_UNANSWERED_MAX):
+        await consume(inbox, 1)
         await turns(10)
-        await one.stream.batch(0, 6)
-        for _ in range(settlements.FRAMES_UNANSWERED_MAX):
-            await consume(inbox, 1)
-            await turns(10)
-        assert await consume(inbox, 1) == [("broker-a", 2)]  # gathers for the frame after these
-        receiving.append(asyncio.ensure_future(consumer._receive(other)))
-        await turns(10)
-        await other.stream.batch(100, 1)
-        assert await consume(inbox, 9) == [("broker-a", 3), ("broker-b", 100)]
-        for offset in (4, 5):  # each follows when the broker has confirmed the one before it
-            await one.stream.settled_each()
-            assert await consume(inbox, 9) == [("broker-a", offset)]
-        for task in receiving:
-            task.cancel()
-        await asyncio.gather(*receiving, return_exceptions=True)
-        for stream in consumer._streams.values():
-            await stream.close(until=asyncio.get_running_loop().time())
-
-    run(scene())
+    assert await consume(inbox, 1) == [("broker-a", 2)]  # gathers for the frame after these
+    receiving.append(asyncio.ensure_future(consumer._receive(other)))
+    await turns(10)
+    await other.stream.batch(100, 1)
+    assert await consume(inbox, 9) == [("broker-a", 3), ("broker-b", 100)]
+    for offset in (4, 5):  # each follows when the broker has confirmed the one before it
+        await one.stream.settled_each()
+        assert await consume(inbox, 9) == [("broker-a", offset)]
+    for task in receiving:
+        task.cancel()
+    await asyncio.gather(*receiving, return_exceptions=True)
+    for stream in consumer._streams.values():
+        await stream.close(until=asyncio.get_running_loop().time())
 
 
 async def consume(inbox: Inbox, count_max: int) -> list[tuple[str, int]]:
@@ -341,135 +333,122 @@ async def consume(inbox: Inbox, count_max: int) -> list[tuple[str, int]]:
     return consumed
 
 
-def test_messages_that_are_acknowledged_together_are_one_settlement() -> None:
-    async def scene() -> None:
-        here = Scene()
-        messages = await here.opened(8)
-        here.stream.settle_all(RECEIPT, [messages[index] for index in (5, 0, 1, 2, 7)])
-        await turns(10)
-        (settlement,) = here.now.settlements()
-        assert (settlement.kind, settlement.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
-        assert list(settlement.ranges) == [0, 3, 5, 1, 7, 1]
-        await here.now.settled()
-        await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
-        await here.over()
-        here.stream.settle_all(RECEIPT, [messages[3], messages[4]])
-        assert here.reported == [(3, True, "CLIENT_CLOSED"), (4, True, "CLIENT_CLOSED")]
-
-    run(scene())
+@fake_time
+async def test_messages_that_are_acknowledged_together_are_one_settlement() -> None:
+    here = Scene()
+    messages = await here.opened(8)
+    here.stream.settle_all(RECEIPT, [messages[index] for index in (5, 0, 1, 2, 7)])
+    await turns(10)
+    (settlement,) = here.now.settlements()
+    assert (settlement.kind, settlement.receipt) == (consumer_pb2.ACKNOWLEDGE, RECEIPT)
+    assert list(settlement.ranges) == [0, 3, 5, 1, 7, 1]
+    await here.now.settled()
+    await here.stream.consumed(until=asyncio.get_running_loop().time() + 1)
+    await here.over()
+    here.stream.settle_all(RECEIPT, [messages[3], messages[4]])
+    assert here.reported == [(3, True, "CLIENT_CLOSED"), (4, True, "CLIENT_CLOSED")]
 
 
-def test_batches_are_confirmed_and_credit_follows_what_was_taken() -> None:
-    async def scene() -> None:
-        here = Scene(prefetch=8)
-        await turns(10)
-        first, credit = here.now.frames[0], here.now.frames[1]
-        assert (first.start.filter, first.group, first.topic) == ("*", "g", "orders")
-        assert (credit.credit_messages, credit.credit_bytes) == (8, 1 << 20)
-        await here.now.batch(0, 6, number=1)
-        assert here.now.frames[-1].received_batch == 1
-        assert sum(frame.credit_messages for frame in here.now.frames) == 8
-        for _ in range(5):
-            here.take()
-        await turns(10)
-        assert sum(frame.credit_messages for frame in here.now.frames) == 8 + 5
-        assert here.inbox.count + 8 + 5 - 6 == 8
-        await here.over()
-
-    run(scene())
+@fake_time
+async def test_batches_are_confirmed_and_credit_follows_what_was_taken() -> None:
+    here = Scene(prefetch=8)
+    await turns(10)
+    first, credit = here.now.frames[0], here.now.frames[1]
+    assert (first.start.filter, first.group, first.topic) == ("*", "g", "orders")
+    assert (credit.credit_messages, credit.credit_bytes) == (8, 1 << 20)
+    await here.now.batch(0, 6, number=1)
+    assert here.now.frames[-1].received_batch == 1
+    assert sum(frame.credit_messages for frame in here.now.frames) == 8
+    for _ in range(5):
+        here.take()
+    await turns(10)
+    assert sum(frame.credit_messages for frame in here.now.frames) == 8 + 5
+    assert here.inbox.count + 8 + 5 - 6 == 8
+    await here.over()
 
 
+@fake_time
 @pytest.mark.parametrize("bytes_max", [1, 300])
-def test_bytes_in_the_inbox_hold_back_the_credit(bytes_max: int) -> None:
-    async def scene() -> None:
-        here = Scene(bytes_max=bytes_max)
-        await turns(10)
-        assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max
-        await here.now.batch(0, 4)
-        size = here.inbox.size
-        assert size > bytes_max
-        assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max
-        for _ in range(4):
-            here.take()
-        await turns(10)
-        assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max + size
-        await here.over()
-
-    run(scene())
+async def test_bytes_in_the_inbox_hold_back_the_credit(bytes_max: int) -> None:
+    here = Scene(bytes_max=bytes_max)
+    await turns(10)
+    assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max
+    await here.now.batch(0, 4)
+    size = here.inbox.size
+    assert size > bytes_max
+    assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max
+    for _ in range(4):
+        here.take()
+    await turns(10)
+    assert sum(frame.credit_bytes for frame in here.now.frames) == bytes_max + size
+    await here.over()
 
 
-def test_waiting_callers_get_acknowledgements_and_refusals() -> None:
-    async def scene() -> None:
-        here = Scene()
-        one, two, three = await here.opened(3)
-        first, second = here.stream.settle_with_result(one, None), here.stream.settle_with_result(two, None)
-        here.stream.settle(three, None)
-        await turns(10)
-        error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="late")
-        await here.now.settled(refused=[consumer_pb2.RefusedOffset(offset=1, error=error)])
-        assert first.result() is None
-        assert isinstance(second.exception(), TroveError)
-        assert here.reported == [(0, True, ""), (1, True, "RECEIPT_HANDLE_ILLEGAL"), (2, True, "")]
-        await here.over()
-
-    run(scene())
+@fake_time
+async def test_waiting_callers_get_acknowledgements_and_refusals() -> None:
+    here = Scene()
+    one, two, three = await here.opened(3)
+    first, second = here.stream.settle_with_result(one, None), here.stream.settle_with_result(two, None)
+    here.stream.settle(three, None)
+    await turns(10)
+    error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="late")
+    await here.now.settled(refused=[consumer_pb2.RefusedOffset(offset=1, error=error)])
+    assert first.result() is None
+    assert isinstance(second.exception(), TroveError)
+    assert here.reported == [(0, True, ""), (1, True, "RECEIPT_HANDLE_ILLEGAL"), (2, True, "")]
+    await here.over()
 
 
-def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
-    async def scene() -> None:
-        here = Scene()
-        one, two, three = await here.opened(3)
-        here.stream.settle(one, None)
-        returned = here.stream.settle_with_result(two, Change(5_000, suspend=False))
-        await turns(10)
-        await here.now.reply(LOST)
-        here.stream.settle(three, None)
-        await asyncio.sleep(1)
-        assert len(here.streams) == 2
-        assert here.streams[0].cancelled
-        again = [(each.kind, list(each.ranges)) for each in here.now.settlements()]
-        assert again == [(0, [0, 1]), (1, [1, 1]), (0, [2, 1])]
-        assert here.now.frames[0].HasField("start")
-        error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="replaced")
-        await here.now.settled(refused=[consumer_pb2.RefusedOffset(offset=1, error=error)])
-        assert returned.result() is None, "the first try had arrived"
-        await here.over()
-
-    run(scene())
+@fake_time
+async def test_settlements_without_a_result_go_out_again_after_a_break() -> None:
+    here = Scene()
+    one, two, three = await here.opened(3)
+    here.stream.settle(one, None)
+    returned = here.stream.settle_with_result(two, Change(5_000, suspend=False))
+    await turns(10)
+    await here.now.reply(LOST)
+    here.stream.settle(three, None)
+    await asyncio.sleep(1)
+    assert len(here.streams) == 2
+    assert here.streams[0].cancelled
+    again = [(each.kind, list(each.ranges)) for each in here.now.settlements()]
+    assert again == [(0, [0, 1]), (1, [1, 1]), (0, [2, 1])]
+    assert here.now.frames[0].HasField("start")
+    error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="replaced")
+    await here.now.settled(refused=[consumer_pb2.RefusedOffset(offset=1, error=error)])
+    assert returned.result() is None, "the first try had arrived"
+    await here.over()
 
 
+@fake_time
 @pytest.mark.parametrize("noticed_after_s", [0, 30], ids=["killed", "machine lost"])
-def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group(noticed_after_s: int) -> None:
+async def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group(noticed_after_s: int) -> None:
     """Their messages stayed leased to the client, which lived on."""
-
-    async def scene() -> None:
-        here = Scene()
-        messages = await here.opened(5)
-        for message in messages[:2]:
-            here.stream.settle(message, None)
-        await turns(10)
-        await here.now.settled()
-        await asyncio.sleep(3)
-        for message in messages[2:4]:
-            here.stream.settle(message, None)
-        here.stream.settle(messages[4], Change(0, suspend=False))
-        await turns(10)
-        await here.now.settled()
-        reported = list(here.reported)
-        await asyncio.sleep(noticed_after_s)
-        for _ in range(2):  # the new stream breaks, too, before it has said anything
-            await here.now.reply(LOST)
-            await asyncio.sleep(0.5)
-        assert [(each.kind, list(each.ranges)) for each in here.now.settlements()] == [(0, [2, 2])]
-        error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="replaced")
-        await here.now.settled(error=error)
-        assert here.reported == reported
+    here = Scene()
+    messages = await here.opened(5)
+    for message in messages[:2]:
+        here.stream.settle(message, None)
+    await turns(10)
+    await here.now.settled()
+    await asyncio.sleep(3)
+    for message in messages[2:4]:
+        here.stream.settle(message, None)
+    here.stream.settle(messages[4], Change(0, suspend=False))
+    await turns(10)
+    await here.now.settled()
+    reported = list(here.reported)
+    await asyncio.sleep(noticed_after_s)
+    for _ in range(2):  # the new stream breaks, too, before it has said anything
         await here.now.reply(LOST)
-        await asyncio.sleep(1)
-        assert here.now.settlements() == []
-        await here.over()
-
-    run(scene())
+        await asyncio.sleep(0.5)
+    assert [(each.kind, list(each.ranges)) for each in here.now.settlements()] == [(0, [2, 2])]
+    error = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="replaced")
+    await here.now.settled(error=error)
+    assert here.reported == reported
+    await here.now.reply(LOST)
+    await asyncio.sleep(1)
+    assert here.now.settlements() == []
+    await here.over()
 
 
 def test_a_stream_that_cannot_be_written_to_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,95 +467,85 @@ def test_a_stream_that_cannot_be_written_to_does_not_live_on(monkeypatch: pytest
     run(scene())
 
 
-def test_a_settlement_that_cannot_be_said_in_time_fails() -> None:
-    async def scene() -> None:
-        here = Scene(reconnect_timeout_ms=1_000)
-        (one,) = await here.opened(1)
-        answer = here.stream.settle_with_result(one, None)
-        for _ in range(40):
-            await here.now.reply(LOST)
-            await asyncio.sleep(0.1)
-        assert isinstance(answer.exception(), TroveError)
-        assert here.reported == [(0, True, "BROKER_UNREACHABLE")]
-        await here.over()
-
-    run(scene())
+@fake_time
+async def test_a_settlement_that_cannot_be_said_in_time_fails() -> None:
+    here = Scene(reconnect_timeout_ms=1_000)
+    (one,) = await here.opened(1)
+    answer = here.stream.settle_with_result(one, None)
+    for _ in range(40):
+        await here.now.reply(LOST)
+        await asyncio.sleep(0.1)
+    assert isinstance(answer.exception(), TroveError)
+    assert here.reported == [(0, True, "BROKER_UNREACHABLE")]
+    await here.over()
 
 
-def test_a_refusal_that_passes_is_tried_again_later() -> None:
-    async def scene() -> None:
-        here = Scene()
-        (one,) = await here.opened(1)
-        answer = here.stream.settle_with_result(one, Change(0, suspend=True))
-        await turns(10)
-        await here.now.settled(error=common_pb2.Error(symbol="LIMIT_EXCEEDED", message="full"))
-        assert not answer.done()
-        await asyncio.sleep(1)
-        assert len(here.now.settlements()) == 2
-        await here.now.settled()
-        assert answer.result() is None
-        await here.over()
-
-    run(scene())
+@fake_time
+async def test_a_refusal_that_passes_is_tried_again_later() -> None:
+    here = Scene()
+    (one,) = await here.opened(1)
+    answer = here.stream.settle_with_result(one, Change(0, suspend=True))
+    await turns(10)
+    await here.now.settled(error=common_pb2.Error(symbol="LIMIT_EXCEEDED", message="full"))
+    assert not answer.done()
+    await asyncio.sleep(1)
+    assert len(here.now.settlements()) == 2
+    await here.now.settled()
+    assert answer.result() is None
+    await here.over()
 
 
-def test_frames_without_an_answer_are_bounded_and_more_gathers_meanwhile() -> None:
-    async def scene() -> None:
-        here = Scene()
-        for message in await here.opened(20):
-            here.stream.settle(message, None)
-            await turns(3)
-        frames = [frame for frame in here.now.frames if frame.settlements]
-        assert len(frames) == settlements.FRAMES_UNANSWERED_MAX
-        for frame in frames:
-            results = [
-                consumer_pb2.SettlementResult(settlement_id=one.settlement_id) for one in frame.settlements
-            ]
-            await here.now.reply(consumer_pb2.ConsumeReply(results=results))
-        frames = [frame for frame in here.now.frames if frame.settlements]
-        assert len(frames) == settlements.FRAMES_UNANSWERED_MAX + 1
-        await here.over()
-
-    run(scene())
+@fake_time
+async def test_frames_without_an_answer_are_bounded_and_more_gathers_meanwhile() -> None:
+    here = Scene()
+    for message in await here.opened(20):
+        here.stream.settle(message, None)
+        await turns(3)
+    frames = [frame for frame in here.now.frames if frame.settlements]
+    assert len(frames) == settlements.FRAMES_UNANSWERED_MAX
+    for frame in frames:
+        results = [
+            consumer_pb2.SettlementResult(settlement_id=one.settlement_id) for one in frame.settlements
+        ]
+        await here.now.reply(consumer_pb2.ConsumeReply(results=results))
+    frames = [frame for frame in here.now.frames if frame.settlements]
+    assert len(frames) == settlements.FRAMES_UNANSWERED_MAX + 1
+    await here.over()
 
 
-def test_after_the_end_nothing_is_settled() -> None:
-    async def scene() -> None:
-        here = Scene()
-        one, two = await here.opened(2)
-        late = here.stream.settle_with_result(one, None)
-        await here.over()
-        with pytest.raises(TroveError, match="CLIENT_CLOSED"):
-            await late
-        with pytest.raises(TroveError, match="CLIENT_CLOSED"):
-            await here.stream.settle_with_result(two, None)
-        assert here.streams[0].cancelled
-
-    run(scene())
+@fake_time
+async def test_after_the_end_nothing_is_settled() -> None:
+    here = Scene()
+    one, two = await here.opened(2)
+    late = here.stream.settle_with_result(one, None)
+    await here.over()
+    with pytest.raises(TroveError, match="CLIENT_CLOSED"):
+        await late
+    with pytest.raises(TroveError, match="CLIENT_CLOSED"):
+        await here.stream.settle_with_result(two, None)
+    assert here.streams[0].cancelled
 
 
-def test_a_regular_end_stops_the_batches_first() -> None:
-    async def scene() -> None:
-        here = Scene()
-        await here.opened(2)
-        ending = asyncio.ensure_future(here.stream.stop(until=asyncio.get_running_loop().time() + 5))
-        await turns(10)
-        assert here.now.frames[-1].stop
-        await here.now.batch(2, 2, number=2)
-        assert not ending.done()
-        await here.now.reply(consumer_pb2.ConsumeReply(stopped=True))
-        await ending
-        here.running.cancel()
-        for _ in range(2):
-            here.stream.release(here.take())
-        closing = asyncio.ensure_future(here.stream.close(until=asyncio.get_running_loop().time() + 5))
-        await turns(10)
-        (settlement,) = here.now.settlements()
-        assert (settlement.kind, settlement.suspend) == (consumer_pb2.RETURN, True)
-        assert list(settlement.ranges) == [2, 2]
-        assert sum(frame.credit_messages for frame in here.now.frames) == 100, "none after the stop"
-        await here.now.settled()
-        await closing
-        assert here.now.cancelled
-
-    run(scene())
+@fake_time
+async def test_a_regular_end_stops_the_batches_first() -> None:
+    here = Scene()
+    await here.opened(2)
+    ending = asyncio.ensure_future(here.stream.stop(until=asyncio.get_running_loop().time() + 5))
+    await turns(10)
+    assert here.now.frames[-1].stop
+    await here.now.batch(2, 2, number=2)
+    assert not ending.done()
+    await here.now.reply(consumer_pb2.ConsumeReply(stopped=True))
+    await ending
+    here.running.cancel()
+    for _ in range(2):
+        here.stream.release(here.take())
+    closing = asyncio.ensure_future(here.stream.close(until=asyncio.get_running_loop().time() + 5))
+    await turns(10)
+    (settlement,) = here.now.settlements()
+    assert (settlement.kind, settlement.suspend) == (consumer_pb2.RETURN, True)
+    assert list(settlement.ranges) == [2, 2]
+    assert sum(frame.credit_messages for frame in here.now.frames) == 100, "none after the stop"
+    await here.now.settled()
+    await closing
+    assert here.now.cancelled

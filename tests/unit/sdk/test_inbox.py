@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from trovemq import ReceivedMessage
 from trovemq._consume.inbox import Inbox
 
@@ -63,42 +63,38 @@ def test_a_lease_that_is_over_is_dropped_with_what_waits_after_it() -> None:
     assert (inbox.take(15.0), inbox.count, inbox.size) == (None, 0, 0)
 
 
-def test_a_lane_stood_still_after_a_message_never_settled() -> None:
-    async def scene() -> None:
-        inbox = Inbox(8, 1_000)
-        inbox.ordered = True
-        for offset in (0, 1):
-            inbox.put(message(offset, "a", lease_end=10.0))
-        assert inbox.take() is not None, "the program has it, and never settles it"
-        inbox.put(message(0, "a", lease_end=20.0, attempt=2))
-        taken = inbox.take()
-        assert taken is not None
-        assert (taken.queue_offset, taken.attempt) == (0, 2), "the broker's clock was a moment ahead"
-        await asyncio.sleep(21)
-        inbox.put(message(1, "a", lease_end=40.0, attempt=2))
-        taken = inbox.take()
-        assert taken is not None
-        assert (taken.queue_offset, inbox.count, inbox.size) == (1, 0, 0), "the first is a dead letter"
-        inbox.put(message(2, "a", lease_end=40.0))
-        assert inbox.take() is None, "it waits for the one that the program has now"
-        assert inbox.settled(taken, done=True) == []
-        assert (inbox.take() or taken).queue_offset == 2
-
-    run(scene())
+@fake_time
+async def test_a_lane_stood_still_after_a_message_never_settled() -> None:
+    inbox = Inbox(8, 1_000)
+    inbox.ordered = True
+    for offset in (0, 1):
+        inbox.put(message(offset, "a", lease_end=10.0))
+    assert inbox.take() is not None, "the program has it, and never settles it"
+    inbox.put(message(0, "a", lease_end=20.0, attempt=2))
+    taken = inbox.take()
+    assert taken is not None
+    assert (taken.queue_offset, taken.attempt) == (0, 2), "the broker's clock was a moment ahead"
+    await asyncio.sleep(21)
+    inbox.put(message(1, "a", lease_end=40.0, attempt=2))
+    taken = inbox.take()
+    assert taken is not None
+    assert (taken.queue_offset, inbox.count, inbox.size) == (1, 0, 0), "the first is a dead letter"
+    inbox.put(message(2, "a", lease_end=40.0))
+    assert inbox.take() is None, "it waits for the one that the program has now"
+    assert inbox.settled(taken, done=True) == []
+    assert (inbox.take() or taken).queue_offset == 2
 
 
+@fake_time
 @pytest.mark.parametrize("lease_end", [None, 60.0])
-def test_a_message_of_a_lane_is_with_the_program_once(lease_end: float | None) -> None:
-    async def scene() -> None:
-        inbox = Inbox(8, 1_000)
-        inbox.ordered = True
-        inbox.put(message(0, "a", lease_end=lease_end))
-        assert inbox.take() is not None
-        inbox.put(message(0, "a", lease_end=lease_end))
-        inbox.put(message(1, "a", lease_end=lease_end))
-        assert inbox.take() is None
-
-    run(scene())
+async def test_a_message_of_a_lane_is_with_the_program_once(lease_end: float | None) -> None:
+    inbox = Inbox(8, 1_000)
+    inbox.ordered = True
+    inbox.put(message(0, "a", lease_end=lease_end))
+    assert inbox.take() is not None
+    inbox.put(message(0, "a", lease_end=lease_end))
+    inbox.put(message(1, "a", lease_end=lease_end))
+    assert inbox.take() is None
 
 
 def test_what_a_poll_brought_late_overtook_what_was_returned() -> None:
@@ -171,28 +167,25 @@ async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
     assert await last is None
 
 
-def test_waits_that_were_given_up_took_memory_until_a_message_came() -> None:
+@fake_time
+async def test_waits_that_were_given_up_took_memory_until_a_message_came() -> None:
     """As of a program that asks for a message once a second, by `asyncio.wait_for`."""
-
-    async def scene() -> None:
-        inbox = Inbox(4, 1_000)
-        inbox.put_all([message(offset) for offset in range(4)])
-        for _ in range(4):
-            inbox.take(0.0)
-        for _ in range(50):
-            assert await inbox.get_until(asyncio.get_running_loop().time() + 1) is None
-        assert inbox._takers.count == len(inbox._takers.waiting) == 0
-        inbox.put(message(4))
-        waiting = [asyncio.ensure_future(inbox.taken()) for _ in range(50)]
-        await turns()
-        for task in waiting[:49]:
-            task.cancel()
-        await turns()
-        assert len(inbox.askers) == 1
+    inbox = Inbox(4, 1_000)
+    inbox.put_all([message(offset) for offset in range(4)])
+    for _ in range(4):
         inbox.take(0.0)
-        await waiting[49]
-
-    run(scene())
+    for _ in range(50):
+        assert await inbox.get_until(asyncio.get_running_loop().time() + 1) is None
+    assert inbox._takers.count == len(inbox._takers.waiting) == 0
+    inbox.put(message(4))
+    waiting = [asyncio.ensure_future(inbox.taken()) for _ in range(50)]
+    await turns()
+    for task in waiting[:49]:
+        task.cancel()
+    await turns()
+    assert len(inbox.askers) == 1
+    inbox.take(0.0)
+    await waiting[49]
 
 
 @pytest.mark.asyncio

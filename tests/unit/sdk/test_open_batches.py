@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import fake_loop
+from tests.support.fake_loop import fake_time
 from trovemq import ClientOptions
 from trovemq._net.routes import RouteTable
 from trovemq._produce.outgoing import Batch
@@ -88,17 +89,15 @@ def test_messages_joined_a_batch_that_had_failed_and_waited_for_ever(
     fake_loop.run(scene())
 
 
-def test_one_way_messages_joined_a_batch_that_had_failed() -> None:
-    async def scene() -> None:
-        pool: Any = Pool()
-        producer = Producer(pool, "orders")
-        producer.send_oneway(b"one")
-        pool.submitted[0].failed(TroveError(errors.TLS_FAILED, "never written"), in_doubt=False)
-        assert (producer.one_way_dropped, producer.in_flight_bytes) == (1, 0)
-        producer.send_oneway(b"two")
-        assert len(pool.submitted) == 2, "it has a batch of its own"
-        assert written(pool.submitted[1], 1).one_way
-        pool.submitted[1].written()
-        assert (producer.one_way_dropped, producer.in_flight_bytes) == (1, 0)
-
-    fake_loop.run(scene())
+@fake_time
+async def test_one_way_messages_joined_a_batch_that_had_failed() -> None:
+    pool: Any = Pool()
+    producer = Producer(pool, "orders")
+    producer.send_oneway(b"one")
+    pool.submitted[0].failed(TroveError(errors.TLS_FAILED, "never written"), in_doubt=False)
+    assert (producer.one_way_dropped, producer.in_flight_bytes) == (1, 0)
+    producer.send_oneway(b"two")
+    assert len(pool.submitted) == 2, "it has a batch of its own"
+    assert written(pool.submitted[1], 1).one_way
+    pool.submitted[1].written()
+    assert (producer.one_way_dropped, producer.in_flight_bytes) == (1, 0)

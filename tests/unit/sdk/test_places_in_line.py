@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from trovemq._common.backoff import Backoff
 from trovemq._net.first_of import first_of
 from trovemq._produce.in_flight import InFlightLimiter
@@ -15,39 +15,33 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
-def test_a_sender_cancelled_in_its_turn_held_up_those_after_it() -> None:
-    async def scene() -> None:
-        limiter = InFlightLimiter(10)
-        limiter.take(10)
-        first, second = (asyncio.create_task(limiter.wait(10)) for _ in range(2))
-        await turns()
-        limiter.give(10)  # wakes the first one
-        first.cancel()
-        async with asyncio.timeout(10):
-            await second
-        assert first.cancelled()
-
-    run(scene())
+@fake_time
+async def test_a_sender_cancelled_in_its_turn_held_up_those_after_it() -> None:
+    limiter = InFlightLimiter(10)
+    limiter.take(10)
+    first, second = (asyncio.create_task(limiter.wait(10)) for _ in range(2))
+    await turns()
+    limiter.give(10)  # wakes the first one
+    first.cancel()
+    async with asyncio.timeout(10):
+        await second
+    assert first.cancelled()
 
 
-def test_the_first_server_failed_and_the_others_were_not_waited_for() -> None:
+@fake_time
+async def test_the_first_server_failed_and_the_others_were_not_waited_for() -> None:
     async def answer(seconds: float, error: TroveError | None) -> str:
         await asyncio.sleep(seconds)
         if error is not None:
             raise error
         return "answer"
 
-    async def scene() -> None:
-        failure = TroveError(errors.BROKER_UNREACHABLE)
-        tasks = [
-            asyncio.create_task(answer(seconds, error)) for seconds, error in ((0.1, failure), (5.0, None))
-        ]
-        await first_of(tasks)
-        assert tasks[1].result() == "answer"
-        with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
-            await first_of([asyncio.create_task(answer(0.1, failure)) for _ in range(2)])
-
-    run(scene())
+    failure = TroveError(errors.BROKER_UNREACHABLE)
+    tasks = [asyncio.create_task(answer(seconds, error)) for seconds, error in ((0.1, failure), (5.0, None))]
+    await first_of(tasks)
+    assert tasks[1].result() == "answer"
+    with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
+        await first_of([asyncio.create_task(answer(0.1, failure)) for _ in range(2)])
 
 
 class Page:
@@ -59,7 +53,8 @@ class Page:
         self.messages = tuple(range(count))
 
 
-def test_a_second_page_had_more_messages_than_were_asked_for() -> None:
+@fake_time
+async def test_a_second_page_had_more_messages_than_were_asked_for() -> None:
     asked: list[int] = []
 
     async def ask(count: int, _cursor: str | None) -> Page:
@@ -75,11 +70,9 @@ def test_a_second_page_had_more_messages_than_were_asked_for() -> None:
         def add(self, page: object) -> None:
             del page
 
-    async def scene() -> int:
-        answer = paged(Session(), ask, PAGE_MESSAGES_MAX + 5, None, Coverage())  # type: ignore[arg-type,type-var]
-        return len([message async for message in answer])
+    answer = paged(Session(), ask, PAGE_MESSAGES_MAX + 5, None, Coverage())  # type: ignore[arg-type,type-var]
 
-    assert run(scene()) == PAGE_MESSAGES_MAX + 5
+    assert len([message async for message in answer]) == PAGE_MESSAGES_MAX + 5
     assert asked == [PAGE_MESSAGES_MAX, 5]
 
 

@@ -9,10 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from trovemq._wire.session import SignedChannel, StreamCall
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_checker
 from trovemq_proto.errors import TroveError
+
+pytestmark = fake_time
+
 
 KEY = SigningKey(bytes(16), bytes(32))
 UNAUTHORIZED = SimpleNamespace(status=SimpleNamespace(code=40100))
@@ -69,53 +72,44 @@ def stream_of(call: Any, path: str = "/s/m") -> tuple[StreamCall, Channel]:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_replies_come_to_the_receiver_whenever_it_was_set(early: bool) -> None:
-    async def program() -> None:
-        call, taken = Call(), list[Any]()
-        stream, _ = stream_of(call)
+async def test_replies_come_to_the_receiver_whenever_it_was_set(early: bool) -> None:
+    call, taken = Call(), list[Any]()
+    stream, _ = stream_of(call)
 
-        def receive(reply: Any) -> bool:
-            taken.append(reply)
-            return bool(reply != "left")
+    def receive(reply: Any) -> bool:
+        taken.append(reply)
+        return bool(reply != "left")
 
-        if early:
-            stream.set_receiver(receive)
-        await stream.write(b"one")
-        await stream.write(b"two")
-        if not early:
-            stream.set_receiver(receive)
-        for reply in ("first", "left", "last"):
-            call.reply(reply)
-        assert await stream.read() == "left"
-        assert taken == ["first", "left", "last"]
-        check = message_checker(KEY, 0)
-        assert all(check(message) for message in call.written)
-
-    run(program())
+    if early:
+        stream.set_receiver(receive)
+    await stream.write(b"one")
+    await stream.write(b"two")
+    if not early:
+        stream.set_receiver(receive)
+    for reply in ("first", "left", "last"):
+        call.reply(reply)
+    assert await stream.read() == "left"
+    assert taken == ["first", "left", "last"]
+    check = message_checker(KEY, 0)
+    assert all(check(message) for message in call.written)
 
 
-def test_a_refusal_is_the_readers_and_ends_the_session() -> None:
-    async def program() -> None:
-        call = Call()
-        stream, channel = stream_of(call, "/apache.rocketmq.v2.MessagingService/Telemetry")
-        stream.set_receiver(lambda _reply: True)
-        reading = asyncio.ensure_future(stream.read())
-        await turns()
-        call.reply(UNAUTHORIZED)
-        with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
-            await reading
-        assert channel.forgotten == 1
-
-    run(program())
+async def test_a_refusal_is_the_readers_and_ends_the_session() -> None:
+    call = Call()
+    stream, channel = stream_of(call, "/apache.rocketmq.v2.MessagingService/Telemetry")
+    stream.set_receiver(lambda _reply: True)
+    reading = asyncio.ensure_future(stream.read())
+    await turns()
+    call.reply(UNAUTHORIZED)
+    with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
+        await reading
+    assert channel.forgotten == 1
 
 
-def test_a_transport_without_receivers_reads_all_replies() -> None:
-    async def program() -> None:
-        call = Call()
-        plain = SimpleNamespace(read=call.read, write=call.write)
-        stream, _ = stream_of(plain)
-        stream.set_receiver(lambda _reply: pytest.fail("it has none"))
-        call.reply("reply")
-        assert await stream.read() == "reply"
-
-    run(program())
+async def test_a_transport_without_receivers_reads_all_replies() -> None:
+    call = Call()
+    plain = SimpleNamespace(read=call.read, write=call.write)
+    stream, _ = stream_of(plain)
+    stream.set_receiver(lambda _reply: pytest.fail("it has none"))
+    call.reply("reply")
+    assert await stream.read() == "reply"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import fake_loop
+from tests.support.fake_loop import fake_time
 from trovemq import ClientOptions, TroveError
 from trovemq._net.connections import LEAVING_SECONDS, ConnectionPool
 from trovemq._net.routes import RouteTable, Slot
@@ -93,25 +94,23 @@ def test_a_chooser_knows_what_a_new_one_finds(steps: list[ClusterState | str | i
     fake_loop.run(scene())
 
 
-def test_a_broker_that_comes_back_gets_another_stream() -> None:
-    async def scene() -> None:
-        pool = pool_of_nobody()
-        chooser = SlotChooser(pool, "orders")
-        there = ClusterState((route_of("a", 2, False, False),))
-        apply(pool, there)
-        first = chooser.route(Slot("a", 1))
-        assert chooser.route(Slot("a", 1)) is first
-        apply(pool, ClusterState(()))
-        assert chooser.find_route(Slot("a", 1)) is None
-        await asyncio.sleep(LEAVING_SECONDS + 1)
-        apply(pool, there)
-        second = chooser.route(Slot("a", 1))
-        assert second.stream is not first.stream
-        assert first.version != second.version
-        await pool.close()
-        assert answer(lambda: chooser.route(Slot("a", 1))) is errors.CLIENT_CLOSED
-
-    fake_loop.run(scene())
+@fake_time
+async def test_a_broker_that_comes_back_gets_another_stream() -> None:
+    pool = pool_of_nobody()
+    chooser = SlotChooser(pool, "orders")
+    there = ClusterState((route_of("a", 2, False, False),))
+    apply(pool, there)
+    first = chooser.route(Slot("a", 1))
+    assert chooser.route(Slot("a", 1)) is first
+    apply(pool, ClusterState(()))
+    assert chooser.find_route(Slot("a", 1)) is None
+    await asyncio.sleep(LEAVING_SECONDS + 1)
+    apply(pool, there)
+    second = chooser.route(Slot("a", 1))
+    assert second.stream is not first.stream
+    assert first.version != second.version
+    await pool.close()
+    assert answer(lambda: chooser.route(Slot("a", 1))) is errors.CLIENT_CLOSED
 
 
 def test_a_waiting_subscription_listened_to_the_routes_once_more_each_try() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from tests.unit.sdk.records_made import record_at
 from tests.unit.sdk.test_group_stream import RECEIPT, FakeBroker, FakeStream, Scene, offsets_of
 from trovemq._consume import group_stream
@@ -21,6 +21,9 @@ from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, consumer_pb2
+
+pytestmark = fake_time
+
 
 SIZE = len(record_at(0))
 VOID = common_pb2.Error(symbol="RECEIPT_HANDLE_ILLEGAL", message="is not valid any more")
@@ -71,93 +74,77 @@ def credit(stream: FakeStream) -> tuple[int, int]:
     )
 
 
-def test_after_a_reset_the_program_got_all_that_was_prefetched() -> None:
-    async def scene() -> None:
-        here = Scene(prefetch=8, bytes_max=8 * SIZE)
-        await turns(10)
-        await here.now.batch(0, 8)
-        started = here.take()
-        await here.now.reply(void(1))
-        assert (here.inbox.take(), here.inbox.count, here.inbox.size) == (None, 0, 0)
-        assert returned(here.now) == list(range(1, 8))
-        assert credit(here.now) == (16, 16 * SIZE), "the space is free again"
-        await refuse_all(here.now)
-        assert here.reported == [], "nobody waits for these"
-        await here.now.batch(8, 1, number=2)
-        assert here.take().queue_offset == 8
-        here.stream.settle(started, None)
-        await turns(10)
-        await refuse_all(here.now)
-        assert here.reported == [(0, True, "RECEIPT_HANDLE_ILLEGAL")]
-        await here.over()
-
-    run(scene())
+async def test_after_a_reset_the_program_got_all_that_was_prefetched() -> None:
+    here = Scene(prefetch=8, bytes_max=8 * SIZE)
+    await turns(10)
+    await here.now.batch(0, 8)
+    started = here.take()
+    await here.now.reply(void(1))
+    assert (here.inbox.take(), here.inbox.count, here.inbox.size) == (None, 0, 0)
+    assert returned(here.now) == list(range(1, 8))
+    assert credit(here.now) == (16, 16 * SIZE), "the space is free again"
+    await refuse_all(here.now)
+    assert here.reported == [], "nobody waits for these"
+    await here.now.batch(8, 1, number=2)
+    assert here.take().queue_offset == 8
+    here.stream.settle(started, None)
+    await turns(10)
+    await refuse_all(here.now)
+    assert here.reported == [(0, True, "RECEIPT_HANDLE_ILLEGAL")]
+    await here.over()
 
 
-def test_a_batch_that_is_not_confirmed_is_void_as_well() -> None:
-    async def scene() -> None:
-        here = Scene(prefetch=8, bytes_max=8 * SIZE)
-        await turns(10)
-        here.now._replies.put_nowait(batch(0, 8, 1))
-        await here.now.reply(void(1))
-        assert here.inbox.take() is None
-        assert returned(here.now) == list(range(8))
-        assert here.now.frames[-1].received_batch == 1
-        assert credit(here.now) == (16, 16 * SIZE)
-        await here.over()
-
-    run(scene())
+async def test_a_batch_that_is_not_confirmed_is_void_as_well() -> None:
+    here = Scene(prefetch=8, bytes_max=8 * SIZE)
+    await turns(10)
+    here.now._replies.put_nowait(batch(0, 8, 1))
+    await here.now.reply(void(1))
+    assert here.inbox.take() is None
+    assert returned(here.now) == list(range(8))
+    assert here.now.frames[-1].received_batch == 1
+    assert credit(here.now) == (16, 16 * SIZE)
+    await here.over()
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-def test_a_batch_after_the_reset_may_overtake_the_notice(confirmed: bool) -> None:
-    async def scene() -> None:
-        here = Scene()
+async def test_a_batch_after_the_reset_may_overtake_the_notice(confirmed: bool) -> None:
+    here = Scene()
+    await turns(10)
+    for first, number in ((0, 1), (4, 2), (8, 3)):
+        here.now._replies.put_nowait(batch(first, 4, number))
+    if confirmed:
         await turns(10)
-        for first, number in ((0, 1), (4, 2), (8, 3)):
-            here.now._replies.put_nowait(batch(first, 4, number))
-        if confirmed:
-            await turns(10)
-        await here.now.reply(void(2))
-        assert [here.take().queue_offset for _ in range(4)] == [8, 9, 10, 11]
-        assert here.inbox.take() is None
-        assert returned(here.now) == list(range(8))
-        await here.over()
-
-    run(scene())
+    await here.now.reply(void(2))
+    assert [here.take().queue_offset for _ in range(4)] == [8, 9, 10, 11]
+    assert here.inbox.take() is None
+    assert returned(here.now) == list(range(8))
+    await here.over()
 
 
-def test_a_late_notice_leaves_the_newest_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_notice_leaves_the_newest_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_stream, "POLLS_KEPT_MAX", 2)
-
-    async def scene() -> None:
-        here = Scene()
-        await turns(10)
-        for number in range(1, 5):
-            await here.now.batch(number, 1, number)
-        await here.now.reply(void(1))
-        assert [here.take().queue_offset for _ in range(2)] == [3, 4]
-        assert here.inbox.take() is None
-        await here.over()
-
-    run(scene())
+    here = Scene()
+    await turns(10)
+    for number in range(1, 5):
+        await here.now.batch(number, 1, number)
+    await here.now.reply(void(1))
+    assert [here.take().queue_offset for _ in range(2)] == [3, 4]
+    assert here.inbox.take() is None
+    await here.over()
 
 
-def test_the_next_streams_batches_have_numbers_of_their_own() -> None:
-    async def scene() -> None:
-        here = Scene()
-        await turns(10)
-        await here.now.batch(0, 1, 7)
-        await here.now.reply(TroveError(errors.BROKER_UNREACHABLE, "gone"))
-        await asyncio.sleep(1)
-        await here.now.settled_each()
-        await here.now.batch(1, 1, 1)
-        await here.now.batch(2, 1, 2)
-        await here.now.reply(void(1))
-        assert here.take().queue_offset == 2
-        await here.over()
-
-    run(scene())
+async def test_the_next_streams_batches_have_numbers_of_their_own() -> None:
+    here = Scene()
+    await turns(10)
+    await here.now.batch(0, 1, 7)
+    await here.now.reply(TroveError(errors.BROKER_UNREACHABLE, "gone"))
+    await asyncio.sleep(1)
+    await here.now.settled_each()
+    await here.now.batch(1, 1, 1)
+    await here.now.batch(2, 1, 2)
+    await here.now.reply(void(1))
+    assert here.take().queue_offset == 2
+    await here.over()
 
 
 class Member:
@@ -209,93 +196,76 @@ class Member:
             await stream.close(until=asyncio.get_running_loop().time())
 
 
-def test_a_reset_at_one_broker_leaves_the_messages_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        member = Member()
-        one, two = await member.receive("broker-a"), await member.receive("broker-b")
-        await one.batch(0, 3)
-        await two.batch(10, 2)
-        await one.reply(void(1))
-        assert member.taken() == [("broker-b", 10), ("broker-b", 11)]
-        await refuse_all(one)
-        assert member.consumer.refused == 0
-        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-        await member.over()
-
-    run(scene())
+async def test_a_reset_at_one_broker_leaves_the_messages_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    member = Member()
+    one, two = await member.receive("broker-a"), await member.receive("broker-b")
+    await one.batch(0, 3)
+    await two.batch(10, 2)
+    await one.reply(void(1))
+    assert member.taken() == [("broker-b", 10), ("broker-b", 11)]
+    await refuse_all(one)
+    assert member.consumer.refused == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    await member.over()
 
 
-def test_an_ordered_group_after_a_reset_runs_one_message_at_a_time() -> None:
-    async def scene() -> None:
-        member = Member()
-        stream = await member.receive("broker-a", orderly=True)
-        await stream.batch(0, 4)
-        started = member.inbox.take()
-        assert started is not None
-        await stream.reply(void(1))
-        assert returned(stream) == [1, 2, 3]
-        await refuse_all(stream)
-        await stream.batch(9, 2, number=2)
-        assert member.taken() == [], "the program has the first of the lane"
-        async with started.process():
-            pass
-        await turns(10)
-        await stream.settled_each()
-        assert member.taken() == [("broker-a", 9)]
-        await member.over()
-
-    run(scene())
+async def test_an_ordered_group_after_a_reset_runs_one_message_at_a_time() -> None:
+    member = Member()
+    stream = await member.receive("broker-a", orderly=True)
+    await stream.batch(0, 4)
+    started = member.inbox.take()
+    assert started is not None
+    await stream.reply(void(1))
+    assert returned(stream) == [1, 2, 3]
+    await refuse_all(stream)
+    await stream.batch(9, 2, number=2)
+    assert member.taken() == [], "the program has the first of the lane"
+    async with started.process():
+        pass
+    await turns(10)
+    await stream.settled_each()
+    assert member.taken() == [("broker-a", 9)]
+    await member.over()
 
 
-def test_messages_of_a_deleted_topic_waited_for_the_program() -> None:
-    async def scene() -> None:
-        member = Member()
-        stream, other = await member.receive("broker-a"), await member.receive("broker-b")
-        await stream.batch(0, 3)
-        await other.batch(10, 1)
-        await stream.reply(TroveError(errors.TOPIC_NOT_FOUND, "deleted"))
-        assert member.taken() == [("broker-b", 10)]
-        assert stream.settlements() == [], "it has nothing to return to"
-        await member.over()
-
-    run(scene())
+async def test_messages_of_a_deleted_topic_waited_for_the_program() -> None:
+    member = Member()
+    stream, other = await member.receive("broker-a"), await member.receive("broker-b")
+    await stream.batch(0, 3)
+    await other.batch(10, 1)
+    await stream.reply(TroveError(errors.TOPIC_NOT_FOUND, "deleted"))
+    assert member.taken() == [("broker-b", 10)]
+    assert stream.settlements() == [], "it has nothing to return to"
+    await member.over()
 
 
-def test_of_brokers_that_left_the_routes_messages_stay_unless_deleted() -> None:
+async def test_of_brokers_that_left_the_routes_messages_stay_unless_deleted() -> None:
     """The routes may be the first to say that a topic is deleted, and end the session with its stream."""
-
-    async def scene() -> None:
-        member = Member()
-        brokers = ("broker-a", "broker-b")
-        for broker in brokers:
-            await (await member.receive(broker)).batch(0, 2)
-        member.having.clear()
-        member.live.remove("broker-b")
-        await member.sessions_end()
-        assert member.taken() == [("broker-b", 0), ("broker-b", 1)]
-        await member.over()
-
-    run(scene())
+    member = Member()
+    brokers = ("broker-a", "broker-b")
+    for broker in brokers:
+        await (await member.receive(broker)).batch(0, 2)
+    member.having.clear()
+    member.live.remove("broker-b")
+    await member.sessions_end()
+    assert member.taken() == [("broker-b", 0), ("broker-b", 1)]
+    await member.over()
 
 
-def test_a_refused_return_was_logged_as_an_exception_that_nobody_saw(
+async def test_a_refused_return_was_logged_as_an_exception_that_nobody_saw(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The handler failed after a reset: asyncio logged a traceback beside the warning."""
-
-    async def scene() -> None:
-        member = Member()
-        stream = await member.receive("broker-a")
-        await stream.batch(0, 1)
-        started = member.inbox.take()
-        assert started is not None
-        await stream.reply(void(1))
-        started.return_after(ValueError("the handler failed"))
-        await turns(10)
-        await refuse_all(stream)
-        gc.collect()
-        assert [record.name for record in caplog.records if record.levelno >= logging.ERROR] == []
-        assert member.consumer.refused == 1
-        await member.over()
-
-    run(scene())
+    member = Member()
+    stream = await member.receive("broker-a")
+    await stream.batch(0, 1)
+    started = member.inbox.take()
+    assert started is not None
+    await stream.reply(void(1))
+    started.return_after(ValueError("the handler failed"))
+    await turns(10)
+    await refuse_all(stream)
+    gc.collect()
+    assert [record.name for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert member.consumer.refused == 1
+    await member.over()

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, read_queue
+from tests.support.fake_loop import fake_time
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.maintenance.consumer_tasks import TimerTask
 from trovemq_broker.state.consumer_state import ConsumerState
@@ -20,6 +20,7 @@ from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
 
 
+@fake_time
 @pytest.mark.parametrize(
     ("due", "delivered"),
     [
@@ -29,7 +30,7 @@ from trovemq_store.files.memory import MemoryFileSystem
     ],
     ids=["alone", "close to each other", "more than a turn takes"],
 )
-def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None:
+async def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None:
     files = MemoryFileSystem()
     store = MessageStore.open(files, replace(ROOMY, flush_mode="async"), NOW_MS)
     store.topics.create("orders", 1)
@@ -38,40 +39,34 @@ def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None
         model.timers.schedule(NewRecord("orders", QueueId(0), b"x"), NOW_MS + after_ms, NOW_MS)
     store.dispatch()
     model.timers.catch_up()
+    loop = asyncio.get_running_loop()
+    timers = TimerTask(model, lambda: NOW_MS + round(loop.time() * 1000))
+    task = asyncio.create_task(timers.run())
+    await asyncio.sleep(0.5)
+    task.cancel()
 
-    async def run() -> TimerTask:
-        loop = asyncio.get_running_loop()
-        timers = TimerTask(model, lambda: NOW_MS + round(loop.time() * 1000))
-        task = asyncio.create_task(timers.run())
-        await asyncio.sleep(0.5)
-        task.cancel()
-        return timers
-
-    timers = fake_loop.run(run())
     store.dispatch()
     assert [message.store_timestamp - NOW_MS for message in read_queue(store, "orders")] == delivered
     assert timers.delivered_count == len(due)
     store.close(NOW_MS)
 
 
-def test_messages_without_a_timer_do_not_wake_the_task() -> None:
+@fake_time
+async def test_messages_without_a_timer_do_not_wake_the_task() -> None:
     files = MemoryFileSystem()
     store = MessageStore.open(files, replace(ROOMY, flush_mode="async"), NOW_MS)
     store.topics.create("orders", 1)
     model = ConsumerState.open(store, files, ConsumerSettings(), NOW_MS)
+    timers = TimerTask(model, lambda: NOW_MS)
+    task = asyncio.create_task(timers.run())
+    await asyncio.sleep(0)
+    timers.changed()
+    assert not timers._changed.is_set()
+    model.timers.schedule(NewRecord("orders", QueueId(0), b"x"), NOW_MS + 100, NOW_MS)
+    store.dispatch()
+    model.timers.catch_up()
+    timers.changed()
+    assert timers._changed.is_set()
+    task.cancel()
 
-    async def run() -> None:
-        timers = TimerTask(model, lambda: NOW_MS)
-        task = asyncio.create_task(timers.run())
-        await asyncio.sleep(0)
-        timers.changed()
-        assert not timers._changed.is_set()
-        model.timers.schedule(NewRecord("orders", QueueId(0), b"x"), NOW_MS + 100, NOW_MS)
-        store.dispatch()
-        model.timers.catch_up()
-        timers.changed()
-        assert timers._changed.is_set()
-        task.cancel()
-
-    fake_loop.run(run())
     store.close(NOW_MS)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.engine import SMALL, append, flush, open_store, record
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time, run
 from tests.support.metrics_bench import Bench
 from trovemq_broker.maintenance.tree_task import POLL_S, STEP_BYTES_BUSY, STEP_BYTES_QUIET, TreeTask
 from trovemq_proto.errors import TroveError
@@ -55,15 +55,17 @@ async def _until_current(store: MessageStore, task: TreeTask, *, within_s: float
     await asyncio.wait([running])
 
 
-def test_the_trees_catch_up_and_removals_are_held_only_while_a_step_runs() -> None:
+@fake_time
+async def test_the_trees_catch_up_and_removals_are_held_only_while_a_step_runs() -> None:
     store = filled(MemoryFileSystem())
-    run(_until_current(store, TreeTask(store, 20)))
+    await _until_current(store, TreeTask(store, 20))
     assert store.trees is not None
     assert (store.trees.lag_bytes, store.trees.search.record_count) == (0, 20)
     assert not store.removals_held()
 
 
-def test_a_full_disk_is_waited_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+@fake_time
+async def test_a_full_disk_is_waited_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = filled(files)
     commits = 0
@@ -75,7 +77,7 @@ def test_a_full_disk_is_waited_out_and_logged_once(caplog: pytest.LogCaptureFixt
 
     files.decide = full_for_a_while
     task = TreeTask(store, 20)
-    run(_until_current(store, task))
+    await _until_current(store, task)
     assert (commits, task.failure) == (4, "")
     assert not store.removals_held()
 
@@ -97,8 +99,9 @@ def test_a_failed_sync_of_the_trees_ends_the_broker() -> None:
     assert not store.removals_held()
 
 
-def test_a_store_without_trees_has_nothing_to_do() -> None:
-    run(TreeTask(open_store(MemoryFileSystem()), 20).run())
+@fake_time
+async def test_a_store_without_trees_has_nothing_to_do() -> None:
+    await TreeTask(open_store(MemoryFileSystem()), 20).run()
 
 
 def pauses_while_messages_come(messages: int) -> list[float]:
@@ -171,37 +174,35 @@ def test_a_trickle_of_messages_kept_the_trees_from_being_swept() -> None:
     assert 8 <= len(looks) <= 12
 
 
-def test_at_rest_the_thread_wakes_once_a_second_or_for_new_messages() -> None:
+@fake_time
+async def test_at_rest_the_thread_wakes_once_a_second_or_for_new_messages() -> None:
     store = filled(MemoryFileSystem())
     trees = store.trees
     assert trees is not None
     looks: list[float] = []
+    loop = asyncio.get_running_loop()
+    sweep = trees.sweep
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        sweep = trees.sweep
+    def looked(entries_max: int) -> bool:
+        looks.append(loop.time())
+        return sweep(entries_max)
 
-        def looked(entries_max: int) -> bool:
-            looks.append(loop.time())
-            return sweep(entries_max)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trees, "sweep", looked)
-            task = loop.create_task(TreeTask(store, 20).run())
-            await asyncio.sleep(10)
-            assert 9 <= len(looks) <= 12
-            append(store, record(b"one more", unique_key="new"))
-            store.dispatch()
-            flush(store)
-            await asyncio.sleep(2 * POLL_S)
-            assert trees.lag_bytes == 0
-            task.cancel()
-            await asyncio.wait([task])
-
-    run(scenario())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees, "sweep", looked)
+        task = loop.create_task(TreeTask(store, 20).run())
+        await asyncio.sleep(10)
+        assert 9 <= len(looks) <= 12
+        append(store, record(b"one more", unique_key="new"))
+        store.dispatch()
+        flush(store)
+        await asyncio.sleep(2 * POLL_S)
+        assert trees.lag_bytes == 0
+        task.cancel()
+        await asyncio.wait([task])
 
 
-def test_look_ups_waited_for_long_steps_of_trees_that_were_behind() -> None:
+@fake_time
+async def test_look_ups_waited_for_long_steps_of_trees_that_were_behind() -> None:
     """A million messages had just come: key queries had a p99 of 5 ms until the trees had caught up."""
     store = filled(MemoryFileSystem(), 3_000)
     steps: list[int] = []
@@ -213,21 +214,19 @@ def test_look_ups_waited_for_long_steps_of_trees_that_were_behind() -> None:
         steps.append(bytes_max)
         return begin_trees(1 << 13)
 
-    async def scenario() -> None:
-        task = TreeTask(store, 20, lambda: next(times), looked_up=lambda: min(len(steps), 3))
+    task = TreeTask(store, 20, lambda: next(times), looked_up=lambda: min(len(steps), 3))
 
-        async def sleeping(delay: float) -> None:
-            pauses.append(delay)
-            if delay == POLL_S:
-                raise asyncio.CancelledError
+    async def sleeping(delay: float) -> None:
+        pauses.append(delay)
+        if delay == POLL_S:
+            raise asyncio.CancelledError
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("trovemq_broker.maintenance.tree_task.asyncio.sleep", sleeping)
-            patch.setattr(store, "begin_trees", begin)
-            with pytest.raises(asyncio.CancelledError):
-                await task.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trovemq_broker.maintenance.tree_task.asyncio.sleep", sleeping)
+        patch.setattr(store, "begin_trees", begin)
+        with pytest.raises(asyncio.CancelledError):
+            await task.run()
 
-    run(scenario())
     quiet, *while_looked_up = steps[:4]
     assert (quiet, while_looked_up) == (STEP_BYTES_QUIET, [STEP_BYTES_BUSY] * 3)
     assert set(steps[4:]) == {STEP_BYTES_QUIET}
@@ -253,11 +252,12 @@ async def test_the_figures_of_the_trees_are_reported() -> None:
     bench.close()
 
 
-def test_a_commit_that_always_fails_leaves_the_searches_to_scan() -> None:
+@fake_time
+async def test_a_commit_that_always_fails_leaves_the_searches_to_scan() -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = filled(files)
     files.decide = fail_always("commit", errno.ENOSPC)
     task = TreeTask(store, 20)
     with pytest.raises(TimeoutError):
-        run(_until_current(store, task, within_s=5))
+        await _until_current(store, task, within_s=5)
     assert "ENOSPC" in task.failure or "injected" in task.failure
