@@ -23,7 +23,7 @@ from tests.durability.process_memory import memory_kib, restart_peak
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
-from tests.support.rocketmq_parts import message, receive_request
+from tests.support.memory_broker import message, receive_request
 from tests.support.services_here import (
     BrokerServices,
     Calls,

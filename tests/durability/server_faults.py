@@ -256,7 +256,7 @@ SERVER_FAULTS: Final = (
     Planted(
         "a drained broker's route offers writes",
         "broker/trovemq_broker/server/rocketmq/admin.py",
-        "config.perm if self._parts.offers_writes() else config.perm & PERM_READ",
+        "config.perm if self._offers_writes() else config.perm & PERM_READ",
         "config.perm",
         (
             "tests/unit/server/test_drain.py::"

@@ -17,7 +17,7 @@ from tests.durability.hostile_names import COUNT, hostile_names
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
 from tests.support.logs import logged
-from tests.support.rocketmq_parts import message
+from tests.support.memory_broker import message
 from tests.support.rocketmq_service import consumer_settings
 from tests.support.services_here import (
     BrokerServices,

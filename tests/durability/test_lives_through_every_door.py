@@ -21,7 +21,7 @@ from tests.support.engine import with_crc_property
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
 from tests.support.fuzzed_broker import CLIENT_METADATA, CONSUME, check_outcome, consume_frames
-from tests.support.rocketmq_parts import message, receive_request
+from tests.support.memory_broker import message, receive_request
 from tests.support.services_here import (
     BrokerServices,
     clock_ms,
@@ -223,7 +223,7 @@ class Walk:
 
     # --- ends of lives ------------------------------------------------------------------------------
     async def stop(self) -> None:
-        await self.broker.services.settle()
+        await self.broker.core.settle()
         self.broker.model.export_to_rocketmq(clock_ms())
         self.broker.store.close(clock_ms())
 

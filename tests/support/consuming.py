@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import grpc
 
 from tests.support.fake_loop import turns
-from tests.support.rocketmq_parts import Parts
+from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
-from trovemq_broker.server.native.consume_stream import ConsumeParts, ConsumerService
-from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.v1 import consumer_pb2, group_pb2
@@ -30,14 +29,9 @@ class Got(NamedTuple):
     receipt: str
 
 
-def consume_parts(parts: Parts, replies: ReplyBudget | None = None) -> ConsumeParts:
-    """Those of one service."""
-    return ConsumeParts(
-        rocketmq=parts.rocketmq,
-        receiver=parts.receiver,
-        acknowledger=parts.acknowledger,
-        replies=replies,
-    )
+def consumer_service(parts: TestBroker) -> ConsumerService:
+    """The service of the broker's Consume streams."""
+    return ConsumerService(parts, parts.receiver, parts.acknowledger)
 
 
 class ConsumeClient:
@@ -46,13 +40,12 @@ class ConsumeClient:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: TestBroker,
         topic: str = "orders",
         client_id: str = "client-1",
-        replies: ReplyBudget | None = None,
         service: ConsumerService | None = None,
     ) -> None:
-        self.service = service or ConsumerService(consume_parts(parts, replies))
+        self.service = service or consumer_service(parts)
         self.context = RpcContext(client_id)
         self.topic = topic
         context: Any = self.context

@@ -21,11 +21,11 @@ from google.protobuf.message import Message
 
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
 from tests.support.fuzzing import MessageMaker, Values, request_bytes
-from tests.support.rocketmq_parts import message, receive_request
+from tests.support.memory_broker import message, receive_request
 from tests.support.rocketmq_service import consumer_settings
 from tests.support.services_here import ADVERTISED, BrokerServices, CallContext, Outcome, clock_ms
 from trovemq_broker.admin.drain import DrainState
-from trovemq_broker.daemon.services import open_consumer_state
+from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_proto import errors
 from trovemq_proto.receipts import handle_of
@@ -342,7 +342,7 @@ class FuzzedBroker:
             await self.feed()
             self._live.sent.put_nowait(grpc.aio.EOF)
             await live
-            await self.calls.services.settle()
+            await self.calls.core.settle()
 
     async def feed(self) -> None:
         """Makes topics, groups, messages, handles, transactions and a cursor; time continues."""
@@ -443,19 +443,19 @@ class FuzzedBroker:
     # --- the end ----------------------------------------------------------------------------------------
     def check_tables(self) -> None:
         """Everything that belonged to a call is gone with it, and the limits hold."""
-        services, model, settings = self.calls.services, self.calls.model, self.settings
+        services, core, model, settings = self.calls.all, self.calls.core, self.calls.model, self.settings
         left = {
-            "long polls": len(services.long_polls),
-            "receives that wait": len(services.receive_waits),
+            "long polls": len(core.long_polls),
+            "receives that wait": len(core.waits),
             "queries": services.queries.running,
             "streams": len(services.messages.streams),
             "consume streams": len(self.calls.all.consumers.streams),
             "streams of checks": len(self.calls.all.producers.streams),
             "telemetry streams": len(self.calls.all.rocketmq.telemetry),
-            "appends that wait": services.group_commit.waiting,
+            "appends that wait": core.group_commit.waiting,
         }
         assert not any(left.values()), left
-        assert len(services.clients) <= settings.clients_max
+        assert len(core.registry) <= settings.clients_max
         assert model.timers.pending_count <= settings.timers_max
         assert model.transactions.open_count <= settings.transactions_max
         assert len(self.calls.store.topics) <= TOPIC_COUNT_MAX

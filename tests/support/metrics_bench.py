@@ -8,13 +8,17 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.engine import NOW_MS, SMALL, open_store
-from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.broker_services import BrokerServices
+from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.server.monitoring.metrics import BrokerCollector
 from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_daemon.addresses import Address
 from trovemq_daemon.exposition import text_of
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_store.files.memory import MemoryFileSystem
+
+ADVERTISED = Address("10.0.0.1", 8_081)
 
 
 class Bench:
@@ -26,9 +30,12 @@ class Bench:
         self.rpc = RpcMetrics(self.registry, cluster="C", node_type="broker", node_id="broker-a")
         self.store = open_store(MemoryFileSystem(), replace(SMALL, tree_index_enable=True))
         traffic = Traffic(self.rpc.observe)
-        self.parts = StoreServices(self.store, settings or BrokerSettings(), traffic)
-        self.parts.statistics.clock_ms = lambda: self.now_ms
-        self.registry.register(BrokerCollector(self.parts.statistics))
+        settings = settings or BrokerSettings()
+        model = open_consumer_state(self.store, settings)
+        services = BrokerServices(self.store, model, settings, ADVERTISED, "1.2.3", traffic=traffic)
+        self.parts, self.statistics, self.services = services.core, services.statistics, services
+        self.statistics.clock_ms = lambda: self.now_ms
+        self.registry.register(BrokerCollector(self.statistics))
 
     def values(self, name: str, **labels: str) -> list[float]:
         """Of every series that has these labels."""
@@ -45,7 +52,7 @@ class Bench:
         return found
 
     def counter(self, name: str) -> int:
-        return self.parts.statistics.counters()[name]
+        return self.statistics.counters()[name]
 
     def dispatch(self) -> None:
         """The appended messages are visible, and read by the consumer model."""

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message, receive_request
+from tests.support.memory_broker import TestBroker, message, receive_request
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.rocketmq.service import RocketmqService
@@ -86,14 +86,14 @@ class Door:
     """The handlers of one service on its parts. `turn` is the transport's: it has the calls of one turn."""
 
     def __init__(self, replies: ReplyBudget | None = None, **consumers: Any) -> None:
-        self.parts = Parts(consumers=ConsumerSettings(new_group_start="begin", **consumers))
+        self.parts = TestBroker(consumers=ConsumerSettings(new_group_start="begin", **consumers))
         metrics = RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n")
         self._guard = HandlerGuard(metrics, replies)
         self._guarded: dict[str, CallHandler] = {}
         self.metrics: Any = metrics
         self.handlers: dict[str, Any] = {}
         server: Any = self
-        (made := RocketmqService(self.parts.rocketmq)).add_to(server)
+        (made := RocketmqService(self.parts)).add_to(server)
         self.taken: Any = made.receiver._taken
         self.polls: Any = made.receiver._polls
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import grpc
@@ -14,10 +12,8 @@ from google.protobuf.message import Message
 
 from tests.support.call_forms import grpc_form
 from tests.support.engine import flush
-from tests.support.rocketmq_parts import Parts
+from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
-from trovemq_broker.fetch.offsets import OffsetKeeper
-from trovemq_broker.server.core.commands import ClientCommands
 from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -29,26 +25,11 @@ class ServiceBench:
     """Call inside of a running loop."""
 
     def __init__(self) -> None:
-        self.parts = parts = Parts()
-        nonces, ids = count(), count()
-        self.registry = parts.clients
-        self.commands = ClientCommands(self.registry, lambda: f"nonce-{next(nonces)}")
+        self.parts = parts = TestBroker()
+        parts.sync_by(self._durable)
+        self.registry, self.commands = parts.registry, parts.commands
         self.levels: list[str] = []
-        self.offsets = OffsetKeeper(
-            parts.store,
-            self._durable,
-            parts.search,
-            lambda group, topic, offsets: parts.delivery.reset(group, topic, offsets, parts.now_ms),
-        )
-        self.service = RocketmqService(
-            replace(
-                parts.rocketmq,
-                offsets=self.offsets,
-                commands=self.commands,
-                next_message_id=lambda: f"ID{next(ids):032}",
-                set_log_level=self.levels.append,
-            )
-        )
+        self.service = RocketmqService(parts, set_log_level=self.levels.append)
         handlers = self.service.messaging_handlers() | self.service.admin_handlers()
         self.handlers = {name: grpc_form(handler) for name, handler in handlers.items()}
 

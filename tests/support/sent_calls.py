@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.rocketmq_parts import Parts
+from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_broker.server.wire.statuses import reader
@@ -31,16 +31,16 @@ def outcomes(*calls: AwaitedCall) -> list[Any]:
     return found
 
 
-def begin(parts: Parts, *sent: v2.Message) -> list[Any]:
+def begin(parts: TestBroker, *sent: v2.Message) -> list[Any]:
     """A send's answers so far."""
     call = send_call(*sent)
     parts.sender.on_calls([call])
     return outcomes(call)
 
 
-def answer(parts: Parts, *calls: AwaitedCall) -> list[service.SendMessageResponse]:
+def answer(parts: TestBroker, *calls: AwaitedCall) -> list[service.SendMessageResponse]:
     """The replies to the calls of an iteration, each of which must be answered in it; errors are statuses."""
-    made = RocketmqService(parts.rocketmq)
+    made = RocketmqService(parts)
     made.sender = parts.sender
     made.messaging_handlers()["SendMessage"].on_calls(calls)
     replies = outcomes(*calls)

@@ -27,12 +27,14 @@ from google.protobuf.message_factory import GetMessageClass
 from tests.support.call_forms import grpc_form
 from tests.support.engine import NOW_MS
 from trovemq_broker.daemon.broker_services import BrokerServices as AllServices
-from trovemq_broker.daemon.security import BrokerSecurity
-from trovemq_broker.daemon.services import open_consumer_state
+from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.sync_thread import Done, SyncThread
 from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from trovemq_broker.security.table import SecurityTable
+from trovemq_broker.server.access.audit import AuditLog
+from trovemq_broker.server.access.broker_security import BrokerSecurity
+from trovemq_broker.server.access.changes import SecurityChanges
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.calls import calls_of, for_batches, takes_one_request
@@ -382,7 +384,8 @@ def security_on(files: FileSystem) -> BrokerSecurity:
     source = random.Random("security")
     key = SealingKey.parse(key_file_content(source.randbytes(KEY_SIZE)))
     table = SecurityTable.load(files, key, source.randbytes)
-    return BrokerSecurity(table, Sessions(table, key.derive(b"salts"), source.randbytes))
+    sessions = Sessions(table, key.derive(b"salts"), source.randbytes)
+    return BrokerSecurity(SecurityChanges(table), sessions, AuditLog(clock_ms))
 
 
 class BrokerServices(Calls):
@@ -399,14 +402,14 @@ class BrokerServices(Calls):
             traffic=Traffic(),
             security=security_on(files),
         )
-        self.services = self.all.parts
+        self.core = self.all.core
         server: Any = self
         self.all.add_to(server)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """For the time of the block its background work runs. An error that ends a task of it is raised."""
-        tasks = {"group-commit": asyncio.create_task(self.services.group_commit.run())}
+        tasks = {"group-commit": asyncio.create_task(self.core.group_commit.run())}
         tasks |= {name: asyncio.create_task(work) for name, work in self.all.background().items()}
         try:
             yield
@@ -432,7 +435,7 @@ class NameserverServices(Calls):
 def in_process() -> Iterator[None]:
     """Clock, threads and loggers of the daemons' modules, for services that live in the test's process."""
     with ExitStack() as stack:
-        for module in ("trovemq_broker.daemon.services", "trovemq_broker.daemon.broker_services"):
+        for module in ("trovemq_broker.daemon.opening", "trovemq_broker.daemon.broker_services"):
             stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
         stack.enter_context(patch("trovemq_broker.produce.group_commit.SyncThread", InlineSync))
         stack.enter_context(

@@ -24,9 +24,9 @@ from google.protobuf.message import Message
 
 from tests.support import fake_loop
 from tests.support.consuming import ConsumeClient
+from tests.support.memory_broker import TestBroker
+from tests.support.memory_broker import message as stored_message
 from tests.support.rocketmq_client import message, receive_request
-from tests.support.rocketmq_parts import Parts
-from tests.support.rocketmq_parts import message as stored_message
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import consumer_pb2, message_pb2, query_pb2
@@ -113,7 +113,7 @@ async def walks() -> dict[str, Walk]:
 
 async def consume_walk() -> Walk:
     """Of an open stream: credit, a batch, its acknowledgement."""
-    parts = Parts()
+    parts = TestBroker()
     client = ConsumeClient(parts)
     await client.open()
     for number in range(ROUND_MESSAGES * ROUNDS):

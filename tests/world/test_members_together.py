@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.consuming import GROUP, consume_parts
+from tests.support.consuming import GROUP, consumer_service
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.memory_broker import TestBroker, message
 from tests.support.rpc_context import RpcContext
 from tests.unit.server.test_consume_stream import parts_with
 from trovemq._common.backoff import Backoff
@@ -29,7 +29,6 @@ from trovemq.received import ReceivedMessage
 from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -84,13 +83,11 @@ class Cluster:
     message groups of which one member had two at a time, `overlaps` those of two members."""
 
     def __init__(self, *, orderly: bool) -> None:
-        self.parts: Parts = parts_with()
-        self.parts.clock_ms = lambda: EpochMs(BEGAN_MS + int(asyncio.get_running_loop().time() * 1000))  # type: ignore[method-assign]
-        self.parts._build()
+        self.parts: TestBroker = parts_with()
+        self.parts.follow_loop()
         self.parts.groups.create(SubscriptionGroup(GROUP, orderly=orderly))
-        self.parts.clients.add_gone_listener(self.parts.delivery.release_client)
         self.orderly = orderly
-        self.service = ConsumerService(consume_parts(self.parts))
+        self.service = consumer_service(self.parts)
         self.members: list[Member] = []
         self.sent = 0
         self.working: dict[str, list[Member]] = {}
@@ -113,7 +110,7 @@ class Cluster:
             self.parts.delivery.renew(self.parts.clock_ms(), self._is_known)
 
     def _is_known(self, client_id: str) -> bool:
-        return self.parts.clients.get(client_id) is not None
+        return self.parts.registry.get(client_id) is not None
 
     async def send(self, count: int, lane: int) -> None:
         for _ in range(count):
@@ -308,8 +305,8 @@ def test_every_message_is_done_whoever_joins_and_leaves(orderly: bool, steps: li
         await cluster.over()
         await turns(20)
         assert len(cluster.service.streams) == 0
-        assert len(cluster.service._notices) == 0
-        assert not cluster.service._parts.members
+        assert len(cluster.service.notices) == 0
+        assert not cluster.service.members
         assert len(cluster.parts.delivery.void_watch) == 0
 
     run(scene())

@@ -22,20 +22,21 @@ from typing import Final
 
 from trovemq_broker.cluster.registration import Registrations
 from trovemq_broker.daemon.broker_services import BrokerServices
-from trovemq_broker.daemon.own_address import own_address
-from trovemq_broker.daemon.readiness_reasons import add_store_reasons, drain_warning
-from trovemq_broker.daemon.recovery_log import log_recovery
-from trovemq_broker.daemon.security import AccessCollector, BrokerSecurity, gate_of, open_security
-from trovemq_broker.daemon.services import (
+from trovemq_broker.daemon.opening import (
     clock_ms,
     collector_at_rest,
     failures_that_end,
     open_consumer_state,
     wall_ms,
 )
+from trovemq_broker.daemon.own_address import own_address
+from trovemq_broker.daemon.readiness_reasons import add_store_reasons, drain_warning
+from trovemq_broker.daemon.recovery_log import log_recovery
+from trovemq_broker.daemon.security import AccessCollector, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.daemon.tracing import open_tracing
 from trovemq_broker.maintenance.consumer_tasks import log_copy_failures
+from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.guard import AccessGuard
 from trovemq_broker.server.monitoring.metrics import BrokerCollector
@@ -181,7 +182,7 @@ class BrokerApp:
             readiness=self._readiness,
             tracing=self._tracing,
         )
-        parts = services.parts
+        core = services.core
         registrations = Registrations(
             settings.nameserver_addresses,
             services.view,
@@ -191,14 +192,14 @@ class BrokerApp:
             self._registration_credentials,
         )
         services.add_to(self._grpc.server)
-        self._registry.register(BrokerCollector(parts.statistics))
+        self._registry.register(BrokerCollector(services.statistics))
         self._readiness.add("nameservers", registrations.problem)
         self._readiness.add_warning("nameservers", registrations.warning)
-        add_store_reasons(self._readiness, parts)
+        add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
         try:
             async with asyncio.TaskGroup() as group:
-                commit = group.create_task(parts.group_commit.run(), name="group-commit")
+                commit = group.create_task(core.group_commit.run(), name="group-commit")
                 others = [group.create_task(work, name=name) for name, work in services.background().items()]
                 others.append(group.create_task(self._tls.run(), name="tls"))
                 await self._start(registrations, listening)
@@ -210,9 +211,9 @@ class BrokerApp:
                     task.cancel()
         finally:
             self._problem = "stopped"
-            await self._grpc.stop(LAST_REPLIES_S if parts.group_commit.failure is not None else 0)
-            await parts.settle()
-            parts.group_commit.close()
+            await self._grpc.stop(LAST_REPLIES_S if core.group_commit.failure is not None else 0)
+            await core.settle()
+            core.group_commit.close()
 
     async def _start(self, registrations: Registrations, listening: Listening) -> None:
         await self._grpc.start()

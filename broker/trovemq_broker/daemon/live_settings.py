@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from trovemq_broker.admin.shown_settings import ShownSetting
-from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.background import StoreTasks
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.native.query_service import QueryService
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import LogLevel, get_logger
 from trovemq_daemon.setting_report import type_text
@@ -33,18 +35,22 @@ class LiveSettings:
         self,
         settings: BrokerSettings,
         sources: Mapping[str, str],
-        parts: StoreServices,
+        core: BrokerCore,
+        tasks: StoreTasks,
+        queries: QueryService,
         set_log_level: Callable[[LogLevel], None],
     ) -> None:
         self._known = settings_of(BrokerSettings)
         self._aliases = {alias: one for one in self._known.values() for alias in one.rocketmq}
         self._sources = dict(sources)
-        sizes = {name: getattr(parts.store.settings, name) for name in SIZES}
+        sizes = {name: getattr(core.store.settings, name) for name in SIZES}
         for name in SIZES:
             if sizes[name] != getattr(settings, name):
                 self._sources[name] = "the store"
         self._started_with = settings = replace(settings, **sizes)
-        self._parts = parts
+        self._core = core
+        self._tasks = tasks
+        self._queries = queries
         self._set_log_level = set_log_level
         self._changed: set[str] = set()
         self.now = settings
@@ -92,16 +98,16 @@ class LiveSettings:
 
     def _apply(self, name: str) -> None:
         """Applies every setting that can change, except the log level, which another call may have set."""
-        settings, parts = self.now, self._parts
+        settings, core = self.now, self._core
         if name == "log_level":
             self._set_log_level(settings.log_level)
-        parts.retention.apply(settings.retention_policy(), settings.clean_interval_ms)
-        parts.projection_flushes.many_queues_interval_ms = settings.many_queues_flush_interval_ms
-        parts.group_commit.apply(settings)
-        parts.appender.apply(settings)
-        parts.atomic.apply(settings)
-        parts.queries.queries_max = settings.queries_max
-        parts.traffic.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
+        self._tasks.retention.apply(settings.retention_policy(), settings.clean_interval_ms)
+        self._tasks.projection_flushes.many_queues_interval_ms = settings.many_queues_flush_interval_ms
+        core.group_commit.apply(settings)
+        core.appender.apply(settings)
+        core.atomic.apply(settings)
+        self._queries.queries_max = settings.queries_max
+        core.traffic.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
 
     def _find(self, name: str) -> Setting:
         found = self._known.get(name) or self._aliases.get(name)

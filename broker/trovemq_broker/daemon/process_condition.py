@@ -8,17 +8,23 @@ from pathlib import Path
 from typing import Final
 
 from trovemq_broker.admin.condition import Condition
-from trovemq_broker.daemon.services import StoreServices, wall_ms
+from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.maintenance.retention_task import RetentionTask
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.threads import run_in_thread
+from trovemq_store.engine.message_store import MessageStore
 
 OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 async def look(
-    settings: BrokerSettings, parts: StoreServices, version: str, readiness: Readiness
+    settings: BrokerSettings,
+    store: MessageStore,
+    retention: RetentionTask,
+    version: str,
+    readiness: Readiness,
 ) -> Condition:
     """The present condition."""
     files, mode = await run_in_thread(lambda: (open_files(), mode_of(settings.store_path)))
@@ -28,8 +34,8 @@ async def look(
         now_ms=wall_ms(),
         reasons=[f"{name}: {text}" for name, text in problems.items() if text],
         warnings=[f"{name}: {text}" for name, text in readiness.warnings().items()],
-        disk_used_percent=parts.retention.counters.disk_used_percent,
-        disk_full=parts.retention.counters.disk_full or parts.store.reserve.is_full(),
+        disk_used_percent=retention.counters.disk_used_percent,
+        disk_full=retention.counters.disk_full or store.reserve.is_full(),
         open_files=files,
         open_files_max=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         store_mode=mode,

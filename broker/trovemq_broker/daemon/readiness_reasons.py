@@ -7,20 +7,21 @@ words; docs/how-to/run-in-production.md describes what to do.
 from __future__ import annotations
 
 from trovemq_broker.admin.drain import Drain
-from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.background import StoreTasks
 from trovemq_broker.maintenance.clock_task import clock_warning
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_daemon.ops_http import Readiness
 
 
-def add_store_reasons(readiness: Readiness, services: StoreServices) -> None:
+def add_store_reasons(readiness: Readiness, core: BrokerCore, tasks: StoreTasks) -> None:
     """Adds the check `store`, and the warnings about retention, damage, trees, limits and the clock."""
-    readiness.add("store", lambda: store_problem(services))
-    readiness.add_warning("retention", lambda: retention_warning(services))
-    readiness.add_warning("damage", lambda: damage_warning(services))
-    readiness.add_warning("trees", lambda: trees_warning(services))
-    readiness.add_warning("topics", services.store.topics.limit_warning)
-    readiness.add_warning("groups", services.model.groups.limit_warning)
-    readiness.add_warning("clock", lambda: clock_warning(services.store, services.clock_trust))
+    readiness.add("store", lambda: store_problem(core))
+    readiness.add_warning("retention", lambda: retention_warning(core, tasks))
+    readiness.add_warning("damage", lambda: damage_warning(core))
+    readiness.add_warning("trees", lambda: trees_warning(core))
+    readiness.add_warning("topics", core.store.topics.limit_warning)
+    readiness.add_warning("groups", core.model.groups.limit_warning)
+    readiness.add_warning("clock", lambda: clock_warning(core.store, tasks.clock_trust))
 
 
 def drain_warning(drain: Drain) -> str:
@@ -28,39 +29,39 @@ def drain_warning(drain: Drain) -> str:
     return "" if drain.offers_writes else f"{drain.state.value}: new messages go to other brokers"
 
 
-def store_problem(services: StoreServices) -> str:
+def store_problem(core: BrokerCore) -> str:
     """The reason why requests cannot be served as they should, or an empty text."""
-    store = services.store
-    if services.group_commit.failure is not None:
-        return f"failed: {services.group_commit.failure}"
+    store = core.store
+    if core.group_commit.failure is not None:
+        return f"failed: {core.group_commit.failure}"
     index = store.key_index
     if index is not None and index.create_failures and index.name in store.lagging:
         return f"no index file can be made ({index.create_failures} failures): {index.create_failure}"
     return ""
 
 
-def retention_warning(services: StoreServices) -> str:
+def retention_warning(core: BrokerCore, tasks: StoreTasks) -> str:
     """A warning about the disk, or an empty text."""
-    counters, removed = services.retention.counters, services.store.early_removal.removed
+    counters, removed = tasks.retention.counters, core.store.early_removal.removed
     texts = [str(removed)] if removed else []
     if counters.disk_full:
         texts.append(f"{counters.disk_used_percent:.1f} % of the disk is used: new messages are refused")
-    elif services.store.reserve.is_full():
+    elif core.store.reserve.is_full():
         texts.append("the disk has no space for a new segment: new messages are refused")
     return "; ".join(texts)
 
 
-def damage_warning(services: StoreServices) -> str:
+def damage_warning(core: BrokerCore) -> str:
     """A warning about damaged places of the log that were found since the start, or an empty text."""
-    damage = services.store.damage
+    damage = core.store.damage
     if not damage.ranges.total():
         return ""
     return f"{damage.ranges.total()} damaged places of the log ({damage.bytes.total()} bytes) were met"
 
 
-def trees_warning(services: StoreServices) -> str:
+def trees_warning(core: BrokerCore) -> str:
     """A warning about search trees that are being rebuilt, or an empty text."""
-    trees = services.store.trees
+    trees = core.store.trees
     if trees is None or not trees.report.quarantined or not trees.lag_bytes:
         return ""
     return f"the search trees are rebuilt ({trees.report.quarantined}); searches scan {trees.lag_bytes} bytes"

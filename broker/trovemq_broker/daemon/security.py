@@ -14,8 +14,7 @@ No secret is logged here or shown in an error.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,14 +22,15 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trovemq_broker.daemon.services import clock_ms
+from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.security import changes
 from trovemq_broker.security.audit_trail import AuditTrail
 from trovemq_broker.security.quotas import Quotas
 from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from trovemq_broker.security.table import PATH, SecurityTable
-from trovemq_broker.server.access.audit import AuditLog
+from trovemq_broker.server.access.broker_security import BrokerSecurity
+from trovemq_broker.server.access.changes import SecurityChanges
 from trovemq_broker.server.access.gate import Gate
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.private_files import read_private, write_private
@@ -47,19 +47,6 @@ from trovemq_store.engine.message_store import MessageStore
 FIRST_USER: Final = "admin"
 SECRET_BYTES: Final = 32
 ROCKETMQ_USERS: Final = "config/auth"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSecurity:
-    """Users, rules and sessions of a broker that authenticates callers."""
-
-    table: SecurityTable
-    sessions: Sessions
-    quotas: Callable[[], Quotas] = Quotas
-    """Returns the accounts of the quotas, which the gate has."""
-    audit: AuditLog = field(default_factory=lambda: AuditLog(clock_ms))
-    flush_logs: Callable[[], None] = lambda: None
-    """Is called about every minute."""
 
 
 def gate_of(settings: BrokerSettings) -> Gate | None:
@@ -83,7 +70,7 @@ def open_security(settings: BrokerSettings, store: MessageStore, gate: Gate) -> 
     for credentials in _first_users(settings, table):
         _add(table, credentials)
     sessions = Sessions(table, key.derive(b"salts"), secrets.token_bytes)
-    return BrokerSecurity(table, sessions, gate.current_quotas, gate.audit, gate.flush_logs)
+    return BrokerSecurity(SecurityChanges(table), sessions, gate.audit, gate.current_quotas, gate.flush_logs)
 
 
 def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.produce.choose_queue import QueueChooser
 from trovemq_broker.produce.outgoing import OutgoingMessage
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire.resources import message_types, topic_to_send
 from trovemq_broker.server.wire.rocketmq_messages import (
     BORN_MS_MAX,
@@ -55,7 +55,7 @@ _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
 class AtOnce:
     """Appends each send as soon as it begins. The sends of one iteration share the queue of a topic."""
 
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         self._chooser = QueueChooser()
         self._chosen: dict[str, QueueId] = {}
@@ -90,7 +90,7 @@ class AtOnce:
 
 
 class Sender:
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         settings = parts.store.settings
         self._body_size_max = settings.body_size_max
@@ -234,7 +234,7 @@ class _Send:
 
     def __init__(
         self,
-        parts: RocketmqParts,
+        parts: BrokerCore,
         at_once: AtOnce,
         topic: str,
         config: TopicConfig,

@@ -46,7 +46,7 @@ def services() -> Any:
 
 def readiness_of(parts: Any) -> Readiness:
     readiness = Readiness()
-    add_store_reasons(readiness, parts)
+    add_store_reasons(readiness, parts, parts)
     return readiness
 
 

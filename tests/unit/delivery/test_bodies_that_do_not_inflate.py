@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
 from tests.support.fuzzed_broker import CLIENT_METADATA, FuzzedBroker
-from tests.support.rocketmq_parts import receive_request
+from tests.support.memory_broker import receive_request
 from tests.support.services_here import clock_ms, faults_seen, in_process, small_broker_settings
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -9,18 +9,14 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
-from tests.support.submitting import accumulator_for
-from trovemq_broker.produce.append import Appender, AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
-from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
+from tests.support.engine import SMALL_SYNC, read_queue, record, with_crc_property
+from tests.support.memory_broker import TestBroker
+from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_proto.errors import UNREAD, TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import common_pb2, message_pb2
-from trovemq_store.files.memory import MemoryFileSystem
 
 
 class Context:
@@ -86,17 +82,15 @@ class Bench:
     context_kind: type[Context] = Context
 
     def __init__(self, frames_in_flight_max: int = 256, sync_flush_timeout_ms: int = 5_000) -> None:
-        self.store = open_store(MemoryFileSystem(), SMALL_SYNC)
-        settings = FlushSettings(flush_mode="sync", sync_flush_timeout_ms=sync_flush_timeout_ms)
-        self.commit = GroupCommit(self.store, settings, lambda _grown: None)
-        appender = Appender(self.store, self.commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
-        self.traffic = Traffic()
-        self.accumulator = accumulator_for(appender, self.commit, self.traffic)
-        parts = AppendParts(
-            appender, self.accumulator, self.commit, self.traffic, "broker-a", frames_in_flight_max
+        core = TestBroker(
+            SMALL_SYNC,
+            append_frames_in_flight_max=frames_in_flight_max,
+            sync_flush_timeout_ms=sync_flush_timeout_ms,
         )
+        self.store, self.commit = core.store, core.group_commit
+        self.traffic, self.accumulator = core.traffic, core.accumulator
         self.context = self.context_kind()
-        self.stream = AppendStream(parts, self.context)
+        self.stream = AppendStream(core, self.context)
         self.serving = asyncio.create_task(self.stream.serve())
 
     def send(self, *numbers: int) -> None:

@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.support.engine import record, with_crc_property
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import ROOMY, Parts, message
+from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.monitoring import tracing
@@ -40,7 +40,9 @@ class Traced:
         self.exporter = InMemorySpanExporter()
         self.tracing = BrokerTracing(self.exporter, "broker-a", "1.2.3")
         store = replace(ROOMY, **settings)
-        self.parts = Parts(store, consumers=ConsumerSettings(new_group_start="begin"), tracing=self.tracing)
+        self.parts = TestBroker(
+            store, consumers=ConsumerSettings(new_group_start="begin"), tracing=self.tracing
+        )
 
     def spans(self, name: str) -> Sequence[ReadableSpan]:
         with closing(self.tracing):
@@ -220,9 +222,9 @@ def test_a_span_ends_with_the_sync_or_with_the_refusal() -> None:
     async def scene() -> None:
         traced.parts.appender.append("orders", QueueId(0), data, None)
         assert traced.exporter.get_finished_spans() == ()
-        assert traced.parts.commit.waiting == 1
-        worker = asyncio.create_task(traced.parts.commit.run())
-        await traced.parts.commit.durable(traced.parts.store.end_offset)
+        assert traced.parts.group_commit.waiting == 1
+        worker = asyncio.create_task(traced.parts.group_commit.run())
+        await traced.parts.group_commit.durable(traced.parts.store.end_offset)
         worker.cancel()
         traced.parts.store.mark_failed()
         with pytest.raises(TroveError):

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, consume_parts, returned
+from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, consumer_service, returned
 from tests.support.engine import flush
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import ROOMY, Parts, message
+from tests.support.memory_broker import ROOMY, TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_broker.server.native import consume_stream
-from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.receipts import handle_of
@@ -25,11 +24,11 @@ from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
-def parts_with(**settings: Any) -> Parts:
-    return Parts(consumers=ConsumerSettings(new_group_start="begin", **settings))
+def parts_with(**settings: Any) -> TestBroker:
+    return TestBroker(consumers=ConsumerSettings(new_group_start="begin", **settings))
 
 
-async def filled(count: int, parts: Parts | None = None, *, size: int = 0, **fields: Any) -> Parts:
+async def filled(count: int, parts: TestBroker | None = None, *, size: int = 0, **fields: Any) -> TestBroker:
     parts = parts or parts_with()
     for number in range(count):
         body = b"%d" % number + bytes(size)
@@ -105,7 +104,7 @@ def test_new_messages_are_sent_to_who_waits_and_a_filter_counts() -> None:
         await parts.send(message(b"1", message_id="M1", tag="a"), message(b"2", message_id="M2", tag="b"))
         await turns()
         assert numbers(client.messages()) == [1]
-        known = parts.clients.subscription(GROUP, "orders")
+        known = parts.registry.subscription(GROUP, "orders")
         assert known is not None
         assert known.expression == "a"
         await client.end()
@@ -196,7 +195,7 @@ def test_only_the_leases_of_confirmed_batches_are_renewed() -> None:
 
     async def scene() -> None:
         parts = await filled(1)
-        parts.clients.settle("client-1", ClientDescription(client_type=v2.PUSH_CONSUMER), parts.now_ms)
+        parts.registry.settle("client-1", ClientDescription(client_type=v2.PUSH_CONSUMER), parts.now_ms)
         client = ConsumeClient(parts)
         await client.open(1, invisible_ms=0)
         (first,) = client.messages()
@@ -303,10 +302,10 @@ def test_a_stopping_broker_ends_its_streams() -> None:
 def test_the_stream_of_a_client_that_has_ended_ends() -> None:
     async def scene() -> None:
         parts = await filled(0)
-        parts.clients.settle("client-1", ClientDescription(client_type=v2.PUSH_CONSUMER), parts.now_ms)
+        parts.registry.settle("client-1", ClientDescription(client_type=v2.PUSH_CONSUMER), parts.now_ms)
         client = ConsumeClient(parts)
         await client.open(4, invisible_ms=0)
-        parts.clients.terminate("client-1", parts.now_ms)
+        parts.registry.terminate("client-1", parts.now_ms)
         await parts.send(message(b"1"))
         await turns()
         with pytest.raises(TroveError, match="CLIENT_UNKNOWN"):
@@ -390,12 +389,14 @@ def test_a_last_attempt_returned_at_once_is_a_dead_letter_when_answered() -> Non
 
 def test_a_dead_letter_is_answered_when_it_is_on_disk() -> None:
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"), consumers=ConsumerSettings(new_group_start="begin"))
+        parts = TestBroker(
+            replace(ROOMY, flush_mode="sync"), consumers=ConsumerSettings(new_group_start="begin")
+        )
         parts.groups.create(SubscriptionGroup(GROUP, retry_max=0))
 
         def synced() -> None:
             flush(parts.store)
-            parts.commit._resolve_up_to(parts.store.flushed_offset)
+            parts.group_commit._resolve_up_to(parts.store.flushed_offset)
 
         sending = asyncio.ensure_future(parts.send(message(b"0")))
         await turns(10)
@@ -534,7 +535,7 @@ def test_a_dead_stream_got_messages_beside_its_clients_next_one() -> None:
 
     async def scene() -> None:
         parts = await filled(2)
-        service = ConsumerService(consume_parts(parts))
+        service = consumer_service(parts)
         dead = ConsumeClient(parts, service=service)
         await dead.open(100)
         assert len(dead.messages()) == 2
@@ -552,9 +553,9 @@ def test_a_dead_stream_got_messages_beside_its_clients_next_one() -> None:
         await turns(40)
         again = following.messages()
         assert (numbers(again), {one.attempt for one in again}) == ([0, 1], {2}), "nobody confirmed them"
-        assert list(service.streams._streams) == list(service._parts.members.values())
+        assert list(service.streams._streams) == list(service.members.values())
         await following.end()
-        assert not service._parts.members
+        assert not service.members
 
     run(scene())
 
@@ -562,7 +563,7 @@ def test_a_dead_stream_got_messages_beside_its_clients_next_one() -> None:
 def test_other_streams_are_not_ended_by_a_new_one() -> None:
     async def scene() -> None:
         parts = await filled(0)
-        service = ConsumerService(consume_parts(parts))
+        service = consumer_service(parts)
         other_client = ConsumeClient(parts, client_id="client-2", service=service)
         other_topic = ConsumeClient(parts, "steps", service=service)
         other_group = ConsumeClient(parts, service=service)
@@ -577,7 +578,7 @@ def test_other_streams_are_not_ended_by_a_new_one() -> None:
             assert not stream.serving.done()
             await stream.break_off()
         await asyncio.gather(*(stream.serving for stream in streams[:2]), return_exceptions=True)
-        assert len(service._parts.members) == 1
+        assert len(service.members) == 1
         await streams[2].end()
 
     run(scene())

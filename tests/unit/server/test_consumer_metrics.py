@@ -93,7 +93,7 @@ async def test_events_and_receives_that_wait(bench: Bench) -> None:
     assert bench.value("trovemq_events_pending") == 0
     assert bench.value("trovemq_events_total") == bench.counter("events") == written + pending
     assert bench.value("rocketmq_processor_watermark", processor="receive") == 0
-    with bench.parts.receive_waits.enter("workers", "orders"):
+    with bench.parts.waits.enter("workers", "orders"):
         assert bench.value("rocketmq_processor_watermark", processor="receive") == 1
         assert bench.counter("receives_waiting") == 1
 
@@ -187,7 +187,7 @@ class Stream:
 
 
 async def test_connections_by_what_clients_say_of_themselves(bench: Bench) -> None:
-    clients = bench.parts.clients
+    clients = bench.parts.registry
     producer = ClientDescription(client_type=v2.PRODUCER, language="JAVA", version="5.0.7")
     simple = ClientDescription(client_type=v2.SIMPLE_CONSUMER, group="g", language="GOLANG", version="V5.1")
     push = replace(simple, client_type=v2.PUSH_CONSUMER)
@@ -211,7 +211,7 @@ async def test_connections_by_what_clients_say_of_themselves(bench: Bench) -> No
 
 async def test_a_client_is_forgotten_after_the_time_that_is_set() -> None:
     bench = Bench(BrokerSettings(client_expiry_ms=5_000))
-    clients = bench.parts.clients
+    clients = bench.parts.registry
     clients.settle("c", ClientDescription(client_type=v2.PRODUCER), NOW_MS)
     clients.attach("c", Stream())
     assert clients.expire(NOW_MS + 5_000) == []
@@ -222,5 +222,5 @@ async def test_a_client_is_forgotten_after_the_time_that_is_set() -> None:
 
 async def test_a_name_that_a_client_made_up_does_not_break_the_page(bench: Bench) -> None:
     evil = ClientDescription(client_type=v2.PRODUCER, language='a"} 1\nx{b="', version="\\")
-    bench.parts.clients.settle("c", evil, NOW_MS)
+    bench.parts.registry.settle("c", evil, NOW_MS)
     assert bench.value("rocketmq_producer_connections", language=evil.language, version="\\") == 1

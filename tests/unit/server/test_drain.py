@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import fake_loop
-from tests.support.rocketmq_parts import message, receive_request
+from tests.support.memory_broker import message, receive_request
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
 from trovemq_broker.admin.drain import Drain, DrainState
 from trovemq_proto import errors
@@ -90,10 +90,10 @@ def test_writes_leave_the_routes_at_once_and_are_refused_after_the_grace() -> No
         assert (await bench.state(), await bench.sent(b"in time")) == ("DRAINING", v2.OK)
         await asyncio.sleep(0.2)
         assert await bench.state() == "DRAINED"
-        assert bench.calls.services.statistics.drained(), "trovemq_drained"
+        assert bench.calls.all.statistics.appender.drained, "trovemq_drained"
         assert await bench.sent(b"too late") == v2.INTERNAL_SERVER_ERROR
         with pytest.raises(TroveError, match="is drained") as refused:
-            bench.calls.services.appender.check_accepting()
+            bench.calls.core.appender.check_accepting()
         assert refused.value.retriable, "clients send it elsewhere"
 
     scene(steps)

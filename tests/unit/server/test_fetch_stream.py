@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 
 from tests.support import fake_loop
 from tests.support.call_forms import called
-from tests.support.engine import NOW_MS, open_store, record, send
+from tests.support.engine import NOW_MS, SMALL, record, send
+from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
 from trovemq._consume.fetch_plan import FetchPlan
 from trovemq._wire.streams import fetch_answer
-from trovemq_broker.fetch.long_poll import LongPolls
-from trovemq_broker.fetch.pull import Puller, PullSettings
-from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.native.fetch_stream import REPLIES_MAX, FetchParts, FetchStream, begin_pull
+from trovemq_broker.server.native.fetch_stream import REPLIES_MAX, FetchStream, begin_pull
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import message_pb2
-from trovemq_store.files.memory import MemoryFileSystem
 
 
 class Context:
@@ -76,12 +73,10 @@ class Context:
 
 class Bench:
     def __init__(self) -> None:
-        self.store = open_store(MemoryFileSystem())
-        self.polls = LongPolls()
-        self.puller = Puller(self.store, PullSettings())
+        self.core = core = TestBroker(SMALL, fetch_frames_in_flight_max=4)
+        self.store, self.polls, self.puller = core.store, core.long_polls, core.puller
         self.context: Any = Context()
-        parts = FetchParts(self.puller, self.polls, Traffic(), fetches_waiting_max=4)
-        self.stream = FetchStream(parts, self.context)
+        self.stream = FetchStream(core, self.context)
         self.serving = asyncio.create_task(self.stream.serve())
 
     def send(self, *bodies: bytes) -> None:
@@ -388,9 +383,8 @@ def test_a_call_that_waited_went_on_in_the_namesake_of_its_topic() -> None:
     async def run() -> None:
         bench = Bench()
         bench.send(b"one")
-        parts = FetchParts(bench.puller, bench.polls, Traffic())
         request = message_pb2.FetchRequest(topic="orders", offset=1, wait_ms=60_000)
-        pull = called(lambda calls: begin_pull(parts, *calls))
+        pull = called(lambda calls: begin_pull(bench.core, *calls))
         pulling = asyncio.create_task(pull(request, RpcContext()))
         await fake_loop.turns()
         bench.store.delete_topic("orders", NOW_MS)

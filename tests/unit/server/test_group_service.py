@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
-from trovemq_broker.admin.group_changes import GroupChanges
-from trovemq_broker.admin.topic_changes import TopicChanges
+from tests.support.engine import NOW_MS, SMALL, flush, read_queue, send
+from tests.support.memory_broker import TestBroker, open_both
 from trovemq_broker.consumer_settings import ConsumerSettings
-from trovemq_broker.fetch.offsets import OffsetKeeper
 from trovemq_broker.groups.delivery.request import ReceiveRequest
-from trovemq_broker.query.search_offset import search_offset
-from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
-from trovemq_broker.server.core.commands import ClientCommands
-from trovemq_broker.server.native.group_service import GroupService, GroupServiceParts
+from trovemq_broker.server.core.clients import ClientDescription, Subscription
+from trovemq_broker.server.native.group_service import GroupService
 from trovemq_broker.server.wire.client_commands import ClientCommand, telemetry_answer, telemetry_command
-from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.timers.recall_handle import decode_recall_handle
-from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import group_pb2 as pb
 from trovemq_store.engine.record_writer import NewRecord
-from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.offsets import ConsumerOffsets
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
@@ -68,58 +59,27 @@ class Bench:
     """The service with everything real after it, but for the network and the clock."""
 
     def __init__(self) -> None:
-        self.now_ms = NOW_MS
-        self.files = MemoryFileSystem()
-        self.store = open_store(self.files, SMALL)
-        self.model = ConsumerState.open(self.store, self.files, ConsumerSettings(), NOW_MS)
-        self.registry = ClientRegistry()
-        nonces = iter(range(1_000_000))
-        self.commands = ClientCommands(self.registry, lambda: str(next(nonces)))
-        offsets = OffsetKeeper(
-            self.store,
-            self.sync,
-            lambda topic, queue_id, timestamp: search_offset(self.store, topic, queue_id, timestamp),
-            self.moved,
-        )
-        topic_changes = TopicChanges(self.store, self.clock_ms, offsets.persist)
-        self.changes = GroupChanges(
-            self.model.groups, self.store, self.model.delivery, topic_changes, self.clock_ms, offsets.persist
-        )
+        self.core = core = TestBroker(opened=open_both(SMALL, ConsumerSettings()))
+        self.store, self.model, self.files = core.store, core.model, core.store.files
+        self.registry, self.commands, self.changes = core.registry, core.commands, core.group_changes
         self.synced: list[int] = []
-        self.service = GroupService(
-            GroupServiceParts(
-                store=self.store,
-                model=self.model,
-                changes=self.changes,
-                offsets=offsets,
-                registry=self.registry,
-                commands=self.commands,
-                durable=self.sync,
-                turns=Turns(),
-                clock_ms=self.clock_ms,
-            )
-        )
-
-    def clock_ms(self) -> EpochMs:
-        return self.now_ms
+        core.sync_by(self.sync)
+        self.service = GroupService(core)
 
     async def sync(self, end: int) -> None:
         self.synced.append(end)
         flush(self.store)
         self.store.dispatch()
 
-    def moved(self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]) -> Mapping[QueueId, int]:
-        return self.model.delivery.reset(group, topic, offsets, self.now_ms)
-
     def receive(self, count: int, group: str = "billing") -> list[str]:
         """Receipt handles."""
         request = ReceiveRequest(
-            group=self.model.groups.for_use(group, auto_create=True, now_ms=self.now_ms),
+            group=self.model.groups.for_use(group, auto_create=True, now_ms=self.core.now_ms),
             topic="orders",
             queue_id=QueueId(0),
             count_max=count,
             invisible_ms=30_000,
-            now_ms=self.now_ms,
+            now_ms=self.core.now_ms,
             client_id="c",
         )
         return [one.receipt_handle for one in self.model.delivery.receive(request)]
@@ -133,14 +93,14 @@ class Bench:
             version="5.1.0",
             peer="10.0.0.9:50",
         )
-        self.registry.settle(client_id, description, self.now_ms)
+        self.registry.settle(client_id, description, self.core.now_ms)
         stream = Stream(self, client_id)
         self.registry.attach(client_id, stream)
         return stream
 
     def bury(self, **properties: str) -> None:
         self.store.topics.ensure_internal(DEAD, 1)
-        self.model.writer.append([NewRecord(DEAD, QueueId(0), b"bad", properties)], self.now_ms)
+        self.model.writer.append([NewRecord(DEAD, QueueId(0), b"bad", properties)], self.core.now_ms)
         self.store.dispatch()
 
 
@@ -294,7 +254,7 @@ async def test_lag_counts_what_is_in_flight_and_what_the_filter_takes() -> None:
     bench = Bench()
     for number in range(10):
         send(bench.store, b"x", NOW_MS + number, tag="paid" if number % 3 == 0 else "new")
-    bench.now_ms = NOW_MS + 100
+    bench.core.now_ms = NOW_MS + 100
     bench.model.groups.for_use("billing", auto_create=True, now_ms=NOW_MS)
     bench.store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(2))
     bench.connect(expression="paid")
@@ -383,15 +343,11 @@ async def test_a_sync_that_fails_is_the_result_of_what_it_would_have_covered() -
     async def fail(_end: int) -> None:
         raise TroveError(errors.FLUSH_DISK_TIMEOUT, "slow")
 
-    bench.service = GroupService(_with(bench, durable=fail))
+    bench.core.sync_by(fail)
     request = pb.ResendDeadLettersRequest(group="billing", offsets=[0, 1])
     entries = (await bench.service.resend_dead_letters(request, CONTEXT)).entries
     assert [one.error for one in entries] == ["FLUSH_DISK_TIMEOUT", "OFFSET_OUT_OF_RANGE"]
     assert entries[0].offset_msg_id, "the message is in the log"
-
-
-def _with(bench: Bench, **changes: Any) -> GroupServiceParts:
-    return replace(bench.service._parts, **changes)
 
 
 @pytest.mark.asyncio
@@ -473,7 +429,7 @@ async def test_a_stack_trace_comes_from_the_client() -> None:
 # --- delayed messages ---------------------------------------------------------------------------------
 def delay(bench: Bench, after_ms: int, topic: str = "orders", **properties: str) -> None:
     record = NewRecord(topic, QueueId(0), b"later", properties)
-    bench.model.timers.schedule(record, bench.now_ms + after_ms, bench.now_ms)
+    bench.model.timers.schedule(record, bench.core.now_ms + after_ms, bench.core.now_ms)
     bench.store.dispatch()
     bench.model.timers.catch_up()
 
@@ -496,8 +452,8 @@ async def test_what_waits_is_found_by_either_key_until_delivered_or_recalled() -
     assert await found(bench, "U1") == [("U1", 60_000)]
     assert await found(bench, "b", "other") == [("U3", 90_000)]
     assert await found(bench, "c") == []
-    bench.now_ms = NOW_MS + 5_000
-    assert bench.model.timers.deliver_due(bench.now_ms) == 1
+    bench.core.now_ms = NOW_MS + 5_000
+    assert bench.model.timers.deliver_due(bench.core.now_ms) == 1
     bench.store.dispatch()
     assert await found(bench, "b") == [("U1", 60_000)]
 
@@ -508,7 +464,7 @@ async def test_the_handle_of_what_waits_recalls_it() -> None:
     delay(bench, 60_000, UNIQ_KEY="U1", KEYS="a")
     reply = await bench.service.find_delayed(pb.FindDelayedRequest(topic="orders", key="a"), CONTEXT)
     handle = decode_recall_handle(reply.entries[0].recall_handle)
-    bench.model.timers.recall(handle.topic, handle.deliver_ms, handle.message_id, bench.now_ms)
+    bench.model.timers.recall(handle.topic, handle.deliver_ms, handle.message_id, bench.core.now_ms)
     bench.store.dispatch()
     bench.model.timers.catch_up()
     assert await found(bench, "a") == []

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.consuming import GROUP, ConsumeClient
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts
+from tests.support.memory_broker import TestBroker
 from tests.unit.server.test_consume_stream import filled, numbers, parts_with
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
 from trovemq_broker.server.native.join_notices import NOTICE_INTERVAL_S, JoinNotices
@@ -125,7 +125,7 @@ def replies(client: ConsumeClient) -> list[consumer_pb2.ConsumeReply]:
     return [consumer_pb2.ConsumeReply.FromString(one) for one in client.context.written]
 
 
-async def with_first_member(parts: Parts, messages: int = 0) -> ConsumeClient:
+async def with_first_member(parts: TestBroker, messages: int = 0) -> ConsumeClient:
     client = ConsumeClient(parts)
     await client.open(messages)
     return client
@@ -136,7 +136,7 @@ def test_a_notice_needs_no_credit() -> None:
         parts = parts_with()
         client, joiner = await with_first_member(parts), ConsumeClient(parts, client_id="client-2")
         await joiner.open()
-        joins(parts.clients, "client-3")
+        joins(parts.registry, "client-3")
         await turns()
         assert [reply.joined for reply in replies(client)] == [True]
         assert [reply.joined for reply in replies(joiner)] == [True]
@@ -154,7 +154,7 @@ def test_a_client_that_does_not_read_has_one_notice_waiting() -> None:
         client.context.may_write.clear()
         await client.say(credit_messages=10)
         for number in range(5):
-            joins(parts.clients, f"joiner-{number}")
+            joins(parts.registry, f"joiner-{number}")
             await asyncio.sleep(NOTICE_INTERVAL_S * 2)
         await client.say(credit_messages=1)  # it is read all the same
         client.context.may_write.set()
@@ -170,7 +170,7 @@ def test_a_client_that_has_stopped_gets_no_notice() -> None:
         parts = parts_with()
         client = await with_first_member(parts)
         await client.say(stop=True)
-        joins(parts.clients, "client-2")
+        joins(parts.registry, "client-2")
         await turns()
         assert [reply.joined for reply in replies(client)] == [False]
         await client.end()

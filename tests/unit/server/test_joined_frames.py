@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS, SMALL, open_store, own_properties, read_queue, record
 from tests.support.engine import with_crc_property as with_crc
 from tests.support.fake_loop import run, turns
-from tests.support.submitting import accumulator_for
+from tests.support.memory_broker import TestBroker
+from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.produce.accumulator import Accumulator, Batch, Done
-from trovemq_broker.produce.append import Appender, AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
+from trovemq_broker.produce.append import AppendSettings
 from trovemq_broker.security.creators import reset_creator, set_creator
 from trovemq_broker.server.core.refused_message import RefusedMessage
-from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
+from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.wire.frames import AppendFrame
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
@@ -88,16 +88,14 @@ class Bench:
         self, *, gathers: bool = True, store: MessageStore | None = None, in_flight: int = 256
     ) -> None:
         self.store = store or open_store(MemoryFileSystem(), ROOMY)
+        model = ConsumerState.open(self.store, self.store.files, ConsumerSettings(), NOW_MS)
         for topic, values in TOPICS.items():
             if topic != "orders":
                 self.store.topics.create(topic, 4, **values)
-        commit = GroupCommit(self.store, FlushSettings(flush_mode="async"), lambda _grown: None)
-        self.appender = Appender(self.store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
-        self.traffic = Traffic()
-        accumulator = accumulator_for(self.appender, commit, self.traffic)
+        self.parts = TestBroker(opened=(self.store, model), append_frames_in_flight_max=in_flight)
+        self.appender, self.traffic = self.parts.appender, self.parts.traffic
         if not gathers:
-            append_each_at_once(accumulator)
-        self.parts = AppendParts(self.appender, accumulator, commit, self.traffic, "broker-a", in_flight)
+            append_each_at_once(self.parts.accumulator)
         self.contexts: list[Context] = []
         self.streams: list[AppendStream] = []
         self.serving: list[asyncio.Task[None]] = []

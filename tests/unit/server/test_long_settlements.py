@@ -12,7 +12,7 @@ import pytest
 from tests.support.consuming import GROUP, ConsumeClient, Got
 from tests.support.engine import append, record
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import ROOMY, Parts, message
+from tests.support.memory_broker import ROOMY, TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_daemon import turns as turns_module
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -28,8 +28,8 @@ def every_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "TURN_S", 0.0)
 
 
-async def parts_of(count: int, **group: Any) -> Parts:
-    parts = Parts(LARGE, consumers=ConsumerSettings(new_group_start="begin"))
+async def parts_of(count: int, **group: Any) -> TestBroker:
+    parts = TestBroker(LARGE, consumers=ConsumerSettings(new_group_start="begin"))
     parts.groups.create(SubscriptionGroup(GROUP, **group))
     for begin in range(0, count, 400):
         append(parts.store, *(record(b"x", unique_key=f"U{begin + n}") for n in range(400)))
@@ -94,11 +94,11 @@ def test_refusals_of_one_frame_stopped_everybody(kind: consumer_pb2.SettlementKi
         await client.open(1)
         (got,) = client.messages()
         beyond = consumer_pb2.Settlement(receipt=got.receipt, ranges=[1 << 40, 4_000], kind=kind)
-        before = parts.rocketmq.turns.turn_count
+        before = parts.turns.turn_count
         await client.say(settlements=[beyond])
         (result,) = await results_of(client)
         assert [one.offset for one in result.refused] == list(range(1 << 40, (1 << 40) + 4_000))
-        assert parts.rocketmq.turns.turn_count - before >= 7
+        assert parts.turns.turn_count - before >= 7
         await client.end()
 
     run(scene())
@@ -109,12 +109,12 @@ def test_four_thousand_wrong_receipts_of_one_frame_stopped_everybody() -> None:
         client = ConsumeClient(parts := await parts_of(400))
         await client.open(1)
         client.messages()
-        before = parts.rocketmq.turns.turn_count
+        before = parts.turns.turn_count
         await client.say(settlements=[consumer_pb2.Settlement(receipt="1.2", ranges=[1, 1])] * 4_000)
         found = await results_of(client)
         assert {one.error.symbol for one in found} == {"RECEIPT_HANDLE_ILLEGAL"}
         assert len(found) == 4_000
-        assert parts.rocketmq.turns.turn_count - before >= 7
+        assert parts.turns.turn_count - before >= 7
         await client.end()
 
     run(scene())

@@ -48,7 +48,7 @@ def topic_name(number: int) -> str:
 
 def fill(broker: BrokerServices) -> None:
     """A tenth of the topics have messages; each group receives from one, and has offsets of it."""
-    store, traffic = broker.store, broker.services.traffic
+    store, traffic = broker.store, broker.core.traffic
     store.topics.create("wide", queue_count=1_024)
     for number in range(TOPICS):
         store.topics.create(topic_name(number), queue_count=8)
@@ -69,7 +69,7 @@ async def steps_of_everything() -> dict[str, float]:
         broker = BrokerServices(MemoryFileSystem(), settings)
         fill(broker)
         registry = new_registry("1.2.3")
-        registry.register(BrokerCollector(broker.services.statistics))
+        registry.register(BrokerCollector(broker.all.statistics))
         http = OpsHttp(registry, Readiness())
 
         async def scrape() -> None:
@@ -107,7 +107,7 @@ def test_a_scrape_or_a_listing_of_many_topics_stopped_everybody() -> None:
 def many_topics() -> BrokerServices:
     broker = BrokerServices(MemoryFileSystem(), small_broker_settings())
     for number in range(3 * SAMPLES_OF_PART):
-        broker.services.traffic.appended(topic_name(number), 1, 100)
+        broker.core.traffic.appended(topic_name(number), 1, 100)
     return broker
 
 
@@ -116,15 +116,14 @@ def test_a_family_in_parts_is_one_family_and_may_change_meanwhile() -> None:
         with in_process():
             broker = many_topics()
             registry = new_registry("1.2.3")
-            registry.register(BrokerCollector(broker.services.statistics))
+            registry.register(BrokerCollector(broker.all.statistics))
             parts = []
             for part in text_parts(registry):
                 parts.append(part)
-                broker.services.traffic.forget(topic_name(len(parts)))
-                broker.services.traffic.appended(f"new-{len(parts)}", 1, 1)
+                broker.core.traffic.forget(topic_name(len(parts)))
+                broker.core.traffic.appended(f"new-{len(parts)}", 1, 1)
             assert (
-                len(await text_in_turns(registry))
-                > len(broker.services.traffic.message_sizes) // SAMPLES_OF_PART
+                len(await text_in_turns(registry)) > len(broker.core.traffic.message_sizes) // SAMPLES_OF_PART
             )
             return b"".join(parts).decode()
 

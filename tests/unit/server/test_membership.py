@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.memory_broker import TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core import clients
 from trovemq_broker.server.native import membership
@@ -25,9 +25,9 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 DEAD_LETTERS = f"%DLQ%{GROUP}"
 
 
-async def filled(count: int, **settings: Any) -> Parts:
-    parts = Parts(consumers=ConsumerSettings(new_group_start="begin", **settings))
-    parts.clients.add_gone_listener(parts.delivery.release_client)
+async def filled(count: int, **settings: Any) -> TestBroker:
+    parts = TestBroker(consumers=ConsumerSettings(new_group_start="begin", **settings))
+    parts.registry.add_gone_listener(parts.delivery.release_client)
     for number in range(count):
         await parts.send(message(b"%d" % number, message_id=f"M{number}"))
     await turns()
@@ -57,7 +57,7 @@ def test_a_stream_makes_its_client_a_member_and_names_the_settings() -> None:
         client = ConsumeClient(parts)
         client.context.metadata |= {"x-mq-language": "PYTHON", "x-mq-client-version": "7"}
         await client.open(invisible_ms=0, filter="a", hostname="host")
-        (member,) = parts.clients.members(GROUP)
+        (member,) = parts.registry.members(GROUP)
         described = member.description
         assert (described.client_type, described.language, described.version) == (
             v2.PUSH_CONSUMER,
@@ -85,7 +85,7 @@ def test_a_member_whose_topic_does_not_exist_is_one_all_the_same() -> None:
         with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
             await client.serving
         assert len(client.settings) == 1
-        assert len(parts.clients.members(GROUP)) == 1
+        assert len(parts.registry.members(GROUP)) == 1
 
     run(scene())
 
@@ -98,7 +98,7 @@ def test_a_member_that_leaves_gives_its_messages_back_at_once() -> None:
         assert len(client.messages()) == 3
         await client.say(received_batch=9)
         await client.say(stop=True, leave=True)
-        assert parts.clients.members(GROUP) == []
+        assert parts.registry.members(GROUP) == []
         await client.end()
         parts.now_ms += 1_000
         other = ConsumeClient(parts, client_id="client-2")
@@ -118,9 +118,9 @@ def test_a_broken_stream_gives_its_messages_back_after_a_while(by_cancellation: 
         client.messages()
         await client.say(received_batch=9)
         await (client.break_off() if by_cancellation else client.end())
-        assert len(parts.clients.members(GROUP)) == 1
+        assert len(parts.registry.members(GROUP)) == 1
         parts.now_ms += clients.BROKEN_MS + 1
-        assert parts.clients.expire_broken(parts.now_ms) == ["client-1"]
+        assert parts.registry.expire_broken(parts.now_ms) == ["client-1"]
 
     run(scene())
 
@@ -133,7 +133,7 @@ def test_a_refused_frame_is_no_break() -> None:
         await client.say(topic="steps")
         with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
             await client.serving
-        assert not parts.clients.has_broken
+        assert not parts.registry.has_broken
 
     run(scene())
 
@@ -146,14 +146,14 @@ def test_frames_are_signs_of_life_and_without_them_the_stream_ends() -> None:
         for _ in range(3):
             parts.now_ms += clients.EXPIRY_MS
             await client.say()
-            assert parts.clients.expire(parts.now_ms) == []
+            assert parts.registry.expire(parts.now_ms) == []
         parts.now_ms += clients.EXPIRY_MS + 1
-        assert parts.clients.expire(parts.now_ms) == ["client-1"]
+        assert parts.registry.expire(parts.now_ms) == ["client-1"]
         with pytest.raises(TroveError, match="CLIENT_UNKNOWN"):
             await client.serving
         again = ConsumeClient(parts)
         await again.open()
-        assert len(parts.clients.members(GROUP)) == 1
+        assert len(parts.registry.members(GROUP)) == 1
         await again.end()
 
     run(scene())
@@ -190,7 +190,7 @@ def test_a_member_took_memory_for_every_topic_it_ever_named(monkeypatch: pytest.
         await refused.open()
         with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
             await refused.serving
-        (member,) = parts.clients.members(GROUP)
+        (member,) = parts.registry.members(GROUP)
         assert set(member.description.subscriptions) == {"t0", "t1", "t2"}
         parts.store.topics.create("t2", 1)
         again = ConsumeClient(parts, "t2")
@@ -207,7 +207,7 @@ def test_a_filter_that_is_too_long_is_refused() -> None:
         await client.open(filter="a" * (membership.EXPRESSION_SIZE_MAX + 1))
         with pytest.raises(TroveError, match="FILTER_ILLEGAL"):
             await client.serving
-        assert parts.clients.members(GROUP) == []
+        assert parts.registry.members(GROUP) == []
 
     run(scene())
 
@@ -382,7 +382,7 @@ def test_a_message_is_consumed_by_the_member_and_its_answer_counts(result: Any, 
         client = ConsumeClient(parts)
         await client.open()
         stored = StoredMessage(b"record", "orders", QueueId(1), QueueOffset(7))
-        asked = asyncio.ensure_future(parts.rocketmq.commands.verify_message("client-1", GROUP, stored))
+        asked = asyncio.ensure_future(parts.commands.verify_message("client-1", GROUP, stored))
         command = await command_of(client)
         direct = command.consume
         assert (direct.record, direct.topic, direct.queue_id, direct.queue_offset) == tuple(stored)
@@ -400,7 +400,7 @@ def test_a_member_without_a_handler_and_stacks() -> None:
         client = ConsumeClient(parts)
         await client.open()
         for result in (consumer_pb2.NOT_SUPPORTED, consumer_pb2.DONE):
-            asked = asyncio.ensure_future(parts.rocketmq.commands.print_stack_trace("client-1", GROUP))
+            asked = asyncio.ensure_future(parts.commands.print_stack_trace("client-1", GROUP))
             command = await command_of(client)
             assert command.print_stacks
             answer = consumer_pb2.CommandAnswer(nonce=command.nonce, result=result, text="main")
@@ -421,7 +421,7 @@ def test_commands_of_a_client_that_does_not_read_are_bounded() -> None:
         client = ConsumeClient(parts)
         await client.open()
         client.context.may_write.clear()
-        commands = parts.rocketmq.commands
+        commands = parts.commands
         asked = [
             asyncio.ensure_future(commands.print_stack_trace("client-1", GROUP))
             for _ in range(membership.COMMANDS_WAITING_MAX + 2)
@@ -443,9 +443,9 @@ def test_a_member_that_is_to_reconnect_opens_another_stream() -> None:
         parts = await filled(0)
         client = ConsumeClient(parts)
         await client.open()
-        parts.rocketmq.commands.reconnect("client-1")
+        parts.commands.reconnect("client-1")
         with pytest.raises(TroveError, match="SERVICE_NOT_AVAILABLE"):
             await client.serving
-        assert not parts.clients.has_broken
+        assert not parts.registry.has_broken
 
     run(scene())

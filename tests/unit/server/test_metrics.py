@@ -119,4 +119,4 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     shown = {re.sub("_total$", "", name) for name in described if name.startswith(("rocketmq_", "trovemq_"))}
     assert shown == ours
     counters = {name for name in described if not name.startswith(("rocketmq_", "trovemq_"))}
-    assert counters == set(bench.parts.statistics.counters())
+    assert counters == set(bench.statistics.counters())

@@ -18,7 +18,8 @@ from blockbuster import BlockBusterFunction, BlockingError
 
 from tests.support.engine import NOW_MS, record, with_crc_property
 from tests.support.submitting import send
-from trovemq_broker.daemon.services import StoreServices
+from trovemq_broker.daemon.broker_services import BrokerServices
+from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.fetch.offsets import ResetTarget
 from trovemq_broker.fetch.pull import PullRequest
@@ -27,6 +28,8 @@ from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.query.get_message import get_message
 from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import parse_address
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
@@ -51,7 +54,7 @@ def waits_forbidden(names: Sequence[str] = (*WRITES, *LOOKS_AND_REMOVALS)) -> It
 
 
 @asynccontextmanager
-async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServices]:
+async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[BrokerServices]:
     """On real files, with the group commit at work; the first files of every kind are there."""
     settings = BrokerSettings(
         store=str(path),
@@ -64,13 +67,16 @@ async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServ
     )
     store_settings = settings.store_settings(parse_address("127.0.0.1:8081"))
     store = MessageStore.open(RealFileSystem(path), store_settings, NOW_MS)
-    parts = StoreServices(store, settings)
+    model = open_consumer_state(store, settings)
+    own = settings.listen_address
+    broker = BrokerServices(store, model, settings, own, "1.2.3", traffic=Traffic())
+    parts = broker.core
     committing = asyncio.create_task(parts.group_commit.run())
     await parts.topic_changes.create("orders", 2, "NORMAL")
     for queue_id in range(2):
         await append(parts, QueueId(queue_id))
     try:
-        yield parts
+        yield broker
     finally:
         parts.group_commit.stop()
         await committing
@@ -78,7 +84,7 @@ async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServ
         store.close(NOW_MS)
 
 
-async def append(parts: StoreServices, queue_id: QueueId = QueueId(0)) -> int:
+async def append(parts: BrokerCore, queue_id: QueueId = QueueId(0)) -> int:
     data = b"".join(
         with_crc_property(record(b"body", queue_id=queue_id, keys=f"k{i}", unique_key=f"U{i}", tag="t"))
         for i in range(10)
@@ -101,7 +107,8 @@ def test_the_guard_guards(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush_mode", ["sync", "async"])
 async def test_the_data_plane(tmp_path: Path, flush_mode: FlushMode) -> None:
-    async with services(tmp_path, flush_mode) as parts:
+    async with services(tmp_path, flush_mode) as broker:
+        parts = broker.core
         with waits_forbidden():
             for number in range(1, 20):
                 assert await append(parts) == 10 * number
@@ -113,13 +120,14 @@ async def test_the_data_plane(tmp_path: Path, flush_mode: FlushMode) -> None:
                 ).message_count
                 == 200
             )
-            assert parts.search_offset("orders", QueueId(0), EpochMs(0)) == 0
+            assert parts.search("orders", QueueId(0), EpochMs(0)) == 0
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush_mode", ["sync", "async"])
 async def test_queries(tmp_path: Path, flush_mode: FlushMode) -> None:
-    async with services(tmp_path, flush_mode) as parts:
+    async with services(tmp_path, flush_mode) as broker:
+        parts = broker.core
         with waits_forbidden():
             for kind, key in ((KeyType.KEY, "k3"), (KeyType.UNIQUE, "U3"), (KeyType.TAG, "t")):
                 pages = list(query_pages(parts.store, KeyQuery("orders", key, kind)))
@@ -130,7 +138,8 @@ async def test_queries(tmp_path: Path, flush_mode: FlushMode) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush_mode", ["sync", "async"])
 async def test_consumer_offsets_and_topics(tmp_path: Path, flush_mode: FlushMode) -> None:
-    async with services(tmp_path, flush_mode) as parts:
+    async with services(tmp_path, flush_mode) as broker:
+        parts = broker.core
         with waits_forbidden():
             await parts.offsets.commit("g", "orders", QueueId(0), QueueOffset(10))
             await parts.offsets.reset("g", "orders", None, ResetTarget(to_min=True))
@@ -145,19 +154,23 @@ async def test_consumer_offsets_and_topics(tmp_path: Path, flush_mode: FlushMode
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush_mode", ["sync", "async"])
 async def test_retention(tmp_path: Path, flush_mode: FlushMode) -> None:
-    async with services(tmp_path, flush_mode) as parts:
+    async with services(tmp_path, flush_mode) as broker:
+        parts = broker.core
         workers = parts.model.groups.for_use("workers", auto_create=True, now_ms=NOW_MS)
         parts.model.delivery.receive(
             ReceiveRequest(group=workers, topic="orders", invisible_ms=60_000, now_ms=NOW_MS, count_max=1)
         )
-        assert await segments_removed(parts, names=()) == 2  # the queue of the carried has its first file now
-        assert await segments_removed(parts, names=(*WRITES, *LOOKS_AND_REMOVALS)) == 3
-        assert parts.retention.counters.carried_messages == 2
+        assert (
+            await segments_removed(broker, names=()) == 2
+        )  # the queue of the carried has its first file now
+        assert await segments_removed(broker, names=(*WRITES, *LOOKS_AND_REMOVALS)) == 3
+        assert broker.tasks.retention.counters.carried_messages == 2
         assert len(list((tmp_path / "commitlog").iterdir())) == 1
 
 
-async def segments_removed(parts: StoreServices, names: Sequence[str]) -> int:
+async def segments_removed(broker: BrokerServices, names: Sequence[str]) -> int:
     """The log gets segments, and a full disk takes them."""
+    parts = broker.core
     for _ in range(3):
         result = parts.appender.append("orders", QueueId(0), with_crc_property(record(bytes(3 << 20))), None)
     await parts.group_commit.durable(result.end)
@@ -167,5 +180,5 @@ async def segments_removed(parts: StoreServices, names: Sequence[str]) -> int:
     await parts.group_commit.durable(work.log_end)
     work.run()
     with waits_forbidden(names):
-        assert (await parts.retention.look()).total > 0
-        return await parts.retention.clean(DiskUse(1 << 30, 1 << 20))
+        assert (await broker.tasks.retention.look()).total > 0
+        return await broker.tasks.retention.clean(DiskUse(1 << 30, 1 << 20))

@@ -12,12 +12,12 @@ import pytest
 from tests.support.engine import read_queue, record
 from tests.support.engine import with_crc_property as with_crc
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import ROOMY, Parts, message
+from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from tests.support.sent_calls import begin, send_call
 from tests.unit.server.test_broker_tracing import Traced
 from tests.unit.server.test_joined_frames import Context, frame_of
-from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
+from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.native.message_service import MessageService
 from trovemq_daemon.calls import AwaitedCall
 from trovemq_proto.positions import QueueId
@@ -28,31 +28,29 @@ REQUEST = service.SendMessageRequest(messages=[message()])
 NATIVE = message_pb2.SendRequest(topic="orders", messages=[message_pb2.OutgoingMessage(body=b"x")])
 
 
-def native(parts: Parts) -> MessageService:
-    append = AppendParts(parts.appender, parts.accumulator, parts.commit, parts.traffic, "broker-a")
-    nothing: Any = None
-    return MessageService(append, nothing, parts.accumulator, parts.clock_ms)
+def native(parts: TestBroker) -> MessageService:
+    return MessageService(parts)
 
 
-async def v2_call(parts: Parts) -> None:
+async def v2_call(parts: TestBroker) -> None:
     begin(parts, message())
 
 
-async def v2_task(parts: Parts) -> None:
+async def v2_task(parts: TestBroker) -> None:
     task = asyncio.create_task(parts.sender.send(REQUEST, RpcContext()))
     await turns()
     task.cancel()
 
 
-async def v2_turn(parts: Parts) -> None:
+async def v2_turn(parts: TestBroker) -> None:
     parts.sender.on_calls([send_call(message()), send_call(message())])
 
 
-async def v2_by_group(parts: Parts) -> None:
+async def v2_by_group(parts: TestBroker) -> None:
     begin(parts, message(topic="steps", message_group="g"))
 
 
-async def native_call(parts: Parts) -> None:
+async def native_call(parts: TestBroker) -> None:
     native_send(native(parts), NATIVE)
 
 
@@ -63,28 +61,28 @@ def native_send(service_: MessageService, request: message_pb2.SendRequest) -> a
     return call.ending
 
 
-async def frame_in_callback(parts: Parts) -> None:
-    stream = AppendStream(native(parts)._append, Context("ipv4:10.0.0.2:5000"))
+async def frame_in_callback(parts: TestBroker) -> None:
+    stream = AppendStream(parts, Context("ipv4:10.0.0.2:5000"))
     assert stream.handle_now(frame_of(with_crc(record(b"x"))))
 
 
-async def frame_in_task(parts: Parts) -> None:
-    stream = AppendStream(native(parts)._append, Context("ipv6:%5B::1%5D:5000"))
+async def frame_in_task(parts: TestBroker) -> None:
+    stream = AppendStream(parts, Context("ipv6:%5B::1%5D:5000"))
     await stream.handle(frame_of(with_crc(record(b"x"))))
 
 
-async def batch_of_frames(parts: Parts) -> None:
-    stream = AppendStream(native(parts)._append, Context("unix:socket"))
+async def batch_of_frames(parts: TestBroker) -> None:
+    stream = AppendStream(parts, Context("unix:socket"))
     assert stream.handle_now(frame_of(with_crc(record(b"x")) * 3))
 
 
-def traced_parts() -> Parts:
+def traced_parts() -> TestBroker:
     return Traced().parts
 
 
-BROKERS: dict[str, Callable[[], Parts]] = {
-    "async flush": Parts,
-    "sync flush": lambda: Parts(replace(ROOMY, flush_mode="sync")),
+BROKERS: dict[str, Callable[[], TestBroker]] = {
+    "async flush": TestBroker,
+    "sync flush": lambda: TestBroker(replace(ROOMY, flush_mode="sync")),
     "traced": traced_parts,
 }
 ENTRIES = (
@@ -101,7 +99,7 @@ ENTRIES = (
 
 @pytest.mark.parametrize("broker", BROKERS)
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_each_entry_is_one_submission(broker: str, entry: Callable[[Parts], Awaitable[None]]) -> None:
+def test_each_entry_is_one_submission(broker: str, entry: Callable[[TestBroker], Awaitable[None]]) -> None:
     async def scene() -> None:
         parts = BROKERS[broker]()
         submitted: list[Any] = []
@@ -127,7 +125,7 @@ def test_submissions_of_all_kinds_keep_the_order_of_their_queue(broker: str) -> 
         answers: list[asyncio.Future[Any]] = []
         service_ = native(parts)
         context: Any = Context("ipv4:10.0.0.2:5000")
-        stream = AppendStream(service_._append, context)
+        stream = AppendStream(parts, context)
         for number in range(4):
             send = message_pb2.SendRequest(topic="orders", queue_id=0)
             send.messages.add(body=b"send %d" % number)
@@ -143,7 +141,7 @@ def test_submissions_of_all_kinds_keep_the_order_of_their_queue(broker: str) -> 
     run(scene())
 
 
-def parts_read(parts: Parts) -> Any:
+def parts_read(parts: TestBroker) -> Any:
     if (work := parts.store.begin_flush()) is not None and parts.appender.sync:
         work.run()
         parts.store.finish_flush(work)

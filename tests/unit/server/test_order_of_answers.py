@@ -7,11 +7,9 @@ import asyncio
 import pytest
 
 from tests.support import fake_loop
-from tests.support.engine import SMALL, SMALL_SYNC, append, flush, open_store, record
-from trovemq_broker.daemon.services import StoreServices
-from trovemq_broker.daemon.settings import BrokerSettings
+from tests.support.engine import SMALL, SMALL_SYNC, append, flush, record
+from tests.support.memory_broker import TestBroker
 from trovemq_proto.positions import QueueId
-from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.settings import StoreSettings
 
 
@@ -20,14 +18,14 @@ def test_readers_hear_of_a_message_after_its_sender(settings: StoreSettings) -> 
     told: list[str] = []
 
     async def scene() -> None:
-        store = open_store(MemoryFileSystem(), settings)
-        parts = StoreServices(store, BrokerSettings())
+        parts = TestBroker(settings)
+        store = parts.store
         parts.long_polls.wait("orders", QueueId(0), 60_000, lambda _grown: told.append("reader"))
         append(store, record(b"x"))
         if parts.appender.sync:
             assert store.dispatch() == [], "nothing is visible before its sync"
             flush(store)
-        parts._on_messages_available([("orders", QueueId(0))] if parts.appender.sync else store.dispatch())
+        parts.on_messages_available([("orders", QueueId(0))] if parts.appender.sync else store.dispatch())
         told.append("sender" if parts.appender.sync else "next turn")
         await asyncio.sleep(0)
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.support.engine import NOW_MS, read_queue
-from tests.support.rocketmq_parts import BROKER, Parts, message
+from tests.support.memory_broker import BROKER, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core.clients import BROKEN_MS, EXPIRY_MS
@@ -38,8 +38,8 @@ class Bench:
     """The service on a store in memory; also RocketMQ's handlers on the same parts."""
 
     def __init__(self, **options: Any) -> None:
-        self.parts = Parts(**options)
-        self.service = ProducerService(self.parts.rocketmq)
+        self.parts = TestBroker(**options)
+        self.service = ProducerService(self.parts)
 
     async def send_delayed(self, deliver_ms: int = LATER_MS, **fields: Any) -> producer_pb2.SendDelayedReply:
         names = ("message_group", "priority", "deliver_after_ms")
@@ -85,7 +85,7 @@ class Bench:
     def check(self, transaction: OpenTransaction) -> str | None:
         half = transaction.message
         message = StoredMessage(half.record, transaction.topic, half.queue_id, half.queue_offset)
-        return self.parts.rocketmq.commands.recover_orphaned_transaction(
+        return self.parts.commands.recover_orphaned_transaction(
             transaction.client_id, transaction.topic, message, transaction.transaction_id
         )
 
@@ -318,7 +318,7 @@ async def test_a_producer_is_asked_about_its_open_transaction() -> None:
         assert (check.topic, check.transaction_id) == ("deals", "T1")
         asked = decode_stored(check.record)
         assert (asked.body, asked.tags) == (b"half", "t")
-    (client,) = bench.parts.clients
+    (client,) = bench.parts.registry
     assert (client.description.language, client.description.version) == ("PYTHON", "1.2")
 
 
@@ -344,7 +344,7 @@ async def test_a_producer_that_has_left_returned_on_the_same_stream() -> None:
             context.requests.put_nowait(producer_pb2.CheckHalvesFrame(start={"topics": ["later"]}))
 
     assert await refusal(again()) == "REQUEST_ILLEGAL"
-    assert len(bench.parts.clients) == 0
+    assert len(bench.parts.registry) == 0
 
 
 async def test_another_producer_is_asked_about_a_transaction_of_a_dead_one() -> None:
@@ -354,7 +354,7 @@ async def test_another_producer_is_asked_about_a_transaction_of_a_dead_one() -> 
     (transaction,) = bench.due()
     assert bench.check(transaction) is None
     async with bench.connected("other", "deals") as context:
-        assert bench.parts.rocketmq.commands.has_producer("dead", "deals")
+        assert bench.parts.commands.has_producer("dead", "deals")
         assert bench.check(transaction) == "other"
         await until(lambda: bool(context.written))
 
@@ -364,7 +364,7 @@ async def test_a_producer_that_left_is_not_asked() -> None:
     async with bench.connected("p", "deals") as context:
         await bench.prepare()
         context.requests.put_nowait(producer_pb2.CheckHalvesFrame(leave=True))
-        await until(lambda: not len(bench.parts.clients))
+        await until(lambda: not len(bench.parts.registry))
         (transaction,) = bench.due()
         assert bench.check(transaction) is None
 
@@ -373,10 +373,10 @@ async def test_a_producer_whose_stream_broke_may_return() -> None:
     bench = Bench()
     async with bench.connected("p", "deals"):
         pass
-    assert [client.stream_broke for client in bench.parts.clients] == [True]
+    assert [client.stream_broke for client in bench.parts.registry] == [True]
     async with bench.connected("p", "deals"):
         bench.parts.now_ms += BROKEN_MS + 1
-        assert bench.parts.clients.expire(bench.parts.now_ms) == []
+        assert bench.parts.registry.expire(bench.parts.now_ms) == []
 
 
 async def test_empty_frames_keep_a_producer() -> None:
@@ -387,7 +387,7 @@ async def test_empty_frames_keep_a_producer() -> None:
             context.requests.put_nowait(producer_pb2.CheckHalvesFrame())
             await until(context.requests.empty)
             await asyncio.sleep(0)
-            assert bench.parts.clients.expire(bench.parts.now_ms) == []
+            assert bench.parts.registry.expire(bench.parts.now_ms) == []
 
 
 async def test_the_stream_of_a_producer_that_is_silent_ends() -> None:
@@ -396,7 +396,7 @@ async def test_the_stream_of_a_producer_that_is_silent_ends() -> None:
     async def silent() -> None:
         async with bench.connected("p", "deals"):
             bench.parts.now_ms += EXPIRY_MS + 1
-            assert bench.parts.clients.expire(bench.parts.now_ms) == ["p"]
+            assert bench.parts.registry.expire(bench.parts.now_ms) == ["p"]
 
     assert await refusal(silent()) == "CLIENT_UNKNOWN"
 
@@ -425,12 +425,12 @@ async def test_a_stream_with_an_illegal_start_is_refused(frame: dict[str, Any], 
     bench, context = Bench(), rpc()
     context.requests.put_nowait(producer_pb2.CheckHalvesFrame(**frame))
     assert await refusal(bench.service.check_halves(None, context)) == symbol
-    assert not len(bench.parts.clients)
+    assert not len(bench.parts.registry)
 
 
 async def test_a_stream_without_a_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    stream = CheckStream(bench.parts.clients, "p", rpc(), bench.parts.clock_ms, start_wait_s=0)
+    stream = CheckStream(bench.parts.registry, "p", rpc(), bench.parts.clock_ms, start_wait_s=0)
     assert await refusal(stream.serve()) == "REQUEST_TIMEOUT"
     assert half_checks.START_WAIT_S == 30
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.memory_broker import TestBroker
 from tests.unit.track.conftest import World
-from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
-from trovemq_broker.server.native.track_service import TrackParts, TrackService
-from trovemq_daemon.turns import Turns
+from trovemq_broker.server.core.clients import ClientDescription, Subscription
+from trovemq_broker.server.native.track_service import TrackService
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -24,21 +24,16 @@ class Served:
 
     def __init__(self) -> None:
         self.world = World()
-        self.registry = ClientRegistry()
         self.disk_error: TroveError | None = None
         self.running = 0
-        parts = TrackParts(
-            store=self.world.store,
-            model=self.world.model,
-            registry=self.registry,
-            durable=self._durable,
-            one_more=self._one_more,
-            turns=Turns(),
-            clock_ms=lambda: self.world.now_ms,
-        )
-        self.service = TrackService(parts)
+        core = TestBroker(opened=(self.world.store, self.world.model))
+        core.clock = lambda: self.world.now_ms
+        core.sync_by(self._durable)
+        self.registry = core.registry
+        self.service = TrackService(core, self._one_more)
 
     async def _durable(self, _end: int) -> None:
+        await asyncio.sleep(0)  # the dispatch of this iteration
         if self.disk_error is not None:
             raise self.disk_error
 

@@ -44,7 +44,7 @@ async def transact(broker: BrokerServices, *frames: transaction_pb2.TransactionF
 
 
 def is_free(broker: BrokerServices) -> bool:
-    opened = broker.services.atomic
+    opened = broker.core.atomic
     return (len(opened), opened.bytes) == (0, 0)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, returned
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.memory_broker import TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.native import consume_stream
 from trovemq_broker.server.native.consume_stream import ConsumeStream
@@ -22,19 +22,19 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 QUEUES = 4
 
 
-async def filled(count: int, **fields: Any) -> Parts:
-    parts = Parts(consumers=ConsumerSettings(new_group_start="begin"))
+async def filled(count: int, **fields: Any) -> TestBroker:
+    parts = TestBroker(consumers=ConsumerSettings(new_group_start="begin"))
     await send(parts, range(count), **fields)
     return parts
 
 
-async def send(parts: Parts, numbers: range, **fields: Any) -> None:
+async def send(parts: TestBroker, numbers: range, **fields: Any) -> None:
     for number in numbers:
         await parts.send(message(b"%d" % number, message_id=f"M{number}", **fields))
     await turns()
 
 
-def reset(parts: Parts, *queues: int, end: bool, topic: str = "orders", group: str = GROUP) -> int:
+def reset(parts: TestBroker, *queues: int, end: bool, topic: str = "orders", group: str = GROUP) -> int:
     """Sets the group to the ends or the beginnings of these queues, or of all. Returns how many messages in
     flight it forgot."""
     chosen = [QueueId(each) for each in queues] or queue_ids(parts.store, topic)

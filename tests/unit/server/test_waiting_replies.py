@@ -12,15 +12,12 @@ import pytest
 
 from tests.support.call_forms import guarded as by_guard
 from tests.support.consuming import GROUP, ConsumeClient, acknowledgement
-from tests.support.engine import append, open_store, record
+from tests.support.engine import append, record
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import ROOMY, Parts, message
+from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
-from trovemq_broker.fetch.long_poll import LongPolls
-from trovemq_broker.fetch.pull import Puller, PullSettings
-from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.native.fetch_stream import FetchParts, begin_pull
+from trovemq_broker.server.native.fetch_stream import begin_pull
 from trovemq_broker.server.rocketmq import puller
 from trovemq_broker.server.wire.rocketmq_messages import message_of
 from trovemq_daemon import handler_guard
@@ -28,11 +25,9 @@ from trovemq_daemon.calls import AwaitedCall, CallHandler
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
-from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_proto.v1 import message_pb2
-from trovemq_store.files.memory import MemoryFileSystem
 
 SIZE = 100_000
 """Of a body: its reply is counted."""
@@ -42,8 +37,9 @@ SPACE = LIMITS.connection_max + SIZE + 10_000
 """The last reply may go beyond the limit."""
 
 
-def parts_with(**settings: Any) -> Parts:
-    return Parts(LARGE, consumers=ConsumerSettings(new_group_start="begin", **settings))
+def parts_with(replies: ReplyBudget | None = None, **settings: Any) -> TestBroker:
+    consumers = ConsumerSettings(new_group_start="begin", **settings)
+    return TestBroker(LARGE, consumers=consumers, replies=replies)
 
 
 def same(request: Any) -> Any:
@@ -57,9 +53,8 @@ def guard_with(replies: ReplyBudget) -> HandlerGuard:
 
 def test_pulls_that_waited_took_a_messages_size_times_their_number() -> None:
     async def scene() -> None:
-        replies, polls = ReplyBudget(LIMITS), LongPolls()
-        store = open_store(MemoryFileSystem(), LARGE)
-        parts = FetchParts(Puller(store, PullSettings()), polls, Traffic(), replies=replies)
+        replies = ReplyBudget(LIMITS)
+        parts = parts_with(replies)
         request = message_pb2.FetchRequest(topic="orders", wait_ms=20_000)
         handler = CallHandler(
             on_calls=lambda calls: begin_pull(parts, *calls), read=message_pb2.FetchRequest.FromString
@@ -69,9 +64,8 @@ def test_pulls_that_waited_took_a_messages_size_times_their_number() -> None:
         for one in calls:
             guarded.on_calls([one])
         await turns()
-        append(store, record(bytes(SIZE)))
-        store.dispatch()
-        polls.wake([("orders", QueueId(0))])
+        append(parts.store, record(bytes(SIZE)))
+        parts.on_messages_available(parts.store.dispatch())
         await turns(20)
         assert SIZE <= replies.budget.used <= SPACE
         for one in calls:
@@ -96,8 +90,9 @@ def test_streams_that_waited_took_a_messages_size_times_their_number() -> None:
     """And a client that reads gets the messages that they have no space for."""
 
     async def scene() -> None:
-        replies, parts = ReplyBudget(LIMITS), parts_with()
-        unread = [ConsumeClient(parts, client_id=f"c{n}", replies=replies) for n in range(40)]
+        replies = ReplyBudget(LIMITS)
+        parts = parts_with(replies)
+        unread = [ConsumeClient(parts, client_id=f"c{n}") for n in range(40)]
         for client in unread:
             await client.open()
         await asyncio.sleep(5)  # until each was notified of those that joined
@@ -108,7 +103,7 @@ def test_streams_that_waited_took_a_messages_size_times_their_number() -> None:
             await parts.send(message(bytes(SIZE), message_id=f"M{number}"))
         await turns(20)
         assert SIZE <= replies.budget.used <= SPACE
-        reader = ConsumeClient(parts, client_id="reader", replies=ReplyBudget(LIMITS))
+        reader = ConsumeClient(parts.with_replies(ReplyBudget(LIMITS)), client_id="reader")
         await reader.open(100, 1 << 24)
         await turns(200)
         assert len(reader.messages()) >= 25
@@ -122,8 +117,8 @@ def test_a_batch_was_made_to_wait_behind_results_nobody_reads() -> None:
     """It was outside of every budget there."""
 
     async def scene() -> None:
-        parts = parts_with()
-        client = ConsumeClient(parts, replies=ReplyBudget(LIMITS))
+        parts = parts_with(ReplyBudget(LIMITS))
+        client = ConsumeClient(parts)
         await client.open(10)
         await parts.send(message(b"0", message_id="M0"))
         await turns(20)
@@ -156,7 +151,7 @@ def test_rocketmqs_pulls_that_waited_took_everybodys_space() -> None:
 
     async def scene() -> None:
         replies, parts = ReplyBudget(LIMITS), parts_with()
-        handler = grpc.unary_stream_rpc_method_handler(parts.puller.pull, request_deserializer=same)
+        handler = grpc.unary_stream_rpc_method_handler(parts.pulls.pull, request_deserializer=same)
         guarded: Any = by_guard(guard_with(replies), "PullMessage", handler).unary_stream
 
         async def pulled() -> None:
@@ -186,7 +181,7 @@ def test_the_messages_of_a_pull_nobody_reads_were_all_made(monkeypatch: pytest.M
         parts = parts_with()
         append(parts.store, *(record(b"x", unique_key=f"U{n}") for n in range(100)))
         parts.store.dispatch()
-        stream = parts.puller.pull(pull_request(80, 0), RpcContext())
+        stream = parts.pulls.pull(pull_request(80, 0), RpcContext())
         for _ in range(3):  # the status and two messages
             await anext(stream)
         assert len(made) == 2

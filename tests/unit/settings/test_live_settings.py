@@ -10,28 +10,28 @@ import pytest
 
 from tests.support import fake_loop
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
+from trovemq_broker.daemon.broker_services import BrokerServices as Services
 from trovemq_broker.daemon.live_settings import LIVE_SOURCE, LiveSettings
-from trovemq_broker.daemon.services import StoreServices
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.settings import settings_of
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
 
-Read = Callable[[StoreServices], object]
+Read = Callable[[Services], object]
 
 
 def of_policy(name: str) -> Read:
-    return lambda parts: getattr(parts.retention._policy, name)
+    return lambda parts: getattr(parts.tasks.retention._policy, name)
 
 
 def of_flush(name: str) -> Read:
-    return lambda parts: getattr(parts.group_commit._settings, name)
+    return lambda parts: getattr(parts.core.group_commit._settings, name)
 
 
 EFFECTS: dict[str, tuple[str, object, Read]] = {
     "reserved_time_ms": ("2h", 7_200_000, of_policy("reserved_ms")),
-    "delete_when": ("05;06", (5, 6), lambda parts: tuple(sorted(parts.retention._policy.hours))),
-    "clean_interval_ms": ("2s", 2.0, lambda parts: parts.retention._interval_s),
+    "delete_when": ("05;06", (5, 6), lambda parts: tuple(sorted(parts.tasks.retention._policy.hours))),
+    "clean_interval_ms": ("2s", 2.0, lambda parts: parts.tasks.retention._interval_s),
     "disk_used_percent_max": ("60", 60, of_policy("used_percent_max")),
     "disk_forcible_percent": ("70", 70, of_policy("forcible_percent")),
     "clean_forcibly_enable": ("on", True, of_policy("forcible_enable")),
@@ -44,7 +44,7 @@ EFFECTS: dict[str, tuple[str, object, Read]] = {
     "many_queues_flush_interval_ms": (
         "2s",
         2_000,
-        lambda parts: parts.projection_flushes.many_queues_interval_ms,
+        lambda parts: parts.tasks.projection_flushes.many_queues_interval_ms,
     ),
     "sync_flush_timeout_ms": ("3s", 3_000, of_flush("sync_flush_timeout_ms")),
     "unsynced_bytes_max": ("1MiB", 1 << 20, of_flush("unsynced_bytes_max")),
@@ -52,13 +52,13 @@ EFFECTS: dict[str, tuple[str, object, Read]] = {
     "auto_create_topic_enable": (
         "yes",
         True,
-        lambda parts: parts.appender._settings.auto_create_topic_enable,
+        lambda parts: parts.core.appender._settings.auto_create_topic_enable,
     ),
-    "auto_create_queue_count": ("3", 3, lambda parts: parts.appender._settings.auto_create_queue_count),
-    "atomic_open_max": ("5", 5, lambda parts: parts.atomic._limits.atomic_open_max),
-    "atomic_bytes_max": ("1MiB", 1 << 20, lambda parts: parts.atomic._limits.atomic_bytes_max),
-    "atomic_timeout_max_ms": ("9s", 9_000, lambda parts: parts.atomic._limits.atomic_timeout_max_ms),
-    "slow_request_ms": ("250", 250, lambda parts: parts.traffic.slow.limit_ms),
+    "auto_create_queue_count": ("3", 3, lambda parts: parts.core.appender._settings.auto_create_queue_count),
+    "atomic_open_max": ("5", 5, lambda parts: parts.core.atomic._limits.atomic_open_max),
+    "atomic_bytes_max": ("1MiB", 1 << 20, lambda parts: parts.core.atomic._limits.atomic_bytes_max),
+    "atomic_timeout_max_ms": ("9s", 9_000, lambda parts: parts.core.atomic._limits.atomic_timeout_max_ms),
+    "slow_request_ms": ("250", 250, lambda parts: parts.core.traffic.slow.limit_ms),
     "queries_max": ("11", 11, lambda parts: parts.queries.queries_max),
 }
 """What is written, what it means, and where it is read."""
@@ -70,8 +70,12 @@ class Bench:
     def __init__(self, **settings: Any) -> None:
         self.levels: list[str] = []
         self.settings = small_broker_settings(**settings)
-        self.parts = BrokerServices(MemoryFileSystem(), self.settings).services
-        self.live = LiveSettings(self.settings, {"name": "--name"}, self.parts, self.levels.append)
+        self.parts = BrokerServices(MemoryFileSystem(), self.settings).all
+        self.live = self.live_settings(self.settings, {"name": "--name"})
+
+    def live_settings(self, settings: BrokerSettings, sources: dict[str, str]) -> LiveSettings:
+        parts = self.parts
+        return LiveSettings(settings, sources, parts.core, parts.tasks, parts.queries, self.levels.append)
 
     def source(self, name: str) -> str:
         return self.live.shown([name])[0].source
@@ -180,7 +184,7 @@ def test_sources_and_secrets() -> None:
 
 def test_sizes_are_the_stores() -> None:
     def steps(bench: Bench) -> None:
-        other = LiveSettings(BrokerSettings(), {}, bench.parts, bench.levels.append)
+        other = bench.live_settings(BrokerSettings(), {})
         (shown,) = other.shown(["commit_log_file_size"])
         assert (shown.value, shown.source) == ("98304", "the store")
 

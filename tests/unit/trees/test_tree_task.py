@@ -237,18 +237,18 @@ async def test_look_ups_waited_for_long_steps_of_trees_that_were_behind() -> Non
 async def test_the_figures_of_the_trees_are_reported() -> None:
     bench = Bench()
     store = bench.store
-    bench.parts.statistics.store = open_store(MemoryFileSystem())  # type: ignore[misc]
-    assert bench.parts.statistics.tree_counters() == {}
+    bench.statistics.store = open_store(MemoryFileSystem())  # type: ignore[misc]
+    assert bench.statistics.tree_counters() == {}
     with_trees = filled(MemoryFileSystem())
-    bench.parts.statistics.store = with_trees  # type: ignore[misc]
-    behind = bench.parts.statistics.tree_counters()
+    bench.statistics.store = with_trees  # type: ignore[misc]
+    behind = bench.statistics.tree_counters()
     assert behind["tree_lag_bytes"] == with_trees.end_offset
     with_trees.catch_up_trees()
     assert bench.value("trovemq_tree_lag_bytes") == 0
     assert bench.value("trovemq_tree_records_total") == 20
     assert bench.value("trovemq_tree_bytes") > 0
     assert bench.value("trovemq_trees_quarantined") == 0
-    bench.parts.statistics.store = store  # type: ignore[misc]
+    bench.statistics.store = store  # type: ignore[misc]
     bench.close()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -16,14 +15,14 @@ import grpc
 from trovemq_broker.security import changes
 from trovemq_broker.security.actions import Kind, Resource, action_text, parse_actions
 from trovemq_broker.security.changes import SecurityState
-from trovemq_broker.security.quotas import LIMITS, Quota, Quotas, check_subject
+from trovemq_broker.security.quotas import LIMITS, Quota, check_subject
 from trovemq_broker.security.rules import Rule, decide
 from trovemq_broker.server.access.audit import OK
-from trovemq_broker.server.access.changes import SecurityChanges
+from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.peers import parse_source, peer_of_call
-from trovemq_daemon.sessions import SESSION_TIME_MAX_MS, Sessions
+from trovemq_daemon.sessions import SESSION_TIME_MAX_MS
 from trovemq_daemon.users import User, check_access_key, check_secret, new_user, parse_kind
 from trovemq_proto import errors
 from trovemq_proto.authentication.scram import SALT_SIZE
@@ -37,56 +36,45 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 SECRET_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class SecurityParts:
-    """The service's parts, if the broker authenticates callers."""
-
-    changes: SecurityChanges
-    sessions: Sessions
-    broker: str
-    clock_ms: Callable[[], EpochMs]
-    quotas: Callable[[], Quotas] = Quotas
-    """Returns the accounts of the quotas."""
-    logged_in: Callable[[str, str, str], None] = lambda _user, _source, _outcome: None
-    """Called with the user, the address and the outcome of a handshake's last step."""
-
-
 class SecurityService:
     """The methods are those of security.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: SecurityParts | None) -> None:
-        """None: the broker has no authentication, and every call is answered with AUTHENTICATION_DISABLED."""
-        self._known = parts
+    def __init__(self, broker: str, clock_ms: Callable[[], EpochMs], security: BrokerSecurity | None) -> None:
+        """`security` None: the broker has no authentication, and every call is answered with
+        AUTHENTICATION_DISABLED."""
+        self._broker = broker
+        self._clock_ms = clock_ms
+        self._known = security
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, SERVICE, self)
 
     @property
-    def _parts(self) -> SecurityParts:
+    def _security(self) -> BrokerSecurity:
         if self._known is None:
             raise TroveError(errors.AUTHENTICATION_DISABLED)
         return self._known
 
     @property
     def _state(self) -> SecurityState:
-        return self._parts.changes.table.state
+        return self._security.changes.table.state
 
     # --- handshakes -----------------------------------------------------------------------------------
     async def authenticate(
         self, request: security_pb2.AuthenticateRequest, context: Context
     ) -> security_pb2.AuthenticateReply:
-        parts = self._parts
+        security = self._security
         source = peer_of_call(context).source
         if request.message.startswith("n,,"):
             return security_pb2.AuthenticateReply(
-                message=parts.sessions.begin(request.message, parts.clock_ms(), source)
+                message=security.sessions.begin(request.message, self._clock_ms(), source)
             )
         try:
-            answer, session = parts.sessions.finish(request.message, parts.clock_ms())
+            answer, session = security.sessions.finish(request.message, self._clock_ms())
         except TroveError as error:
-            parts.logged_in("", source, error.symbol)
+            security.audit.login("", source, error.symbol)
             raise
-        parts.logged_in(session.access_key, source, OK)
+        security.audit.login(session.access_key, source, OK)
         return security_pb2.AuthenticateReply(
             message=answer, session_id=session.key.session_id, session_time_ms=SESSION_TIME_MAX_MS
         )
@@ -98,7 +86,7 @@ class SecurityService:
         _check_private(context)
         name, kind = check_access_key(request.access_key), parse_kind(request.kind)
         secret, salt = _secret_of(request.secret), secrets.token_bytes(SALT_SIZE)
-        now_ms = self._parts.clock_ms()
+        now_ms = self._clock_ms()
         await self._change(
             lambda state: changes.add_user(state, new_user(name, kind, secret, salt=salt, now_ms=now_ms))
         )
@@ -122,7 +110,7 @@ class SecurityService:
             self._log("access.old_secret_dropped", name)
             return self._secret(name, "")
         _check_private(context)
-        secret, now_ms = _secret_of(request.secret), self._parts.clock_ms()
+        secret, now_ms = _secret_of(request.secret), self._clock_ms()
         await self._change(lambda state: changes.rotate_secret(state, name, secret, now_ms))
         self._log("access.secret_rotated", name)
         return self._secret(name, "" if request.secret else secret.decode())
@@ -199,7 +187,7 @@ class SecurityService:
             reason = "no rule matches: access is denied without a rule"
         else:
             reason = str(rule)
-        reply = security_pb2.TestAccessReply(allowed=allowed, reason=reason, broker=self._parts.broker)
+        reply = security_pb2.TestAccessReply(allowed=allowed, reason=reason, broker=self._broker)
         if rule is not None:
             reply.rule.CopyFrom(self._rule(rule))
         return reply
@@ -221,19 +209,19 @@ class SecurityService:
         return security_pb2.ListQuotasReply(quotas=[self._quota(*each) for each in quotas])
 
     def _quota(self, subject: str, quota: Quota) -> security_pb2.QuotaDescription:
-        taken = self._parts.quotas()
+        taken = self._security.quotas()
         return security_pb2.QuotaDescription(
             subject=subject,
             quota=security_pb2.Quota(**{name: getattr(quota, name) for name in LIMITS}),
             open_calls=taken.open_calls()[subject],
             slowed=taken.slowed[subject],
             refused=taken.refused[subject],
-            broker=self._parts.broker,
+            broker=self._broker,
         )
 
     # --- helpers --------------------------------------------------------------------------------------
     async def _change(self, make: Callable[[SecurityState], SecurityState]) -> None:
-        await self._parts.changes.apply(make)
+        await self._security.changes.apply(make)
 
     def _log(self, event: str, user: str, **fields: object) -> None:
         get_logger().info(event, user=user, **fields)
@@ -248,7 +236,7 @@ class SecurityService:
             enabled=user.enabled,
             created=user.created_ms,
             secrets_created=[secret.created_ms for secret in user.secrets],
-            broker=self._parts.broker,
+            broker=self._broker,
         )
 
     def _rule(self, rule: Rule) -> security_pb2.AccessRule:
@@ -259,7 +247,7 @@ class SecurityService:
             actions=action_text(rule.actions),
             resource=str(rule.pattern),
             sources=[str(network) for network in rule.sources],
-            broker=self._parts.broker,
+            broker=self._broker,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from trovemq_broker.groups.delivery.lease_resolvers import Handles, Leases, Refusals
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Results
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire.acknowledgements import (
     Acknowledge,
     acknowledge_of,
@@ -34,7 +34,7 @@ _Received: TypeAlias = tuple[Call, Acknowledge]
 
 
 class Acknowledger:
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
 
     def on_calls(self, calls: Sequence[Call]) -> None:

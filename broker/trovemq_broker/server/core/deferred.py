@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from trovemq_broker.produce.append_once import append_once
 from trovemq_broker.produce.outgoing import OutgoingMessage
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.timers.scheduling import Scheduled, Scheduling
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -23,7 +23,7 @@ from trovemq_store.topics.message_kinds import accepted_kinds
 class DeferredMessages:
     """For use on the event loop only."""
 
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         self._scheduling = Scheduling(parts.timers, parts.appender.deduplication, parts.broker)
 

@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any, Final
 
 from trovemq_broker.groups.delivery.request import ReceiveRequest
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client
-from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_daemon.calls import Call
 
 ENDS_A_TURN: Final = 128
@@ -35,7 +35,7 @@ class Poll:
 
     def __init__(
         self,
-        parts: RocketmqParts,
+        parts: BrokerCore,
         attempt: ReceiveRequest,
         until: float,
         call: Call,
@@ -72,7 +72,7 @@ class Polls:
     one that was woken."""
 
     def __init__(
-        self, parts: RocketmqParts, nothing: Callable[[], list[bytes]], look: Callable[[Poll], None]
+        self, parts: BrokerCore, nothing: Callable[[], list[bytes]], look: Callable[[Poll], None]
     ) -> None:
         self._parts = parts
         self._nothing = nothing

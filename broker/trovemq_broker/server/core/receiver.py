@@ -29,9 +29,8 @@ from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from trovemq_broker.groups.delivery.redelivery import return_messages
 from trovemq_broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest, messages_of
 from trovemq_broker.groups.members.receive_waits import Wait
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client, Subscription
-from trovemq_broker.server.core.group_order import GroupOrder
-from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.core.polls import Poll, Polls
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms, received
@@ -124,9 +123,8 @@ class _Taken(NamedTuple):
 
 
 class Receiver:
-    def __init__(self, parts: RocketmqParts, order: GroupOrder) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
-        self._order = order
         self._taken: dict[Call, _Taken] = {}
         """Messages of streams of replies that have not begun."""
         self._resting = False
@@ -366,7 +364,7 @@ class Receiver:
         now_ms = parts.clock_ms()
         lasts_ms = self._lasts_ms(invisible_ms)
         check_readable(parts.store, topic)
-        settings = self.group_for_use(group, topic)
+        settings = parts.group_for_use(group, (topic,))
         check_consumer(settings)
         self._remember(group, topic, filter_, now_ms)
         return ReceiveRequest(
@@ -379,10 +377,6 @@ class Receiver:
             renewed=invisible_ms is None,
             **fields,
         )
-
-    def group_for_use(self, group: str, topic: str) -> SubscriptionGroup:
-        """The group, which reads this topic; a new one is created. Raises TroveError GROUP_NOT_FOUND."""
-        return self._order.for_use(group, (topic,), self._parts.clock_ms())
 
     def _lasts_ms(self, invisible_ms: int | None) -> int:
         settings = self._parts.settings

@@ -375,7 +375,7 @@ class BrokerCollector(Collector):
             "1 while new messages are refused because the disk is full.",
             int(self._statistics.disk_full),
         )
-        drained = int(self._statistics.drained())
+        drained = int(self._statistics.appender.drained)
         yield families.gauge(
             "trovemq_drained", "1 while the broker is drained and refuses new messages.", drained
         )

@@ -2,82 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict
 from typing import Final
 
-from trovemq_broker.atomic.open_transactions import OpenTransactions
-from trovemq_broker.fetch.long_poll import LongPolls
 from trovemq_broker.groups.delivery.priority_waiting import waiting_steps
 from trovemq_broker.groups.lag.backlog import GroupBacklog, backlog_steps
-from trovemq_broker.groups.lag.priority_counts import PriorityCounts
-from trovemq_broker.groups.members.receive_waits import ReceiveWaits
-from trovemq_broker.maintenance.consumer_tasks import TimerTask
 from trovemq_broker.maintenance.retention_task import RetentionCounters
-from trovemq_broker.produce.group_commit import GroupCommit
-from trovemq_broker.server.core.clients import ClientRegistry
-from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.native.query_service import QueryService
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.native.search_service import SearchCounters
 from trovemq_broker.server.native.store_service import StoreCounters
-from trovemq_broker.state.consumer_state import ConsumerState
-from trovemq_proto.positions import EpochMs
-from trovemq_store.engine.deduplication import Deduplication
-from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps, finished
 
 GROUP_ENTRIES_MAX: Final = 10_000  # the most pairs of group and topic in one answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatisticsParts:
-    """The parts whose numbers are read."""
-
-    store: MessageStore
-    model: ConsumerState
-    group_commit: GroupCommit
-    long_polls: LongPolls
-    receive_waits: ReceiveWaits
-    queries: QueryService
-    searches: SearchCounters
-    streams: OpenStreams
-    traffic: Traffic
-    timer_task: TimerTask
-    clients: ClientRegistry
-    retention: RetentionCounters
-    priorities: PriorityCounts
-    deduplication: Deduplication
-    atomic: OpenTransactions
-    store_service: StoreCounters
-    drained: Callable[[], bool]
-    clock_ms: Callable[[], EpochMs]
-
-
 class BrokerStatistics:
     """Reads plain numbers at each call; stores none."""
 
-    def __init__(self, parts: StatisticsParts) -> None:
-        self.store: Final = parts.store
-        self.model: Final = parts.model
-        self.group_commit: Final = parts.group_commit
-        self.long_polls: Final = parts.long_polls
-        self.receive_waits: Final = parts.receive_waits
-        self.queries: Final = parts.queries
-        self.searches: Final = parts.searches
-        self.streams: Final = parts.streams
-        self.traffic: Final = parts.traffic
-        self.timer_task: Final = parts.timer_task
-        self.clients: Final = parts.clients
-        self.retention: Final = parts.retention
-        self.priorities: Final = parts.priorities
-        self.duplicates: Final = parts.deduplication.duplicates
-        self.missing: Final = parts.deduplication.missing
-        self.filled: Final = parts.deduplication.filled
-        self.atomic: Final = parts.atomic
-        self.store_service: Final = parts.store_service
-        self.drained = parts.drained
-        self.clock_ms = parts.clock_ms
+    def __init__(
+        self,
+        core: BrokerCore,
+        *,
+        queries: QueryService,
+        searches: SearchCounters,
+        streams: OpenStreams,
+        retention: RetentionCounters,
+        store_service: StoreCounters,
+    ) -> None:
+        self.store: Final = core.store
+        self.model: Final = core.model
+        self.group_commit: Final = core.group_commit
+        self.long_polls: Final = core.long_polls
+        self.receive_waits: Final = core.waits
+        self.queries: Final = queries
+        self.searches: Final = searches
+        self.streams: Final = streams
+        self.traffic: Final = core.traffic
+        self.timer_task: Final = core.timer_task
+        self.clients: Final = core.registry
+        self.retention: Final = retention
+        self.priorities: Final = core.priorities
+        self.duplicates: Final = core.deduplication.duplicates
+        self.missing: Final = core.deduplication.missing
+        self.filled: Final = core.deduplication.filled
+        self.atomic: Final = core.atomic
+        self.store_service: Final = store_service
+        self.appender: Final = core.appender
+        self.clock_ms = core.clock_ms
 
     @property
     def index_create_failures(self) -> int:

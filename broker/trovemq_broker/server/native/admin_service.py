@@ -7,18 +7,13 @@ from typing import Any
 
 import grpc
 
-from trovemq_broker.admin.topic_changes import TopicChanges
-from trovemq_broker.fetch.long_poll import LongPolls
-from trovemq_broker.fetch.offsets import OffsetKeeper
 from trovemq_broker.query.queue_sizes import QueueSizes
-from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire import admin_messages as wire
 from trovemq_broker.server.wire.native_calls import Context, Reply, Request
 from trovemq_broker.state.held_log import TopicHold
 from trovemq_daemon.grpc_services import add_service
-from trovemq_daemon.turns import Turns
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
-from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
 from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import is_system_topic
@@ -33,24 +28,19 @@ class AdminService:
 
     def __init__(
         self,
-        store: MessageStore,
-        changes: TopicChanges,
-        offsets: OffsetKeeper,
-        long_polls: LongPolls,
-        traffic: Traffic,
+        core: BrokerCore,
         *,
-        turns: Turns,
         topic_hold: Callable[[str], TopicHold | None],
         broker_info: Callable[[], Any],
         counters: Callable[[], Steps[dict[str, int]]],
     ) -> None:
         """`broker_info`: a common_pb2.BrokerInfo, which is passed on."""
-        self._store = store
-        self._changes = changes
-        self._offsets = offsets
-        self._long_polls = long_polls
-        self._traffic = traffic
-        self._turns = turns
+        self._store = core.store
+        self._changes = core.topic_changes
+        self._offsets = core.offsets
+        self._long_polls = core.long_polls
+        self._traffic = core.traffic
+        self._turns = core.turns
         self._topic_hold = topic_hold
         self._broker_info = broker_info
         self._counters = counters

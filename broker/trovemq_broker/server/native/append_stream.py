@@ -9,17 +9,14 @@ further frame is read; only a frame that has waited too long for space is refuse
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
 
 import grpc
 
-from trovemq_broker.produce.accumulator import Accumulator, Batch
-from trovemq_broker.produce.append import Appender
-from trovemq_broker.produce.group_commit import GroupCommit
+from trovemq_broker.produce.accumulator import Batch
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.refused_message import RefusedMessage
-from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.reply_stream import ReplyStream
 from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_broker.server.wire.native_messages import append_reply, born_host_of, mark_failed, refused_reply
@@ -28,21 +25,9 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.engine.append_result import AppendResult
 
 
-@dataclass(frozen=True, slots=True)
-class AppendParts:
-    """The common parts of all Append streams."""
-
-    appender: Appender
-    accumulator: Accumulator
-    group_commit: GroupCommit
-    traffic: Traffic
-    broker: str
-    frames_in_flight_max: int = 256
-
-
 class AppendStream(ReplyStream):
-    def __init__(self, parts: AppendParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        super().__init__(context, parts.frames_in_flight_max)
+    def __init__(self, parts: BrokerCore, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        super().__init__(context, parts.settings.append_frames_in_flight_max)
         self._parts = parts
         self._durability = parts.appender.durability
         self._sync = parts.appender.sync

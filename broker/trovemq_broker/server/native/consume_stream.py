@@ -51,7 +51,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -62,7 +62,7 @@ from trovemq_broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, CONFIRMED, Invisible, Outcome, Released
 from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
 from trovemq_broker.server.native.handle_settlements import settle_by_handle
 from trovemq_broker.server.native.join_notices import JoinNotices
@@ -75,7 +75,6 @@ from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.statuses import client_id_of
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.handler_guard import error_to_wire
-from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -99,31 +98,23 @@ CREDIT_BYTES_MAX: Final = 268_435_456
 _JOINED: Final = consumer_pb2.ConsumeReply(joined=True).SerializeToString()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeParts:
-    """The parts that all Consume streams share."""
-
-    rocketmq: RocketmqParts
-    receiver: Receiver
-    acknowledger: Acknowledger
-    replies: ReplyBudget | None = None
-    members: dict[tuple[str, str, str], ConsumeStream] = field(default_factory=dict)
-    """The streams that have begun, by client id, group and topic."""
-
-
 class ConsumerService:
     """`add_to` a server before it starts; end all `streams` before it stops."""
 
-    def __init__(self, parts: ConsumeParts) -> None:
-        self._parts = parts
-        self._notices: Final = JoinNotices(parts.rocketmq.registry)
+    def __init__(self, core: BrokerCore, receiver: Receiver, acknowledger: Acknowledger) -> None:
+        self.core: Final = core
+        self.receiver: Final = receiver
+        self.acknowledger: Final = acknowledger
+        self.notices: Final = JoinNotices(core.registry)
+        self.members: Final[dict[tuple[str, str, str], ConsumeStream]] = {}
+        """The streams that have begun, by client id, group and topic."""
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, SERVICE, self)
 
     async def consume(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await self.streams.serve(ConsumeStream(self._parts, client_id_of(context), context, self._notices))
+        await self.streams.serve(ConsumeStream(self, client_id_of(context), context))
 
 
 class _Subscription(NamedTuple):
@@ -159,21 +150,17 @@ class _Sent:
 
 class ConsumeStream(ReplyStream):
     def __init__(
-        self,
-        parts: ConsumeParts,
-        client_id: str,
-        context: grpc.aio.ServicerContext[Any, Any],
-        notices: JoinNotices,
+        self, service: ConsumerService, client_id: str, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        super().__init__(context, 1, parts.replies)
-        self._parts = parts
+        super().__init__(context, 1, service.core.replies)
+        self._core = core = service.core
+        self._receiver = service.receiver
+        self._acknowledger = service.acknowledger
+        self._members = service.members
+        self._notices = service.notices
         self._client_id = client_id
-        self._notices = notices
         self._notifier: asyncio.Task[None] | None = None
-        rocketmq = parts.rocketmq
-        self._membership = Membership(
-            rocketmq.registry, rocketmq.commands, rocketmq.clock_ms, client_id, self
-        )
+        self._membership = Membership(core.registry, core.commands, core.clock_ms, client_id, self)
         self._subscription: _Subscription | None = None
         self._credit_messages = self._credit_bytes = 0
         self._asked = 0
@@ -208,10 +195,10 @@ class ConsumeStream(ReplyStream):
         if self._subscription is not None:
             pair = self._subscription.pair
             self._notices.discard(pair, self)
-            self._parts.rocketmq.delivery.void_watch.end(pair, self._note_void)
+            self._core.delivery.void_watch.end(pair, self._note_void)
             key = (self._client_id, *pair)
-            if self._parts.members.get(key) is self:
-                del self._parts.members[key]
+            if self._members.get(key) is self:
+                del self._members[key]
 
     def replace(self) -> None:
         """Ends the stream, which takes no more messages, because the client has opened another one."""
@@ -225,11 +212,11 @@ class ConsumeStream(ReplyStream):
             return
         steps = self._releases(self._subscription)
         try:
-            await self._parts.rocketmq.turns.run_from_now(steps)
+            await self._core.turns.run_from_now(steps)
         finally:
             for _ in steps:  # the broker is stopping: without pauses
                 pass
-            self._parts.rocketmq.waits.wake((self._subscription.group, self._subscription.topic))
+            self._core.waits.wake((self._subscription.group, self._subscription.topic))
 
     def _releases(self, subscription: _Subscription) -> Steps[None]:
         while self._unconfirmed:
@@ -245,7 +232,7 @@ class ConsumeStream(ReplyStream):
             raise TroveError(errors.REQUEST_ILLEGAL, "a stream has one start, for one group and topic")
         self._membership.note_alive()
         for answer in request.answers:
-            self._parts.rocketmq.commands.answered(self._client_id, answer.nonce, consume_answer(answer))
+            self._core.commands.answered(self._client_id, answer.nonce, consume_answer(answer))
         self._confirm(subscription, request.received_batch)
         _check_credit(request)
         if request.credit_messages < 0:  # first: messages that the settlements return are for others
@@ -262,7 +249,7 @@ class ConsumeStream(ReplyStream):
     async def _join(self, group: str, topic: str, start: consumer_pb2.ConsumeStart) -> None:
         """The client becomes a member, even if the topic does not exist yet. Replies with the group's
         settings."""
-        settings = self._parts.receiver.group_for_use(group, topic)
+        settings = self._core.group_for_use(group, (topic,))
         self._membership.join(group, topic, start, self._context)
         reply = consumer_pb2.ConsumeReply(settings=settings_of(settings))
         await self.reply(reply.SerializeToString())
@@ -278,11 +265,11 @@ class ConsumeStream(ReplyStream):
         self._subscription = subscription = _Subscription(group, topic, filter_, start.invisible_ms or None)
         self._prepare(subscription)
         pair = subscription.pair
-        self._parts.rocketmq.delivery.void_watch.begin(pair, self._note_void)
+        self._core.delivery.void_watch.begin(pair, self._note_void)
         key = (self._client_id, *pair)
-        if (earlier := self._parts.members.get(key)) is not None:
+        if (earlier := self._members.get(key)) is not None:
             earlier.replace()
-        self._parts.members[key] = self
+        self._members[key] = self
         self._start_deliverer(subscription)
         self._notices.add(pair, self)
         return subscription
@@ -306,7 +293,7 @@ class ConsumeStream(ReplyStream):
 
     def _settle_sent(self, subscription: _Subscription, sent: _Sent, outcome: Outcome) -> None:
         """For all messages of the batch; settled ones and void receipts are left out."""
-        delivery, now_ms = self._parts.rocketmq.delivery, self._parts.rocketmq.clock_ms()
+        delivery, now_ms = self._core.delivery, self._core.clock_ms()
         for run in sent.runs:
             with suppress(TroveError):
                 delivery.settle(*subscription.pair, ReceiptRange(*run), outcome, now_ms)
@@ -359,13 +346,13 @@ class ConsumeStream(ReplyStream):
     # --- delivery -----------------------------------------------------------------------------------
     async def _deliver(self, subscription: _Subscription) -> None:
         try:
-            while not self._parts.rocketmq.waits.closed:
+            while not self._core.waits.closed:
                 await self._wait_for_credit()
                 await self.wait_for_capacity()
                 until = asyncio.get_running_loop().time() + POLLING_MAX_S
                 request = self._prepare(subscription)
                 self._asked = request.count_max
-                runs = await self._parts.receiver.next_runs(request, until, self._context, self)
+                runs = await self._receiver.next_runs(request, until, self._context, self)
                 self._asked = 0
                 if runs:
                     await self._send(subscription, runs)
@@ -403,7 +390,7 @@ class ConsumeStream(ReplyStream):
         """The request for a batch. Each time it is checked again: topic, group and client may have
         changed."""
         self._membership.check()
-        return self._parts.receiver.prepare(
+        return self._receiver.prepare(
             *subscription,
             self._client_id,
             confirmed=subscription.invisible_ms is not None,
@@ -423,7 +410,7 @@ class ConsumeStream(ReplyStream):
         await self.reply(batch_reply(self._batch, runs, size))
         sent.is_written, self._is_sending = True, False
         self._idle.set()
-        self._parts.rocketmq.traffic.fetched(subscription.topic, count, size)
+        self._core.traffic.fetched(subscription.topic, count, size)
 
     def _note_void(self) -> None:
         """Deliveries of the group became void: the client is to return all batches so far."""
@@ -452,12 +439,12 @@ class ConsumeStream(ReplyStream):
         reply = consumer_pb2.ConsumeReply()
         appended: list[consumer_pb2.SettlementResult] = []
         steps = self._settling(subscription, settlements, reply, appended)
-        await self._parts.rocketmq.turns.run_from_now(steps)
-        self._parts.acknowledger.wake(subscription.group, subscription.topic)
+        await self._core.turns.run_from_now(steps)
+        self._acknowledger.wake(subscription.group, subscription.topic)
         if appended:
             await self._durable(appended)
         await self.reply(reply.SerializeToString())
-        self._parts.rocketmq.traffic.answered("Consume", _symbol(reply), started)
+        self._core.traffic.answered("Consume", _symbol(reply), started)
 
     def _settling(
         self,
@@ -472,7 +459,7 @@ class ConsumeStream(ReplyStream):
             try:
                 if settlement.handle:
                     if settle_by_handle(
-                        self._parts.rocketmq, self._parts.acknowledger, subscription.pair, settlement, result
+                        self._core, self._acknowledger, subscription.pair, settlement, result
                     ):
                         appended.append(result)
                     yield
@@ -491,9 +478,9 @@ class ConsumeStream(ReplyStream):
     async def _durable(self, results: Sequence[consumer_pb2.SettlementResult]) -> None:
         """Returns when the dead letters are as durable as acknowledged messages. Later frames wait for it,
         too."""
-        group_commit = self._parts.rocketmq.group_commit
+        group_commit = self._core.group_commit
         try:
-            await group_commit.acknowledgeable(self._parts.rocketmq.store.end_offset)
+            await group_commit.acknowledgeable(self._core.store.end_offset)
         except TroveError as error:
             for result in results:
                 result.error.CopyFrom(error_to_wire(error))
@@ -510,14 +497,14 @@ class ConsumeStream(ReplyStream):
             for some in rest:
                 yield self._settle_run(subscription, settlement.receipt, some, outcome)
             if not settlement.invisible_ms:
-                self._parts.rocketmq.waits.wake(subscription.pair)
+                self._core.waits.wake(subscription.pair)
 
     def _settle_run(
         self, subscription: _Subscription, receipt: str, offsets: range, outcome: Outcome
     ) -> _SettlingStep:
         """Late settlements of this client count. TroveError as settle()."""
-        rocketmq, named = self._parts.rocketmq, ReceiptRange(receipt, offsets, self._client_id)
-        results = rocketmq.delivery.settle(*subscription.pair, named, outcome, rocketmq.clock_ms())
+        core, named = self._core, ReceiptRange(receipt, offsets, self._client_id)
+        results = core.delivery.settle(*subscription.pair, named, outcome, core.clock_ms())
         return _SettlingStep(results.refused)
 
     def _without_dead_letters(
@@ -527,7 +514,7 @@ class ConsumeStream(ReplyStream):
         the ranges of the others."""
         if settlement.invisible_ms or settlement.suspend:
             return [offsets]
-        exhausted, rest = self._parts.acknowledger.exhausted, []
+        exhausted, rest = self._acknowledger.exhausted, []
         for offset in offsets:
             message = range(offset, offset + 1)
             with suppress(TroveError):  # the change reports it

@@ -5,38 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from trovemq_broker.fetch.long_poll import LongPolls, Waiter
-from trovemq_broker.fetch.pull import Puller, PullRequest, PullResult
+from trovemq_broker.fetch.pull import PullRequest, PullResult
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.refused_message import RefusedMessage
-from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.reply_stream import ReplyStream, fail
 from trovemq_broker.server.wire.fetch_frames import Fetch, MoreReplies, fetch_id_of, read_fetch, read_pull
 from trovemq_broker.server.wire.native_calls import Context, Request
 from trovemq_broker.server.wire.native_messages import fetch_error, fetch_reply
 from trovemq_daemon.calls import Call
-from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
 
 REPLIES_MAX: Final = 1_024
 """Outstanding replies of one fetch: a client that wants more asks for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchParts:
-    """The common parts of all Fetch streams."""
-
-    puller: Puller
-    long_polls: LongPolls
-    traffic: Traffic
-    wait_ms_max: int = 30_000
-    fetches_waiting_max: int = 256
-    replies: ReplyBudget | None = None
 
 
 class FetchWait:
@@ -47,7 +33,7 @@ class FetchWait:
     """
 
     def __init__(
-        self, parts: FetchParts, fetch_id: int, request: PullRequest, wait_ms: int, replies_max: int
+        self, parts: BrokerCore, fetch_id: int, request: PullRequest, wait_ms: int, replies_max: int
     ) -> None:
         self._parts = parts
         self._started = time.perf_counter()
@@ -107,8 +93,8 @@ class FetchWait:
 
 
 class FetchStream(ReplyStream):
-    def __init__(self, parts: FetchParts, context: Context) -> None:
-        super().__init__(context, parts.fetches_waiting_max, parts.replies)
+    def __init__(self, parts: BrokerCore, context: Context) -> None:
+        super().__init__(context, parts.settings.fetch_frames_in_flight_max, parts.replies)
         self._parts = parts
         self._waiters: dict[FetchWait, Waiter] = {}
         self._standing: dict[int, FetchWait] = {}  # by fetch id
@@ -140,8 +126,8 @@ class FetchStream(ReplyStream):
                 standing.grant(command.replies)
             return None
         parts = self._parts
-        wait_ms = wait_limit(command.wait_ms, parts.wait_ms_max)
-        may_wait = self._waiting < parts.fetches_waiting_max - 1
+        wait_ms = wait_limit(command.wait_ms, parts.settings.long_poll_wait_max_ms)
+        may_wait = self._waiting < parts.settings.fetch_frames_in_flight_max - 1
         replies_max = command.replies_max if may_wait and not parts.long_polls.full else 1
         fetch = FetchWait(parts, command.fetch_id, command.pull, wait_ms, replies_max)
         message = fetch.attempt(last=wait_ms == 0 or self._ending or parts.long_polls.closed)
@@ -231,12 +217,12 @@ class FetchStream(ReplyStream):
         self._standing.clear()
 
 
-def begin_pull(parts: FetchParts, call: Call) -> None:
+def begin_pull(parts: BrokerCore, call: Call) -> None:
     """The unary form: waits up to wait_ms, in a task. The answer is a serialised FetchReply. TroveError."""
     command = read_pull(call.request)
     own = _of_one_topic(parts, command.pull)
     result = parts.puller.pull(own)
-    wait_ms = wait_limit(command.wait_ms, parts.wait_ms_max)
+    wait_ms = wait_limit(command.wait_ms, parts.settings.long_poll_wait_max_ms)
     if result.at_end and wait_ms and not parts.long_polls.closed:
         until = asyncio.get_running_loop().time() + wait_ms / 1000
         call.run(_pull_until(parts, call, command.fetch_id, own, result, until))
@@ -245,7 +231,7 @@ def begin_pull(parts: FetchParts, call: Call) -> None:
 
 
 async def _pull_until(
-    parts: FetchParts, call: Call, fetch_id: int, own: PullRequest, result: PullResult, until: float
+    parts: BrokerCore, call: Call, fetch_id: int, own: PullRequest, result: PullResult, until: float
 ) -> None:
     """Many calls may wait for the same message: each reply is made when there is space for it."""
     loop = asyncio.get_running_loop()
@@ -270,7 +256,7 @@ async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> 
 
 
 def counted_reply(
-    parts: FetchParts, fetch_id: int, topic: str, result: PullResult, replies_left: int = 0
+    parts: BrokerCore, fetch_id: int, topic: str, result: PullResult, replies_left: int = 0
 ) -> bytes:
     parts.traffic.fetched(topic, result.message_count, result.byte_count)
     return fetch_reply(fetch_id, result, parts.puller.topic_identity(topic), replies_left)
@@ -280,7 +266,7 @@ def wait_limit(wait_ms: int, wait_ms_max: int) -> int:
     return max(0, min(wait_ms, wait_ms_max))
 
 
-def _of_one_topic(parts: FetchParts, request: PullRequest) -> PullRequest:
+def _of_one_topic(parts: BrokerCore, request: PullRequest) -> PullRequest:
     """The request, which is refused from now on once its topic is deleted and recreated."""
     topic, queue_id, offset, messages_max, bytes_max, tags, identity = request
     if identity is not None:

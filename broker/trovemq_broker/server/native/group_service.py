@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import grpc
 
-from trovemq_broker.admin.group_changes import GroupChanges
-from trovemq_broker.fetch.offsets import OffsetKeeper
 from trovemq_broker.filters.filter import Filter, parse_filter
 from trovemq_broker.groups.dead_letters import ORIGIN_TOPIC_PROPERTIES, DeadLetters, Resent
 from trovemq_broker.groups.lag.filtered import GroupLags
@@ -18,22 +15,20 @@ from trovemq_broker.query.get_message import message_steps
 from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.pages import WORK_MAX
 from trovemq_broker.query.query_by_key import query_pages
-from trovemq_broker.server.core.clients import Client, ClientRegistry
-from trovemq_broker.server.core.commands import TIMEOUT_MS, ClientCommands
+from trovemq_broker.server.core.clients import Client
+from trovemq_broker.server.core.commands import TIMEOUT_MS
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.group_order import fifo_topics
 from trovemq_broker.server.wire import group_messages as wire
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.native_calls import Context, Reply, Request
-from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.timers.recall_handle import encode_recall_handle
 from trovemq_broker.track.delayed import delayed_messages
 from trovemq_daemon.grpc_services import add_service
-from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.records import Message, decode_stored
-from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import check_group_name, is_system_group, is_system_topic
@@ -43,26 +38,10 @@ GROUPS_STEP: Final = 64
 LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # of the look-up of one dead letter's copies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupServiceParts:
-    """The parts of the service. `durable` waits until the log is on disk up to a physical offset; `turns` are
-    those of all long work."""
-
-    store: MessageStore
-    model: ConsumerState
-    changes: GroupChanges
-    offsets: OffsetKeeper
-    registry: ClientRegistry
-    commands: ClientCommands
-    durable: Callable[[PhysicalOffset], Awaitable[None]]
-    turns: Turns
-    clock_ms: Callable[[], EpochMs]
-
-
 class GroupService:
     """The methods are those of group.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: GroupServiceParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         self._store = parts.store
         self._groups = parts.model.groups
@@ -78,22 +57,22 @@ class GroupService:
     # --- groups -------------------------------------------------------------------------------------
     async def create_group(self, request: Request, _context: Context) -> Reply:
         wanted = wire.group_of(request)
-        await self._parts.changes.create(wanted)
-        return wire.group_reply(self._describe(wanted.name, self._parts.changes.topics_of(wanted.name)))
+        await self._parts.group_changes.create(wanted)
+        return wire.group_reply(self._describe(wanted.name, self._parts.group_changes.topics_of(wanted.name)))
 
     async def alter_group(self, request: Request, _context: Context) -> Reply:
         wanted = wire.group_of(request)
-        await self._parts.changes.alter(
+        await self._parts.group_changes.alter(
             wanted.name,
             orderly=wanted.orderly,
             retry_max=wanted.retry_max,
             retry_policy=wanted.retry_policy,
         )
-        return wire.group_reply(self._describe(wanted.name, self._parts.changes.topics_of(wanted.name)))
+        return wire.group_reply(self._describe(wanted.name, self._parts.group_changes.topics_of(wanted.name)))
 
     async def delete_group(self, request: Request, _context: Context) -> Reply:
         group = wire.named_group(request)
-        await self._parts.changes.delete(group)
+        await self._parts.group_changes.delete(group)
         self._registry.forget_group(group)
         return wire.deleted_reply()
 
@@ -102,7 +81,7 @@ class GroupService:
         return await self._parts.turns.run(self._list_steps())
 
     def _list_steps(self) -> Steps[Reply]:
-        topics = yield from self._parts.changes.topics_by_group()
+        topics = yield from self._parts.group_changes.topics_by_group()
         asked: dict[str, list[str]] = {}
         for group, topic in self._registry.subscriptions():
             asked.setdefault(group, []).append(topic)
@@ -139,7 +118,7 @@ class GroupService:
 
     def _topics_of(self, group: str) -> list[str]:
         """Raises TroveError GROUP_NOT_FOUND if nothing is known of the group."""
-        topics = self._parts.changes.topics_of(group)
+        topics = self._parts.group_changes.topics_of(group)
         if not topics and group not in self._groups and not self._registry.members(group):
             shown = group[:200]
             raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
@@ -238,7 +217,7 @@ class GroupService:
         ends = [result.end for result in results if isinstance(result, Resent)]
         try:
             if ends:
-                await self._parts.durable(max(ends))
+                await self._parts.group_commit.durable(max(ends))
         except TroveError as error:
             return error
         return None

@@ -19,14 +19,14 @@ from trovemq_broker.groups.delivery.lease_resolvers import Handles
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Outcome
 from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire.consumers import Settlement, SettlementKind, SettlementResult
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
 def settle_by_handle(
-    parts: RocketmqParts,
+    parts: BrokerCore,
     acknowledger: Acknowledger,
     pair: GroupTopicKey,
     settlement: Settlement,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import grpc
 
-from trovemq_broker.produce.accumulator import Accumulator, Batch, Done
-from trovemq_broker.server.native.append_stream import AppendParts, AppendStream
-from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream, begin_pull
+from trovemq_broker.produce.accumulator import Batch, Done
+from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.native.append_stream import AppendStream
+from trovemq_broker.server.native.fetch_stream import FetchStream, begin_pull
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.wire import send_messages as wire
 from trovemq_broker.server.wire.frames import read_append_frame
@@ -21,22 +22,12 @@ from trovemq_daemon.calls import Answer, Call
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.append_result import AppendResult
 
 
 class MessageService:
-    def __init__(
-        self,
-        append: AppendParts,
-        fetch: FetchParts,
-        accumulator: Accumulator,
-        clock_ms: Callable[[], EpochMs],
-    ) -> None:
-        self._append = append
-        self._fetch = fetch
-        self._accumulator = accumulator
-        self._clock_ms = clock_ms
+    def __init__(self, parts: BrokerCore) -> None:
+        self._parts = parts
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -45,31 +36,31 @@ class MessageService:
         server.add_registered_method_handlers(wire.SERVICE.full_name, handlers)
 
     async def append(self, _requests: object, context: Context) -> None:
-        await self.streams.serve(AppendStream(self._append, context))
+        await self.streams.serve(AppendStream(self._parts, context))
 
     async def fetch(self, _requests: object, context: Context) -> None:
-        await self.streams.serve(FetchStream(self._fetch, context))
+        await self.streams.serve(FetchStream(self._parts, context))
 
     def on_pulls(self, calls: Sequence[Call]) -> None:
         """Pull: waits up to wait_ms."""
         for call in calls:
             try:
-                begin_pull(self._fetch, call)
+                begin_pull(self._parts, call)
             except Exception as error:
                 call.answer(error)
 
     async def get_producer(self, request: Request, _context: Context) -> Reply:
         producer = wire.producer_of(request)
-        deduplication = self._append.appender.deduplication
-        return wire.producer_reply(deduplication.next_sequence(*producer, self._clock_ms()))
+        deduplication = self._parts.appender.deduplication
+        return wire.producer_reply(deduplication.next_sequence(*producer, self._parts.clock_ms()))
 
     def on_sends(self, calls: Sequence[Call]) -> None:
         """Send: refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is
         in the reply."""
-        with self._accumulator.together():
+        with self._parts.accumulator.together():
             for call in calls:
                 try:
-                    if self._append.group_commit.full:
+                    if self._parts.group_commit.full:
                         call.run(self._send_when_free(call))
                     else:
                         self._begin_send(call)
@@ -77,7 +68,7 @@ class MessageService:
                     call.answer(error)
 
     async def _send_when_free(self, call: Call) -> None:
-        await self._append.group_commit.wait_for_capacity()
+        await self._parts.group_commit.wait_for_capacity()
         self._begin_send(call)
 
     def _begin_send(self, call: Call) -> None:
@@ -90,15 +81,15 @@ class MessageService:
     def _submit(self, send: wire.SendMessages, context: Context, done: Done) -> None:
         """Raises TroveError if the messages are refused."""
         topic, queue_id, messages = send
-        queue_id = self._accumulator.queue_of(topic, queue_id)
-        records = self._accumulator.encoder.encode(
+        queue_id = self._parts.accumulator.queue_of(topic, queue_id)
+        records = self._parts.accumulator.encoder.encode(
             messages,
             topic=topic,
             queue_id=queue_id,
             born_host=born_host_of(context.peer()),
-            now_ms=self._clock_ms(),
+            now_ms=self._parts.clock_ms(),
         )
-        self._accumulator.submit(Batch(topic, queue_id, records, len(messages)), done)
+        self._parts.accumulator.submit(Batch(topic, queue_id, records, len(messages)), done)
 
     def _answer(
         self,
@@ -115,15 +106,15 @@ class MessageService:
         if error is not None and error.spec is not errors.FLUSH_DISK_TIMEOUT:
             self._refuse(answer, error)
             return
-        append = self._append
+        parts = self._parts
         elapsed_us = int((ended_at - started) * 1e6)
-        reply = append_reply(0, outcome, append.appender.durability, append.broker, elapsed_us)
+        reply = append_reply(0, outcome, parts.appender.durability, parts.broker, elapsed_us)
         if error is not None:
-            append.traffic.refused(error.symbol)
+            parts.traffic.refused(error.symbol)
             mark_failed(reply, error)
         answer(reply)
 
     def _refuse(self, answer: Answer, error: Exception) -> None:
         if isinstance(error, TroveError):
-            self._append.traffic.refused(error.symbol)
+            self._parts.traffic.refused(error.symbol)
         answer(error)

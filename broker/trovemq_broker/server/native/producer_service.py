@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
-from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.native.half_checks import CheckStream
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.wire import producer_messages as wire
@@ -32,7 +32,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class ProducerService:
     """`add_to` a server before it starts; end all `streams` before it stops."""
 
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         self._deferred = DeferredMessages(parts)
         self.streams: Final = OpenStreams()
@@ -125,7 +125,7 @@ class ProducerService:
 class _Refusals:
     """Counts the refusals of a `with` block as those of appends."""
 
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
 
     def __enter__(self) -> None:

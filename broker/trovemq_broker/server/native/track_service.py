@@ -3,56 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
 from trovemq_broker.filters.filter import Filter, parse_filter
 from trovemq_broker.query.lacking import lacking_note
-from trovemq_broker.server.core.clients import ClientRegistry
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire import track_messages as wire
 from trovemq_broker.server.wire.native_calls import Context, Reply, Request
-from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.track.diagnosis import Members
 from trovemq_broker.track.message_tracker import MessageTrack, MessageTracker
 from trovemq_daemon.grpc_services import add_service
-from trovemq_daemon.turns import Turns
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset
-from trovemq_store.engine.message_store import MessageStore
 
 SYNC_WAIT_MAX_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackParts:
-    """The parts of the service. `durable` waits until the log is on disk up to a physical offset; `one_more`
-    counts a query while it runs, and raises if there are too many; `turns` are those of all long work."""
-
-    store: MessageStore
-    model: ConsumerState
-    registry: ClientRegistry
-    durable: Callable[[PhysicalOffset], Awaitable[None]]
-    one_more: Callable[[], AbstractContextManager[None]]
-    turns: Turns
-    clock_ms: Callable[[], EpochMs]
 
 
 class TrackService:
     """The method is that of biography.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: TrackParts) -> None:
+    def __init__(self, parts: BrokerCore, one_more: Callable[[], AbstractContextManager[None]]) -> None:
+        """`one_more` counts a query while it runs, and raises if there are too many."""
         self._parts = parts
+        self._one_more = one_more
         self._tracker = MessageTracker(parts.store, parts.model, self._members_of, self._subscribed_groups)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, wire.SERVICE, self)
 
     async def biography(self, request: Request, _context: Context) -> Reply:
-        with self._parts.one_more():
+        with self._one_more():
             await self._bring_events_to_disk()
             command = wire.track_of(request)
             steps = self._tracker.steps(command.identifier, command.topic, self._parts.clock_ms)
@@ -65,7 +48,7 @@ class TrackService:
         try:
             self._parts.model.events.flush(self._parts.clock_ms())
             async with asyncio.timeout(SYNC_WAIT_MAX_S):
-                await self._parts.durable(self._parts.store.end_offset)
+                await self._parts.group_commit.durable(self._parts.store.end_offset)
         except (TroveError, TimeoutError):
             return
 

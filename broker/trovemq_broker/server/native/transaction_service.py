@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from trovemq_broker.atomic.ends import Committed
-from trovemq_broker.atomic.open_transactions import OpenTransaction, OpenTransactions
-from trovemq_broker.produce.append import Appender
-from trovemq_broker.produce.group_commit import GroupCommit
-from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.atomic.open_transactions import OpenTransaction
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire import transaction_messages as wire
 from trovemq_broker.server.wire.native_calls import Context, Reply, Request
 from trovemq_broker.server.wire.native_messages import born_host_of
@@ -28,23 +24,10 @@ from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionParts:
-    """The parts of the service."""
-
-    transactions: OpenTransactions
-    appender: Appender
-    group_commit: GroupCommit
-    traffic: Traffic
-    broker: str
-    clock_ms: Callable[[], EpochMs]
 
 
 class TransactionService:
-    def __init__(self, parts: TransactionParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         self._stopping = asyncio.Event()
         self._running: set[asyncio.Task[Any]] = set()
@@ -61,7 +44,7 @@ class TransactionService:
     # --- calls ----------------------------------------------------------------------------------------
     async def get_transaction(self, request: Request, _context: Context) -> Reply:
         transaction_id = wire.transaction_id_of(request)
-        committed = self._parts.transactions.committed(transaction_id, self._parts.clock_ms())
+        committed = self._parts.atomic.committed(transaction_id, self._parts.clock_ms())
         return await self._reply(committed)
 
     async def transact(self, _requests: object, context: Context) -> Reply:
@@ -81,7 +64,7 @@ class TransactionService:
         return reply
 
     async def _transact(self, context: Context) -> Reply:
-        transactions = self._parts.transactions
+        transactions = self._parts.atomic
         self._parts.appender.check_not_drained()
         first = await self._read(context, None)
         if not isinstance(first, wire.Begin):
@@ -121,7 +104,7 @@ class TransactionService:
             get_logger().warning(
                 "transaction.timed_out", transaction=opened.transaction_id, timeout_ms=opened.timeout_ms
             )
-            raise self._parts.transactions.give_up(opened) from None
+            raise self._parts.atomic.give_up(opened) from None
 
     async def _read(self, context: Context, opened: OpenTransaction | None) -> wire.TransactionCommand | None:
         """The next command; None at the stream's end. Raises TroveError SERVICE_NOT_AVAILABLE when the broker
@@ -143,14 +126,14 @@ class TransactionService:
         batch = self._parts.appender.checked_batch(
             topic, queue_id, messages.records, of_open_transaction=True
         )
-        self._parts.transactions.add(opened, topic, queue_id, batch, born_host)
+        self._parts.atomic.add(opened, topic, queue_id, batch, born_host)
 
     async def _commit(self, opened: OpenTransaction) -> Reply:
         parts = self._parts
         if parts.group_commit.full:
             await parts.group_commit.wait_for_capacity()
         try:
-            committed = parts.transactions.commit(opened, parts.clock_ms())
+            committed = parts.atomic.commit(opened, parts.clock_ms())
         except TroveError as error:
             if error.spec is errors.STORE_FAILED:
                 parts.group_commit.fail(error)

@@ -27,8 +27,8 @@ import msgspec
 from trovemq_broker.query.get_message import FoundMessages, message_steps
 from trovemq_broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client, Subscription
-from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.rocketmq.group_views import GroupViews
 from trovemq_broker.server.rocketmq.routes import MASTER_ID, require_topic
 from trovemq_broker.server.wire.client_commands import StoredMessage
@@ -70,10 +70,22 @@ class _Rates:
 
 
 class Admin:
-    """The methods have the names of their calls in snake case; every refusal is a TroveError."""
+    """The methods have the names of their calls in snake case; every refusal is a TroveError.
 
-    def __init__(self, parts: RocketmqParts, views: GroupViews, send: Send) -> None:
+    `offers_writes`: whether routes may offer queues for writing.
+    """
+
+    def __init__(
+        self,
+        parts: BrokerCore,
+        views: GroupViews,
+        send: Send,
+        offers_writes: Callable[[], bool],
+        set_log_level: Callable[[LogLevel], None],
+    ) -> None:
         self._parts = parts
+        self._offers_writes = offers_writes
+        self._set_log_level = set_log_level
         self._views = views
         self._send = send
         self._rates = _Rates()
@@ -85,7 +97,7 @@ class Admin:
         level = _LEVELS.get(request.level)
         if level is None:
             raise TroveError(errors.REQUEST_ILLEGAL, f"level {request.level} is unknown", field="level")
-        self._parts.set_log_level(level)
+        self._set_log_level(level)
         return admin_pb2.ChangeLogLevelResponse(remark=f"the log level is {level}")
 
     async def get_proxy_runtime_stats(
@@ -144,7 +156,7 @@ class Admin:
             "queueDatas": [
                 {
                     "brokerName": broker,
-                    "perm": config.perm if self._parts.offers_writes() else config.perm & PERM_READ,
+                    "perm": config.perm if self._offers_writes() else config.perm & PERM_READ,
                     "readQueueNums": config.queue_count,
                     "topicSysFlag": config.topic_sys_flag,
                     "writeQueueNums": config.write_queue_count,

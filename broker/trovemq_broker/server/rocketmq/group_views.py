@@ -8,7 +8,7 @@ from typing import Final
 from trovemq_broker.fetch.offsets import ResetTarget
 from trovemq_broker.filters.filter import Filter, parse_filter
 from trovemq_broker.groups.lag.filtered import GroupLags, QueueLag
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.rocketmq.client_settings import duration
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import timestamp_ms
@@ -26,7 +26,7 @@ TOPICS_MAX: Final = 1_024  # of one answer
 class GroupViews:
     """The methods are those of admin.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         self._lags = GroupLags(parts.store, parts.delivery.progress, self._filters, parts.timers.pending_of)
 

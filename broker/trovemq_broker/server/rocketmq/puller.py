@@ -20,7 +20,7 @@ import numpy as np
 from trovemq_broker.fetch.pull import TAGS_MAX, PullRequest, PullResult
 from trovemq_broker.filters.filter import Filter
 from trovemq_broker.security.creators import present_creator
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import (
     ANSWER_BEFORE_S,
     POLLING_MAX_S,
@@ -69,7 +69,7 @@ class _Part(NamedTuple):
 
 
 class Puller:
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
 
     async def pull(

@@ -16,11 +16,10 @@ The route has this broker's queues only: it does not have the v2 addresses of ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
 
-from trovemq_broker.server.core.parts import always
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire.resources import (
     check_endpoints,
     endpoints_of,
@@ -29,7 +28,6 @@ from trovemq_broker.server.wire.resources import (
     topic_to_read,
 )
 from trovemq_broker.server.wire.statuses import OK_STATUS, Context
-from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, QueueId
@@ -37,7 +35,6 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
-from trovemq_store.topics.subscription_groups import SubscriptionGroup
 from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 MASTER_ID: Final = 0
@@ -60,21 +57,12 @@ def require_topic(store: MessageStore, name: str) -> TopicConfig:
     return TopicConfig(name, count, 0, perm=PERM_READ, message_type="UNSPECIFIED")
 
 
-@dataclass(frozen=True, slots=True)
-class RouteParts:
-    """The parts of the handlers. `group_for_use` returns the group, which its first use with these topics
-    creates if settings allow that; else it raises GROUP_NOT_FOUND."""
-
-    store: MessageStore
-    group_for_use: Callable[[str, Iterable[str]], SubscriptionGroup]
-    broker: str
-    advertised: Address
-    offers_writes: Callable[[], bool] = always
-
-
 class Routes:
-    def __init__(self, parts: RouteParts) -> None:
+    """`offers_writes`: whether routes may offer queues for writing."""
+
+    def __init__(self, parts: BrokerCore, offers_writes: Callable[[], bool]) -> None:
         self._parts = parts
+        self._offers_writes = offers_writes
         self._advertised = endpoints_of(parts.advertised)
 
     async def query_route(
@@ -133,7 +121,7 @@ class Routes:
     def _permission(self, config: TopicConfig, queue_id: QueueId) -> v2.Permission:
         """The permission of a queue; for ANY_QUEUE that of the topic."""
         bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
-        if queue_id < config.write_queue_count and self._parts.offers_writes():
+        if queue_id < config.write_queue_count and self._offers_writes():
             bits |= config.perm & PERM_WRITE
         return _PERMISSIONS[bits]
 

@@ -19,8 +19,8 @@ from typing import Final, Protocol, TypeAlias
 from trovemq_broker.produce.accumulator import Batch
 from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.produce.outgoing import OutgoingMessage
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
-from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.rocketmq.joined_sends import JoinedSends
 from trovemq_broker.server.wire.resources import message_types
 from trovemq_broker.server.wire.rocketmq_messages import peer_host
@@ -74,7 +74,7 @@ Caller: TypeAlias = tuple[Peer, EpochMs]
 
 
 class Sender:
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
         self._deferred = DeferredMessages(parts)
         self._encoder = parts.accumulator.encoder

@@ -10,7 +10,7 @@ no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -19,25 +19,23 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from trovemq_broker.server.core.acknowledger import Acknowledger
-from trovemq_broker.server.core.group_order import GroupOrder
-from trovemq_broker.server.core.parts import RocketmqParts
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.rocketmq.admin import Admin
-from trovemq_broker.server.rocketmq.client_settings import SettingsRules
 from trovemq_broker.server.rocketmq.group_views import GroupViews
 from trovemq_broker.server.rocketmq.liveness import Liveness
 from trovemq_broker.server.rocketmq.puller import Puller
-from trovemq_broker.server.rocketmq.routes import RouteParts, Routes
+from trovemq_broker.server.rocketmq.routes import Routes
 from trovemq_broker.server.rocketmq.sender import Sender
-from trovemq_broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
+from trovemq_broker.server.rocketmq.telemetry import Telemetry
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.statuses import reader, request_of, with_status
 from trovemq_broker.transactions.transactions import OpenTransaction
 from trovemq_daemon.calls import CallHandler, OnCalls, calls_of
 from trovemq_daemon.grpc_services import calls_handler, method_handler
+from trovemq_daemon.logging import LogLevel
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
-from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 MESSAGING_SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 ADMIN_SERVICE: Final = "apache.rocketmq.v2.Admin"
@@ -50,39 +48,28 @@ Handlers: TypeAlias = dict[str, Any]
 
 
 class RocketmqService:
-    """`add_to` a server, before it starts; `end_streams` before it stops."""
+    """`add_to` a server, before it starts; `end_streams` before it stops.
 
-    def __init__(self, parts: RocketmqParts) -> None:
+    `offers_writes`: whether routes may offer queues for writing.
+    """
+
+    def __init__(
+        self,
+        parts: BrokerCore,
+        offers_writes: Callable[[], bool] = lambda: True,
+        set_log_level: Callable[[LogLevel], None] = lambda _level: None,
+    ) -> None:
         self._parts = parts
-        store, clock_ms = parts.store, parts.clock_ms
-        self._order = GroupOrder(
-            store.topics,
-            parts.groups,
-            auto_create=parts.settings.auto_create_group,
-            fifo_orderly=parts.settings.fifo_group_orderly,
-        )
-        self.routes = Routes(
-            RouteParts(store, self._group_for_use, parts.broker, parts.advertised, parts.offers_writes)
-        )
-        self.liveness = Liveness(parts.registry, clock_ms)
-        self.telemetry = Telemetry(
-            TelemetryParts(
-                parts.registry,
-                parts.commands,
-                SettingsRules(self._group_for_use, store.settings.body_size_max),
-                clock_ms,
-            )
-        )
+        self.routes = Routes(parts, offers_writes)
+        self.liveness = Liveness(parts.registry, parts.clock_ms)
+        self.telemetry = Telemetry(parts)
         self.sender = Sender(parts)
-        self.receiver = Receiver(parts, self._order)
+        self.receiver = Receiver(parts)
         self.acknowledger = Acknowledger(parts)
         self.ender = Ender(parts)
         self.puller = Puller(parts)
         self.views = GroupViews(parts)
-        self.admin = Admin(parts, self.views, self.sender.send)
-
-    def _group_for_use(self, name: str, topics: Iterable[str]) -> SubscriptionGroup:
-        return self._order.for_use(name, topics, self._parts.clock_ms())
+        self.admin = Admin(parts, self.views, self.sender.send, offers_writes, set_log_level)
 
     # --- for the daemon -----------------------------------------------------------------------------
     def add_to(self, server: grpc.aio.Server) -> None:

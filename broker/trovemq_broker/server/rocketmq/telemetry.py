@@ -25,14 +25,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import grpc
 
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT
-from trovemq_broker.server.core.clients import ClientRegistry
-from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
 from trovemq_broker.server.wire.client_commands import (
     ClientCommand,
@@ -52,7 +50,6 @@ from trovemq_broker.server.wire.statuses import (
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
 
@@ -61,22 +58,20 @@ SETTINGS_WAIT_S: Final = 30.0
 END_WAIT_S: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetryParts:
-    """The common parts of all telemetry streams."""
-
-    registry: ClientRegistry
-    commands: ClientCommands
-    rules: SettingsRules
-    clock_ms: Callable[[], EpochMs]
-    settings_wait_s: float = SETTINGS_WAIT_S
-
-
 class TelemetryStream:
     """One open stream of one client."""
 
-    def __init__(self, parts: TelemetryParts, context: Context, client_id: str) -> None:
+    def __init__(
+        self,
+        parts: BrokerCore,
+        rules: SettingsRules,
+        context: Context,
+        client_id: str,
+        settings_wait_s: float,
+    ) -> None:
         self._parts = parts
+        self._rules = rules
+        self._settings_wait_s = settings_wait_s
         self._context = context
         self._client_id = client_id
         self._outbox: deque[tuple[str, TelemetryCommand]] = deque()
@@ -157,7 +152,7 @@ class TelemetryStream:
 
     async def _read_all(self) -> None:
         try:
-            async with asyncio.timeout(self._parts.settings_wait_s) as wait:
+            async with asyncio.timeout(self._settings_wait_s) as wait:
                 while True:
                     command = await self._context.read()
                     if is_end(command):
@@ -184,7 +179,7 @@ class TelemetryStream:
     async def _settings(self, settings: v2.Settings) -> None:
         parts, now_ms = self._parts, self._parts.clock_ms()
         try:
-            description, merged = accept_settings(settings, self._context, parts.rules, now_ms)
+            description, merged = accept_settings(settings, self._context, self._rules, now_ms)
             parts.registry.settle(self._client_id, description, now_ms)
         except ClientTypeError as error:
             await self._abort(grpc.StatusCode.INTERNAL, str(error))
@@ -208,8 +203,10 @@ class TelemetryStream:
 class Telemetry:
     """The open streams."""
 
-    def __init__(self, parts: TelemetryParts) -> None:
+    def __init__(self, parts: BrokerCore, settings_wait_s: float = SETTINGS_WAIT_S) -> None:
         self._parts = parts
+        self._rules = SettingsRules(parts.group_for_use, parts.store.settings.body_size_max)
+        self._settings_wait_s = settings_wait_s
         self._streams_max = STREAMS_PER_CLIENT * parts.registry.clients_max
         self._streams: set[TelemetryStream] = set()
         self._closed = False
@@ -229,7 +226,7 @@ class Telemetry:
             await context.write(TelemetryCommand(status=status_of(error)))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
             raise
-        stream = TelemetryStream(self._parts, context, client_id)
+        stream = TelemetryStream(self._parts, self._rules, context, client_id, self._settings_wait_s)
         self._streams.add(stream)
         try:
             await stream.serve()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
-from trovemq_broker.server.core.parts import RocketmqParts
 from trovemq_broker.server.wire.resources import topic_to_send
 from trovemq_broker.server.wire.statuses import OK_STATUS, Context
 from trovemq_proto import errors
@@ -17,7 +17,7 @@ RESOLUTIONS: Final = (v2.TRANSACTION_RESOLUTION_UNSPECIFIED, v2.COMMIT, v2.ROLLB
 
 
 class Ender:
-    def __init__(self, parts: RocketmqParts) -> None:
+    def __init__(self, parts: BrokerCore) -> None:
         self._deferred = DeferredMessages(parts)
 
     async def end_transaction(

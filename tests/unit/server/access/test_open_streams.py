@@ -11,19 +11,14 @@ import grpc
 import pytest
 
 from tests.support.call_forms import grpc_form
-from tests.support.engine import open_store, send
+from tests.support.engine import SMALL, send
 from tests.support.fake_loop import run, turns
+from tests.support.memory_broker import TestBroker
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
-from trovemq_broker.fetch.long_poll import LongPolls
-from trovemq_broker.fetch.pull import Puller, PullSettings
 from trovemq_broker.security import changes
 from trovemq_broker.server.access.guard import AccessGuard
-from trovemq_broker.server.core.clients import ClientRegistry
-from trovemq_broker.server.core.commands import ClientCommands
-from trovemq_broker.server.monitoring.traffic import Traffic
-from trovemq_broker.server.native.fetch_stream import FetchParts, FetchStream
-from trovemq_broker.server.rocketmq.client_settings import SettingsRules
-from trovemq_broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
+from trovemq_broker.server.native.fetch_stream import FetchStream
+from trovemq_broker.server.rocketmq.telemetry import Telemetry
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.statuses import reader
 from trovemq_daemon.grpc_transport import is_end
@@ -33,8 +28,6 @@ from trovemq_proto.records.encode import encode_record
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import consumer_pb2, message_pb2
-from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 PULL = "/trovemq.v1.MessageService/Pull"
 FETCH = "/trovemq.v1.MessageService/Fetch"
@@ -190,11 +183,11 @@ def answer_of_waiting_fetch(here: AccessHere, change: Any, *, stands: bool = Fal
     context = WaitingContext(signed(key, 0, FETCH), [key.sign(0, 0, frame)])
 
     async def scene() -> None:
-        store, polls = open_store(MemoryFileSystem()), LongPolls()
-        parts = FetchParts(Puller(store, PullSettings()), polls, Traffic())
+        core = TestBroker(SMALL)
+        store, polls = core.store, core.long_polls
 
         async def fetch(_requests: Any, checked: Any) -> None:
-            await FetchStream(parts, checked).serve()
+            await FetchStream(core, checked).serve()
 
         handler = grpc.stream_stream_rpc_method_handler(
             fetch, request_deserializer=message_pb2.FetchRequest.FromString
@@ -312,12 +305,9 @@ class HalfMessages:
     to the topic `later`."""
 
     def __init__(self, here: AccessHere, user: str) -> None:
-        self.registry = ClientRegistry()
-        self.commands = ClientCommands(self.registry, lambda: "nonce")
-        rules = SettingsRules(lambda name, _topics: SubscriptionGroup(name), 1 << 20)
-        parts = TelemetryParts(self.registry, self.commands, rules, lambda: here.now_ms)
+        self._core = TestBroker()
         handler = grpc.stream_stream_rpc_method_handler(
-            Telemetry(parts).telemetry, request_deserializer=reader(service_pb2.TelemetryCommand)
+            Telemetry(self._core).telemetry, request_deserializer=reader(service_pb2.TelemetryCommand)
         )
         publishing = v2.Publishing(topics=[v2.Resource(name="later")])
         self.context = ReadingContext(rocketmq_metadata(user), v2.Settings(publishing=publishing))
@@ -325,7 +315,7 @@ class HalfMessages:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        self.registry.sent_half("c", "deals")
+        self._core.registry.sent_half("c", "deals")
         stream = asyncio.create_task(self._serve(None, self.context))
         await turns(20)
         assert len(self.context.written) == 1, "the settings are answered"
@@ -336,7 +326,7 @@ class HalfMessages:
     def ask(self) -> str | None:
         record = encode_record("deals", b"half", append_property_crc=True)
         half = StoredMessage(record, "deals", QueueId(0), QueueOffset(0))
-        return self.commands.recover_orphaned_transaction("c", "deals", half, "T1")
+        return self._core.commands.recover_orphaned_transaction("c", "deals", half, "T1")
 
     @property
     def shown(self) -> list[str]:

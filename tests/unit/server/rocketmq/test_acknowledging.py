@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import ROOMY, Parts, message
+from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.wire.acknowledgements import acknowledge_of
@@ -27,7 +27,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
-async def received_by(parts: Parts, count: int = 1, topic: str = "orders", **fields: Any) -> list[str]:
+async def received_by(parts: TestBroker, count: int = 1, topic: str = "orders", **fields: Any) -> list[str]:
     """Handles of that many new messages."""
     group = {"message_group": "mg"} if topic == "steps" else {}
     await parts.send(
@@ -38,11 +38,11 @@ async def received_by(parts: Parts, count: int = 1, topic: str = "orders", **fie
     return [one.system_properties.receipt_handle for one in found]
 
 
-def parts_with(**fields: Any) -> Parts:
-    return Parts(consumers=ConsumerSettings(new_group_start="begin", **fields))
+def parts_with(**fields: Any) -> TestBroker:
+    return TestBroker(consumers=ConsumerSettings(new_group_start="begin", **fields))
 
 
-async def change(parts: Parts, handle: str, invisible_ms: int, **fields: Any) -> Any:
+async def change(parts: TestBroker, handle: str, invisible_ms: int, **fields: Any) -> Any:
     request = service.ChangeInvisibleDurationRequest(
         group=v2.Resource(name=fields.pop("group", "g")),
         topic=v2.Resource(name=fields.pop("topic", "orders")),
@@ -53,7 +53,7 @@ async def change(parts: Parts, handle: str, invisible_ms: int, **fields: Any) ->
     return await parts.acknowledger.change_invisible(request, RpcContext())
 
 
-async def forward(parts: Parts, handle: str, topic: str = "orders", group: str = "g") -> Any:
+async def forward(parts: TestBroker, handle: str, topic: str = "orders", group: str = "g") -> Any:
     request = service.ForwardMessageToDeadLetterQueueRequest(
         group=v2.Resource(name=group), topic=v2.Resource(name=topic), receipt_handle=handle
     )
@@ -343,11 +343,11 @@ def test_a_dead_letter_that_was_answered_was_not_listed_yet() -> None:
     """In sync mode readers see synced messages: the reply waits for that."""
 
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
 
         def synced() -> None:
             flush(parts.store)
-            parts.commit._resolve_up_to(parts.store.flushed_offset)
+            parts.group_commit._resolve_up_to(parts.store.flushed_offset)
 
         sending = asyncio.ensure_future(parts.send(message(b"0")))
         await turns(10)

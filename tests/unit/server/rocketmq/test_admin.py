@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.engine import NOW_MS
-from tests.support.rocketmq_parts import message
+from tests.support.memory_broker import message
 from tests.support.rocketmq_service import ServiceBench, consumer_settings
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.core.clients import Subscription

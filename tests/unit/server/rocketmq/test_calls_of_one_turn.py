@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import append, record
 from tests.support.fake_loop import turns
+from tests.support.memory_broker import receive_request
 from tests.support.rocketmq_door import (
     ACKNOWLEDGE,
     MESSAGES,
@@ -24,7 +25,6 @@ from tests.support.rocketmq_door import (
     receive,
     scene,
 )
-from tests.support.rocketmq_parts import receive_request
 from tests.support.settling import change_invisible
 from trovemq_broker.server.core import receiver
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits

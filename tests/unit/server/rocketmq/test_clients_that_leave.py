@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 import trovemq_rpc as rpc
-from tests.support.engine import NOW_MS
-from tests.support.rocketmq_parts import Parts, message, receive_request
+from tests.support.memory_broker import TestBroker, message, receive_request
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_daemon.grpc_server import GuardedServices
 from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
-from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_rpc.testing.loop import MemoryLoop
@@ -28,13 +26,6 @@ V2 = "/apache.rocketmq.v2.MessagingService/"
 MESSAGES, CLIENTS, ROUNDS = 48, 4, 6
 LEAVES, KEEPS = 0.2, 0.15
 """How likely a client leaves a stream half-way, and how likely it does not acknowledge a message."""
-
-
-class TimedParts(Parts):
-    """The loop's time is the broker's clock."""
-
-    def clock_ms(self) -> EpochMs:
-        return EpochMs(NOW_MS + int(asyncio.get_running_loop().time() * 1_000))
 
 
 class Consumers:
@@ -92,12 +83,13 @@ class Consumers:
 
 
 async def played(loop: MemoryLoop, seed: int, faults: Faults) -> None:
-    parts = TimedParts(consumers=ConsumerSettings(new_group_start="begin", receive_poll_min_ms=500))
+    parts = TestBroker(consumers=ConsumerSettings(new_group_start="begin", receive_poll_min_ms=500))
+    parts.follow_loop()
     metrics = RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n")
     server = rpc.server()
     guard = HandlerGuard(metrics, ReplyBudget(ReplyLimits(), transport_counts=True))
     services: Any = GuardedServices(server, guard, callbacks=True)
-    v2_service = RocketmqService(parts.rocketmq)
+    v2_service = RocketmqService(parts)
     v2_service.add_to(services)
     await server.start()
     listener = await loop.create_server(lambda: server.accept(None), *ADDRESS)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
+from tests.support.memory_broker import BROKER, ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_broker.timers.recall_handle import encode_recall_handle
@@ -21,7 +21,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.files.files import StorageError
 
 
-async def prepared(parts: Parts, transaction_id: str = "T1") -> None:
+async def prepared(parts: TestBroker, transaction_id: str = "T1") -> None:
     await parts.send(
         message(b"deal", "deals", message_id=transaction_id, message_type=v2.TRANSACTION),
         context=RpcContext("producer"),
@@ -29,7 +29,9 @@ async def prepared(parts: Parts, transaction_id: str = "T1") -> None:
     await turns()
 
 
-async def end(parts: Parts, resolution: int, transaction_id: str = "T1", topic: str = "deals") -> v2.Code:
+async def end(
+    parts: TestBroker, resolution: int, transaction_id: str = "T1", topic: str = "deals"
+) -> v2.Code:
     request = service.EndTransactionRequest(
         topic=v2.Resource(name=topic),
         message_id=transaction_id,
@@ -40,7 +42,7 @@ async def end(parts: Parts, resolution: int, transaction_id: str = "T1", topic: 
     return await code(parts.ender.end_transaction(request, RpcContext()))
 
 
-async def recall(parts: Parts, handle: str, topic: str = "later") -> Any:
+async def recall(parts: TestBroker, handle: str, topic: str = "later") -> Any:
     request = service.RecallMessageRequest(topic=v2.Resource(name=topic), recall_handle=handle)
     return await parts.ender.recall(request, RpcContext())
 
@@ -54,11 +56,11 @@ async def code(call: Any) -> v2.Code:
     return found
 
 
-def deals(parts: Parts) -> list[bytes]:
+def deals(parts: TestBroker) -> list[bytes]:
     return [one.body for queue_id in range(4) for one in read_queue(parts.store, "deals", QueueId(queue_id))]
 
 
-async def delayed(parts: Parts, deliver_ms: EpochMs = NOW_MS + 10_000, topic: str = "later") -> str:
+async def delayed(parts: TestBroker, deliver_ms: EpochMs = NOW_MS + 10_000, topic: str = "later") -> str:
     """The recall handle of a message that waits."""
     response = await parts.send(message(b"soon", topic, message_id="D1", deliver_ms=deliver_ms))
     await turns()
@@ -70,7 +72,7 @@ async def delayed(parts: Parts, deliver_ms: EpochMs = NOW_MS + 10_000, topic: st
 # --- EndTransaction -------------------------------------------------------------------------------------
 def test_a_commit_makes_the_message_visible() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         await prepared(parts)
         assert await end(parts, v2.COMMIT) == v2.OK
         await turns()
@@ -82,7 +84,7 @@ def test_a_commit_makes_the_message_visible() -> None:
 
 def test_a_rollback_drops_the_message() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         await prepared(parts)
         assert await end(parts, v2.ROLLBACK) == v2.OK
         await turns()
@@ -94,7 +96,7 @@ def test_a_rollback_drops_the_message() -> None:
 
 def test_an_undecided_transaction_stays_open() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         await prepared(parts)
         assert await end(parts, v2.TRANSACTION_RESOLUTION_UNSPECIFIED) == v2.OK
         assert parts.transactions.open_count == 1
@@ -116,7 +118,7 @@ def test_an_undecided_transaction_stays_open() -> None:
 )
 def test_an_end_that_is_refused(resolution: int, transaction_id: str, topic: str, expected: v2.Code) -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         await prepared(parts)
         assert await end(parts, resolution, transaction_id, topic) == expected
         assert parts.transactions.open_count == 1
@@ -126,17 +128,17 @@ def test_an_end_that_is_refused(resolution: int, transaction_id: str, topic: str
 
 def test_in_sync_mode_a_commit_waits_for_the_disk() -> None:
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
         sending = asyncio.ensure_future(prepared(parts))
         await turns(10)
         flush(parts.store)
-        parts.commit._resolve_up_to(parts.store.flushed_offset)
+        parts.group_commit._resolve_up_to(parts.store.flushed_offset)
         await sending
         ending = asyncio.ensure_future(end(parts, v2.COMMIT))
         await turns(10)
         assert not ending.done()
         flush(parts.store)
-        parts.commit._resolve_up_to(parts.store.flushed_offset)
+        parts.group_commit._resolve_up_to(parts.store.flushed_offset)
         assert await ending == v2.OK
         assert deals(parts) == [b"deal"]
 
@@ -145,7 +147,7 @@ def test_in_sync_mode_a_commit_waits_for_the_disk() -> None:
 
 def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         await prepared(parts)
 
         def broken(*_: Any, **__: Any) -> Any:
@@ -153,7 +155,7 @@ def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
 
         parts.transactions.end = broken  # type: ignore[method-assign]
         assert await end(parts, v2.COMMIT) == v2.INTERNAL_SERVER_ERROR
-        assert parts.commit.failure is None
+        assert parts.group_commit.failure is None
 
     run(scene())
 
@@ -161,7 +163,7 @@ def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
 # --- RecallMessage --------------------------------------------------------------------------------------
 def test_a_recalled_message_is_not_delivered() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         handle = await delayed(parts)
         for _ in range(2):
             response = await recall(parts, handle)
@@ -181,7 +183,7 @@ def test_a_recalled_message_is_not_delivered() -> None:
 
 def test_a_message_that_was_delivered_cannot_be_recalled() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         handle = await delayed(parts)
         parts.now_ms += 10_000
         assert await code(recall(parts, handle)) == v2.BAD_REQUEST
@@ -192,7 +194,7 @@ def test_a_message_that_was_delivered_cannot_be_recalled() -> None:
 @pytest.mark.parametrize("topic", ["orders", "steps", "deals"])
 def test_a_topic_without_delayed_messages(topic: str) -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         handle = encode_recall_handle(topic, BROKER, NOW_MS + 1_000, "D1")
         assert await code(recall(parts, handle, topic)) == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
@@ -201,7 +203,7 @@ def test_a_topic_without_delayed_messages(topic: str) -> None:
 
 def test_a_mixed_topic_has_delayed_messages() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         handle = await delayed(parts, topic="mixed")
         assert (await recall(parts, handle, "mixed")).status.code == v2.OK
 
@@ -222,6 +224,6 @@ def test_a_mixed_topic_has_delayed_messages() -> None:
 )
 def test_a_recall_that_is_refused(handle: str, topic: str, expected: v2.Code) -> None:
     async def scene() -> None:
-        assert await code(recall(Parts(), handle, topic)) == expected
+        assert await code(recall(TestBroker(), handle, topic)) == expected
 
     run(scene())

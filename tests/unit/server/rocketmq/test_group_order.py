@@ -7,32 +7,28 @@ import pytest
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.logs import logged
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.memory_broker import TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
-from trovemq_broker.server.core.group_order import GroupOrder, fifo_topics
+from trovemq_broker.server.core.group_order import fifo_topics
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 FROM_BEGIN = ConsumerSettings(new_group_start="begin")
 UNORDERED = ConsumerSettings(new_group_start="begin", fifo_group_orderly=False)
 
 
-def order_of(parts: Parts) -> GroupOrder:
-    return parts.receiver._order
-
-
-async def send_steps(parts: Parts, count: int) -> None:
+async def send_steps(parts: TestBroker, count: int) -> None:
     for number in range(count):
         await parts.send(message(b"%d" % number, "steps", message_id=f"M{number}", message_group="m"))
     await turns()
 
 
-async def received(parts: Parts) -> list[bytes]:
+async def received(parts: TestBroker) -> list[bytes]:
     return [one.body for one in await parts.messages("steps", group="new")]
 
 
 def test_a_group_made_at_first_use_lost_the_order_of_a_fifo_topic() -> None:
     async def scene() -> None:
-        parts = Parts(consumers=FROM_BEGIN)
+        parts = TestBroker(consumers=FROM_BEGIN)
         await send_steps(parts, 3)
         (first,) = await parts.messages("steps", group="new", batch_size=1)
         assert first.body == b"0"
@@ -55,20 +51,20 @@ def test_a_group_made_at_first_use_lost_the_order_of_a_fifo_topic() -> None:
 )
 def test_what_a_new_group_is(topics: list[str], orderly: bool) -> None:
     async def scene() -> None:
-        parts = Parts(consumers=FROM_BEGIN)
-        assert order_of(parts).for_use("new", topics, NOW_MS).orderly is orderly
-        assert order_of(parts).for_use("new", ["steps"], NOW_MS).orderly is orderly, "it stays as it was made"
+        parts = TestBroker(consumers=FROM_BEGIN)
+        assert parts.order.for_use("new", topics, NOW_MS).orderly is orderly
+        assert parts.order.for_use("new", ["steps"], NOW_MS).orderly is orderly, "it stays as it was made"
 
     run(scene())
 
 
 def test_a_group_that_does_not_keep_an_order_is_warned_of_once() -> None:
     async def scene() -> None:
-        parts = Parts(consumers=FROM_BEGIN)
+        parts = TestBroker(consumers=FROM_BEGIN)
         parts.groups.create(SubscriptionGroup("old"))
         with logged() as lines:
             for _ in range(3):
-                group = order_of(parts).for_use("old", ["orders", "steps"], NOW_MS)
+                group = parts.order.for_use("old", ["orders", "steps"], NOW_MS)
         assert not group.orderly, "an existing group is not changed"
         (line,) = lines.getvalue().splitlines()
         assert all(word in line for word in ("group.order_not_kept", "group=old", "topic=steps", "--orderly"))
@@ -79,7 +75,7 @@ def test_a_group_that_does_not_keep_an_order_is_warned_of_once() -> None:
 
 def test_the_setting_makes_groups_unordered_as_before() -> None:
     async def scene() -> None:
-        parts = Parts(consumers=UNORDERED)
+        parts = TestBroker(consumers=UNORDERED)
         await send_steps(parts, 3)
         with logged() as lines:
             assert await received(parts) == [b"0", b"1", b"2"]

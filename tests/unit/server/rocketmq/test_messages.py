@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.rocketmq_parts import message
+from tests.support.memory_broker import message
 from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_broker.server.wire.rocketmq_messages import message_of, peer_host, received
 from trovemq_broker.server.wire.send_requests import SendLimits, SentMessage, read_request, stored_body

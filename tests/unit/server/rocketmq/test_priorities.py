@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.memory_broker import TestBroker, message
 from tests.support.rocketmq_service import ServiceBench
 from trovemq_broker.server.wire.send_checks import kind_of
 from trovemq_broker.server.wire.statuses import code_of
@@ -15,8 +15,10 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 
 
-def parts_with_topic(name: str = "urgent", message_type: str = "NORMAL", order: str = "priority") -> Parts:
-    parts = Parts()
+def parts_with_topic(
+    name: str = "urgent", message_type: str = "NORMAL", order: str = "priority"
+) -> TestBroker:
+    parts = TestBroker()
     parts.store.topics.create(name, 1, message_type, options={"order": order})
     return parts
 
@@ -86,7 +88,7 @@ def test_a_priority_and_a_message_group_contradict_each_other() -> None:
 
 def test_a_topic_not_received_by_priority_refuses_them_and_says_why() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         with pytest.raises(TroveError, match="order is not priority") as caught:
             await parts.send(urgent("a", 3, topic="mixed"))
         assert code_of(caught.value) == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.engine import NOW_MS, flush, send
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.memory_broker import TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.wire.statuses import code_of
@@ -27,7 +27,7 @@ class Bench:
     """Ten messages in one queue of a FIFO topic: bodies 0 to 9, tags even and odd, property n."""
 
     def __init__(self, **settings: Any) -> None:
-        self.parts = Parts(consumers=ConsumerSettings(**settings))
+        self.parts = TestBroker(consumers=ConsumerSettings(**settings))
         self.queue_id = -1
 
     async def fill(self, count: int = 10) -> Bench:
@@ -59,7 +59,7 @@ class Bench:
             **fields,
         )
         request.long_polling_timeout.FromMilliseconds(polling_ms)
-        stream = self.parts.puller.pull(request, RpcContext(deadline_s=deadline_s))
+        stream = self.parts.pulls.pull(request, RpcContext(deadline_s=deadline_s))
         return [service.PullMessageResponse.FromString(element) async for element in stream]
 
     async def bodies(self, offset: int = 0, **fields: Any) -> tuple[list[bytes], int]:
@@ -196,7 +196,7 @@ def test_groups_and_permissions() -> None:
 def test_an_offset_is_set_and_got() -> None:
     async def scene() -> None:
         bench = await Bench().fill()
-        puller, group = bench.parts.puller, v2.Resource(name="g")
+        puller, group = bench.parts.pulls, v2.Resource(name="g")
         where = queue(queue_id=QueueId(bench.queue_id))
         get = service.GetOffsetRequest(group=group, message_queue=where)
         assert await code(puller.get_offset(get, RpcContext())) == v2.OFFSET_NOT_FOUND
@@ -219,7 +219,7 @@ def test_an_offset_that_is_set_forgets_what_is_in_flight() -> None:
         update = service.UpdateOffsetRequest(
             group=v2.Resource(name="g"), message_queue=queue(queue_id=QueueId(bench.queue_id)), offset=8
         )
-        await bench.parts.puller.update_offset(update, RpcContext())
+        await bench.parts.pulls.update_offset(update, RpcContext())
         assert bench.parts.delivery.in_flight_count == 0
         assert [one.body for one in await bench.parts.messages("steps")] == [b"8", b"9"]
 
@@ -229,7 +229,7 @@ def test_an_offset_that_is_set_forgets_what_is_in_flight() -> None:
 def test_the_offsets_of_beginning_end_and_a_time() -> None:
     async def scene() -> None:
         bench = await Bench().fill()
-        puller, where = bench.parts.puller, queue(queue_id=QueueId(bench.queue_id))
+        puller, where = bench.parts.pulls, queue(queue_id=QueueId(bench.queue_id))
 
         async def query(policy: int, timestamp_ms: int | None = None) -> tuple[v2.Code, int]:
             request = service.QueryOffsetRequest(message_queue=where)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import fake_loop
 from tests.support.engine import append, record
-from tests.support.rocketmq_parts import Parts, receive_request
+from tests.support.memory_broker import TestBroker, receive_request
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.groups.delivery.delivery import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
 from trovemq_broker.server.core.receiver import LONG_LOOK_READS
@@ -23,7 +23,7 @@ BY_PROPERTY = {"expression": "colour = 'blue'", "kind": v2.SQL}
 BY_TAG = {"expression": "blue"}
 
 
-def backlog(parts: Parts, count: int) -> None:
+def backlog(parts: TestBroker, count: int) -> None:
     """Messages that no filter of these tests takes, and one that it does."""
     for colour, messages in (("red", count), ("blue", 1)):
         one = record(b"x", tag=colour, properties={"colour": colour})
@@ -33,7 +33,11 @@ def backlog(parts: Parts, count: int) -> None:
 
 
 async def received(
-    parts: Parts, bodies: list[bytes], filter_: dict[str, Any], topic: str = "orders", client_id: str = "c"
+    parts: TestBroker,
+    bodies: list[bytes],
+    filter_: dict[str, Any],
+    topic: str = "orders",
+    client_id: str = "c",
 ) -> None:
     """One receive of one message."""
     request, context = receive_request(topic, batch_size=1, **filter_), RpcContext(client_id)
@@ -54,7 +58,7 @@ def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, filter_: dict[str, Any], count: int
 ) -> None:
     async def scene() -> None:
-        parts, bodies, passes, long_looks = Parts(), list[bytes](), 0, list[int]()
+        parts, bodies, passes, long_looks = TestBroker(), list[bytes](), 0, list[int]()
         backlog(parts, count)
         receive_runs = parts.delivery.receive_runs
 
@@ -80,7 +84,7 @@ def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(
 
 def test_a_long_backlog_held_up_receives_of_all_other_groups() -> None:
     async def scene() -> None:
-        parts, slow, fast = Parts(), list[bytes](), list[bytes]()
+        parts, slow, fast = TestBroker(), list[bytes](), list[bytes]()
         backlog(parts, 20 * RECEIVE_READS_MAX)
         append(parts.store, record(b"y", topic="mixed"), topic="mixed")
         parts.store.dispatch()
@@ -96,7 +100,7 @@ def test_a_long_backlog_held_up_receives_of_all_other_groups() -> None:
 
 def test_receives_with_long_backlogs_before_them_look_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        parts, bodies, looks = Parts(), list[bytes](), list[Any]()
+        parts, bodies, looks = TestBroker(), list[bytes](), list[Any]()
         backlog(parts, 6 * RECEIVE_READS_MAX)
         receive_runs = parts.delivery.receive_runs
 

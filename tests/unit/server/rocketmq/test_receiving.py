@@ -11,14 +11,13 @@ import pytest
 from tests.support.call_forms import called
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message, receive_request
+from tests.support.memory_broker import TestBroker, message, receive_request
 from tests.support.rpc_context import RpcContext
 from tests.support.settling import dead_letter
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -26,11 +25,11 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 FROM_BEGIN = ConsumerSettings(new_group_start="begin")
 
 
-def parts_with(**fields: Any) -> Parts:
-    return Parts(consumers=FROM_BEGIN, **fields)
+def parts_with(**fields: Any) -> TestBroker:
+    return TestBroker(consumers=FROM_BEGIN, **fields)
 
 
-async def refusal(parts: Parts, *, context: RpcContext | None = None, **fields: Any) -> v2.Code:
+async def refusal(parts: TestBroker, *, context: RpcContext | None = None, **fields: Any) -> v2.Code:
     with pytest.raises(TroveError) as caught:
         await parts.receive(context=context, **fields)
     assert len(parts.waits) == 0
@@ -57,7 +56,7 @@ def test_status_then_messages_then_the_time() -> None:
         assert system.receipt_handle
         assert system.delivery_attempt == 1
         assert parts.traffic.messages_out["orders"] == 3
-        known = parts.clients.subscription("g", "orders")
+        known = parts.registry.subscription("g", "orders")
         assert known is not None
         assert (known.kind, known.expression) == ("tag", "*")
 
@@ -119,7 +118,7 @@ def test_long_polls_end_together_unless_their_deadline_is_near() -> None:
 def test_the_shortest_polling_time_is_a_setting() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        parts = Parts(consumers=replace(FROM_BEGIN, receive_poll_min_ms=250))
+        parts = TestBroker(consumers=replace(FROM_BEGIN, receive_poll_min_ms=250))
         await parts.receive(polling_ms=0)
         assert loop.time() == pytest.approx(0.25)
 
@@ -173,7 +172,7 @@ def test_a_deadline_that_is_too_short_to_wait(version: str, code: v2.Code) -> No
 
 def test_a_group_that_is_not_made_by_itself() -> None:
     async def scene() -> None:
-        parts = Parts(consumers=ConsumerSettings(auto_create_group=False))
+        parts = TestBroker(consumers=ConsumerSettings(auto_create_group=False))
         assert await refusal(parts) == v2.CONSUMER_GROUP_NOT_FOUND
         parts.groups.create(SubscriptionGroup("g"))
         assert (await parts.receive())[0].status.code == v2.MESSAGE_NOT_FOUND
@@ -194,7 +193,7 @@ def test_what_may_not_be_read_is_forbidden() -> None:
 
 def test_too_many_polls_are_refused() -> None:
     async def scene() -> None:
-        parts = parts_with(waiters_max=1)
+        parts = parts_with(receive_polls_max=1)
         first = asyncio.ensure_future(parts.receive(group="other"))
         await turns()
         with pytest.raises(TroveError) as caught:
@@ -350,11 +349,9 @@ def test_each_group_gets_the_message() -> None:
 def test_a_poll_is_woken_by_a_redelivery() -> None:
     async def scene() -> None:
         parts = parts_with()
+        parts.follow_loop()
         loop = asyncio.get_running_loop()
         started = loop.time()
-        begun = parts.now_ms
-        parts.clock_ms = lambda: begun + round((loop.time() - started) * 1000)  # type: ignore[method-assign]
-        parts._build()
         watch = asyncio.ensure_future(parts.receiver.watch_redeliveries())
         await parts.send(message(b"again"))
         await turns()
@@ -431,15 +428,12 @@ def test_a_poll_whose_client_is_gone_takes_nothing() -> None:
     run(scene())
 
 
-def with_moving_clock(parts: Parts) -> None:
+def with_moving_clock(parts: TestBroker) -> None:
     """The broker's clock is the loop's from now on, and redeliveries are watched for."""
-    loop = asyncio.get_running_loop()
-    begun = parts.now_ms - round(loop.time() * 1000)
-    parts.clock_ms = lambda: EpochMs(begun + round(loop.time() * 1000))  # type: ignore[method-assign]
-    parts._build()
+    parts.follow_loop()
 
 
-async def broken_off(parts: Parts, elements: int) -> list[v2.Message]:
+async def broken_off(parts: TestBroker, elements: int) -> list[v2.Message]:
     """The messages that a client was written before it broke its receive off."""
     stream = called(parts.receiver.on_calls, streams=True)(receive_request(), RpcContext())
     taken = [service.ReceiveMessageResponse.FromString(await anext(stream)) for _ in range(elements)]
@@ -542,12 +536,12 @@ def test_a_receive_that_came_after_its_clients_end_took_messages() -> None:
     async def scene() -> None:
         parts = parts_with()
         description = ClientDescription(client_type=v2.PUSH_CONSUMER, group="g")
-        parts.clients.settle("client-1", description, NOW_MS)
-        parts.clients.terminate("client-1", NOW_MS)
+        parts.registry.settle("client-1", description, NOW_MS)
+        parts.registry.terminate("client-1", NOW_MS)
         await parts.send(message(b"one"))
         assert await parts.messages(invisible_ms=-1, auto_renew=True) == []
         assert bodies(await parts.messages(context=RpcContext("client-2"))) == [b"one"]
-        parts.clients.settle("client-1", description, NOW_MS)
+        parts.registry.settle("client-1", description, NOW_MS)
         await parts.send(message(b"two"))
         assert bodies(await parts.messages(invisible_ms=-1, auto_renew=True)) == [b"two"]
 
@@ -560,11 +554,11 @@ def test_the_last_poll_of_a_client_that_ended_took_messages() -> None:
     async def scene() -> None:
         parts = parts_with()
         description = ClientDescription(client_type=v2.PUSH_CONSUMER, group="g")
-        parts.clients.settle("client-1", description, NOW_MS)
+        parts.registry.settle("client-1", description, NOW_MS)
         gone = asyncio.ensure_future(parts.messages(invisible_ms=-1, auto_renew=True))
         other = asyncio.ensure_future(parts.messages(context=RpcContext("client-2")))
         await turns()
-        parts.clients.terminate("client-1", NOW_MS)
+        parts.registry.terminate("client-1", NOW_MS)
         await parts.send(message(b"one"))
         assert await gone == []
         assert bodies(await other) == [b"one"]

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.memory_broker import TestBroker, message
 from tests.support.settling import change_invisible
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -22,7 +22,7 @@ def bodies(receive: asyncio.Task[list[v2.Message]]) -> list[bytes]:
     return [one.body for one in receive.result()]
 
 
-async def send_tagged(parts: Parts, *tags: str) -> None:
+async def send_tagged(parts: TestBroker, *tags: str) -> None:
     """To the one queue of topic `one`, in this order, visible together."""
     if parts.store.topics.get("one") is None:
         parts.store.topics.create("one", 1, "NORMAL")
@@ -36,7 +36,7 @@ async def send_tagged(parts: Parts, *tags: str) -> None:
     await turns()
 
 
-def polls(parts: Parts, *expressions: str) -> list[asyncio.Task[list[v2.Message]]]:
+def polls(parts: TestBroker, *expressions: str) -> list[asyncio.Task[list[v2.Message]]]:
     """Receives of one group that wait, each with its filter (SQL where it has an =)."""
     return [
         asyncio.ensure_future(
@@ -49,7 +49,7 @@ def polls(parts: Parts, *expressions: str) -> list[asyncio.Task[list[v2.Message]
 @pytest.mark.parametrize(("old", "new"), [("old", "new"), ("old", "old || new"), ("t = 'old'", "t = 'new'")])
 def test_a_waiting_receive_skipped_what_the_groups_new_filter_takes(old: str, new: str) -> None:
     async def scene() -> None:
-        parts = Parts(consumers=FROM_BEGIN)
+        parts = TestBroker(consumers=FROM_BEGIN)
         await send_tagged(parts)
         (sleeper,) = polls(parts, old)
         await turns()
@@ -70,7 +70,7 @@ def test_members_with_different_filters_that_wait_get_what_is_theirs(
     filters: tuple[str, str], tags: tuple[str, str]
 ) -> None:
     async def scene() -> None:
-        parts = Parts(consumers=FROM_BEGIN)
+        parts = TestBroker(consumers=FROM_BEGIN)
         await send_tagged(parts)
         waiting = polls(parts, *filters)
         await turns()
@@ -85,7 +85,7 @@ def test_members_with_different_filters_that_wait_get_what_is_theirs(
 @pytest.mark.parametrize("orderly", [False, True])
 def test_what_a_member_gave_back_is_not_dropped_by_one_with_another_filter(orderly: bool) -> None:
     async def scene() -> None:
-        parts = Parts(consumers=FROM_BEGIN)
+        parts = TestBroker(consumers=FROM_BEGIN)
         parts.groups.create(SubscriptionGroup("g", orderly))
         await send_tagged(parts, "new")
         (got,) = await parts.messages("one", expression="new")

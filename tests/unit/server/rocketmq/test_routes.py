@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.engine import open_store, send
+from tests.support.engine import SMALL, send
+from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
-from trovemq_broker.server.rocketmq.routes import RouteParts, Routes
+from trovemq_broker.server.rocketmq.routes import Routes
 from trovemq_broker.server.wire.statuses import code_of
-from trovemq_daemon.addresses import Address
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 from trovemq_store.topics.topics import MESSAGE_TYPES
 
@@ -24,16 +22,13 @@ CAME_BY = v2.Endpoints(scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="broker
 CONTEXT: Any = RpcContext()
 
 
-def _group_for_use(name: str, _topics: object) -> SubscriptionGroup:
-    if name == "unknown":
-        raise TroveError(errors.GROUP_NOT_FOUND, name)
-    return SubscriptionGroup(name, orderly=name == "ordered")
-
-
 class Bench:
     def __init__(self) -> None:
-        self.store = open_store(MemoryFileSystem())
-        self.routes = Routes(RouteParts(self.store, _group_for_use, "broker-a", Address("10.0.0.1", 8_081)))
+        core = TestBroker(SMALL, auto_create_group=False)
+        core.groups.create(SubscriptionGroup("workers"))
+        core.groups.create(SubscriptionGroup("ordered", orderly=True))
+        self.store = core.store
+        self.routes = Routes(core, lambda: True)
 
     def route(self, topic: str = "orders", **fields: Any) -> service_pb2.QueryRouteResponse:
         request = service_pb2.QueryRouteRequest(topic=v2.Resource(name=topic), **fields)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
+from tests.support.memory_broker import BROKER, ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from tests.support.sent_calls import begin, outcomes, send_call
 from trovemq_broker.consumer_settings import ConsumerSettings
@@ -34,7 +34,7 @@ from trovemq_store.files.files import StorageError
 DAY_MS = 86_400_000
 
 
-async def refusal(parts: Parts, *messages: v2.Message) -> v2.Code:
+async def refusal(parts: TestBroker, *messages: v2.Message) -> v2.Code:
     """That of a send in a task, and of one by callback."""
     end = parts.store.end_offset
     with pytest.raises(TroveError) as caught:
@@ -46,7 +46,7 @@ async def refusal(parts: Parts, *messages: v2.Message) -> v2.Code:
     return code
 
 
-def stored(parts: Parts, topic: str) -> list[Message]:
+def stored(parts: TestBroker, topic: str) -> list[Message]:
     return [one for queue_id in range(4) for one in read_queue(parts.store, topic, QueueId(queue_id))]
 
 
@@ -114,7 +114,7 @@ REFUSED: list[tuple[str, v2.Message, v2.Code]] = [
 @pytest.mark.parametrize(("sent", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_a_message_that_is_refused(sent: v2.Message, code: v2.Code) -> None:
     async def scene() -> None:
-        parts = Parts(consumers=ConsumerSettings(delivery_delay_max_ms=DAY_MS))
+        parts = TestBroker(consumers=ConsumerSettings(delivery_delay_max_ms=DAY_MS))
         assert await refusal(parts, sent) == code
         good = message()
         if sent.topic.name == "orders":
@@ -125,7 +125,7 @@ def test_a_message_that_is_refused(sent: v2.Message, code: v2.Code) -> None:
 
 def test_no_message_and_mixed_topics_are_corrupted() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         assert await refusal(parts) == v2.MESSAGE_CORRUPTED
         assert await refusal(parts, message(), message(topic="mixed")) == v2.MESSAGE_CORRUPTED
         assert await refusal(parts, *[message()] * 1_025) == v2.BAD_REQUEST
@@ -135,7 +135,7 @@ def test_no_message_and_mixed_topics_are_corrupted() -> None:
 
 def test_what_lies_exactly_at_its_limit_is_taken() -> None:
     async def scene() -> None:
-        parts = Parts(consumers=ConsumerSettings(delivery_delay_max_ms=DAY_MS))
+        parts = TestBroker(consumers=ConsumerSettings(delivery_delay_max_ms=DAY_MS))
         for sent in (
             message(b"x" * 8_192),
             message(properties={f"p{i}": "1" for i in range(128)}),
@@ -156,7 +156,7 @@ def test_what_lies_exactly_at_its_limit_is_taken() -> None:
 
 def test_as_many_messages_as_a_send_may_have_are_stored() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         response = await parts.send(*[message(message_id=f"M{number}") for number in range(1_024)])
         assert (response.status.code, len(response.entries)) == (v2.OK, 1_024)
 
@@ -176,7 +176,7 @@ def test_the_reply_to_a_send_with_a_long_id_could_not_be_read(offset: int) -> No
 
 def test_a_topic_that_may_not_be_written_is_forbidden() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         parts.store.topics.alter("orders", perm=4)
         assert await refusal(parts, message()) == v2.FORBIDDEN
 
@@ -185,7 +185,7 @@ def test_a_topic_that_may_not_be_written_is_forbidden() -> None:
 
 def test_a_stopping_broker_refuses_every_kind() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         parts.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "stopping"))
         for sent in (
             message(),
@@ -200,7 +200,7 @@ def test_a_stopping_broker_refuses_every_kind() -> None:
 # --- stored messages ----------------------------------------------------------------------------------------
 def test_a_normal_message() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         sent = message(
             "größe".encode(), properties={"color": "red"}, keys=["k1", "k 2"], tag="t", born_host="laptop"
         )
@@ -228,7 +228,7 @@ def test_a_normal_message() -> None:
 
 def test_message_groups_stay_in_their_queues_and_others_take_turns() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         for number in range(12):
             await parts.send(
                 message(str(number).encode(), "steps", message_group=f"g{number % 3}", queue_id=3)
@@ -256,7 +256,7 @@ def test_the_queue_of_a_group_moves_rarely_when_queues_are_added() -> None:
 
 def test_a_delayed_message_waits_and_can_be_recalled() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         due = NOW_MS + 5_000
         response = await parts.send(message(topic="later", deliver_ms=due, message_group="g"))
         await turns()
@@ -280,7 +280,7 @@ def test_a_delayed_message_waits_and_can_be_recalled() -> None:
 
 def test_a_delayed_message_whose_time_is_past_is_delivered_at_once() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         response = await parts.send(message(topic="later", deliver_ms=NOW_MS))
         await turns()
         (found,) = stored(parts, "later")
@@ -292,7 +292,7 @@ def test_a_delayed_message_whose_time_is_past_is_delivered_at_once() -> None:
 
 def test_a_half_message_is_invisible_and_its_sender_is_remembered() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         response = await parts.send(
             message(topic="deals", message_type=v2.TRANSACTION, message_id="T1"),
             context=RpcContext("producer-1"),
@@ -311,7 +311,7 @@ def test_a_half_message_is_invisible_and_its_sender_is_remembered() -> None:
 
 def test_a_mixed_topic_takes_every_kind_in_one_send() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         sent = [
             message(b"0", "mixed", message_id="M0", message_group="g"),
             message(b"1", "mixed", message_id="M1"),
@@ -337,7 +337,7 @@ def test_a_mixed_topic_takes_every_kind_in_one_send() -> None:
 
 def test_results_that_differ_are_reported_one_by_one() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
 
         def full(*_: Any) -> Any:
             raise TroveError(errors.DISK_FULL)
@@ -359,7 +359,7 @@ def test_results_that_differ_are_reported_one_by_one() -> None:
 
 def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
 
         def broken(*_: Any, **__: Any) -> Any:
             raise StorageError("the disk is gone", "commitlog", 5)
@@ -367,7 +367,7 @@ def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
         parts.transactions.prepare = broken  # type: ignore[method-assign]
         sent = message(topic="deals", message_type=v2.TRANSACTION)
         assert await refusal(parts, sent) == v2.INTERNAL_SERVER_ERROR
-        assert parts.commit.failure is None
+        assert parts.group_commit.failure is None
 
     run(scene())
 
@@ -391,7 +391,7 @@ SENT = {
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT.keys())
 def test_a_send_by_callback_stores_and_answers_what_a_task_does(sent: v2.Message) -> None:
     async def scene() -> None:
-        by_task, by_callback = Parts(), Parts()
+        by_task, by_callback = TestBroker(), TestBroker()
         for _ in range(9):  # the ninth is the third of its queue
             response = await by_task.send(sent)
             answers = begin(by_callback, sent)
@@ -408,7 +408,7 @@ def test_a_send_by_callback_stores_and_answers_what_a_task_does(sent: v2.Message
 
 def test_a_send_of_each_kind_needs_no_task() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         for sent in (
             message(topic="steps", message_group="g"),
             message(topic="later", deliver_ms=NOW_MS + 1_000),
@@ -449,13 +449,13 @@ def test_a_reply_written_by_hand_is_the_message_serialised(message_id: str, offs
 # --- durability -----------------------------------------------------------------------------------------
 def test_a_sync_that_fails_a_send_by_callback_is_its_answer() -> None:
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
         call, other = send_call(message()), send_call(message(message_id="M1"))
         parts.sender.on_calls([call])
         await turns(10)
         assert not outcomes(call), "the reply waits for the disk"
         flush(parts.store)
-        parts.commit._resolve_up_to(parts.store.flushed_offset)
+        parts.group_commit._resolve_up_to(parts.store.flushed_offset)
         assert service.SendMessageResponse.FromString(outcomes(call).pop()).status.code == v2.OK
         parts.sender.on_calls([other])
         while not outcomes(other):
@@ -470,13 +470,13 @@ def test_a_sync_that_fails_a_send_by_callback_is_its_answer() -> None:
 
 def test_in_sync_mode_the_reply_waits_for_the_disk() -> None:
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
         for sent in (message(), message(topic="later", deliver_ms=NOW_MS + 1_000)):
             task = asyncio.ensure_future(parts.send(sent))
             await turns(10)
             assert not task.done()
             flush(parts.store)
-            parts.commit._resolve_up_to(parts.store.flushed_offset)
+            parts.group_commit._resolve_up_to(parts.store.flushed_offset)
             response = await task
             assert response.status.code == v2.OK
 
@@ -485,7 +485,7 @@ def test_in_sync_mode_the_reply_waits_for_the_disk() -> None:
 
 def test_a_sync_that_takes_too_long_is_a_persistence_timeout() -> None:
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
         response = await parts.send(message(), message(message_id="M1"))
         assert response.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
         assert [entry.status.code for entry in response.entries] == [v2.MASTER_PERSISTENCE_TIMEOUT] * 2
@@ -498,7 +498,7 @@ def test_a_sync_that_takes_too_long_is_a_persistence_timeout() -> None:
 
 def test_a_topic_is_made_where_settings_allow_that() -> None:
     async def scene() -> None:
-        parts = Parts(auto_create_topic=True)
+        parts = TestBroker(auto_create_topic_enable=True)
         response = await parts.send(message(topic="fresh"))
         assert response.status.code == v2.OK
         assert parts.store.topics.get("fresh") is not None
@@ -508,7 +508,7 @@ def test_a_topic_is_made_where_settings_allow_that() -> None:
 
 def test_a_namespace_is_part_of_the_stored_name() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         parts.store.topics.create("ns%orders", 4)
         sent = message()
         sent.topic.resource_namespace = "ns"
@@ -533,7 +533,7 @@ def test_small_gzip_bodies_of_one_send_took_gigabytes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(send_requests, "_gunzip", counted)
 
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, batch_size_max=1 << 17))
+        parts = TestBroker(replace(ROOMY, batch_size_max=1 << 17))
         body = gzip.compress(bytes(8_000))
         small = [message(body, message_id=f"M{number}") for number in range(200)]
         for one in small:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, own_properties, read_queue
 from tests.support.fake_loop import run, turns
+from tests.support.memory_broker import ROOMY, TOPICS, TestBroker, message
 from tests.support.oracles import sender as oracle
-from tests.support.rocketmq_parts import ROOMY, TOPICS, Parts, message
 from tests.support.rpc_context import RpcContext
 from tests.support.sent_calls import answer, begin, outcomes, send_call
 from trovemq_broker.server.wire.statuses import status_of
@@ -81,11 +81,11 @@ async def by_oracle(sender: oracle.Sender, *sent: v2.Message) -> str:
         return status(error)
 
 
-def stored(parts: Parts, topic: str) -> list[Message]:
+def stored(parts: TestBroker, topic: str) -> list[Message]:
     return [one for queue_id in range(4) for one in read_queue(parts.store, topic, QueueId(queue_id))]
 
 
-def contents(parts: Parts) -> list[str]:
+def contents(parts: TestBroker) -> list[str]:
     """The messages of all topics with their places in their queues, as they are in the log of the topic."""
     return [
         repr((topic, one.queue_id, one.queue_offset, one.body, own_properties(one), one.born_timestamp))
@@ -94,7 +94,7 @@ def contents(parts: Parts) -> list[str]:
     ]
 
 
-def counted(parts: Parts) -> Any:
+def counted(parts: TestBroker) -> Any:
     traffic = parts.traffic
     sizes = {topic: (one.counts, one.total) for topic, one in traffic.message_sizes.items()}
     return traffic.messages_in, traffic.bytes_in, sizes
@@ -105,8 +105,8 @@ def counted(parts: Parts) -> Any:
 @settings(max_examples=50, deadline=None)
 def test_sends_of_a_turn_are_stored_as_each_by_itself(sent: Any, together: bool, drained: bool) -> None:
     async def scene() -> None:
-        ours, theirs = Parts(), Parts()
-        sender = oracle.Sender(theirs.rocketmq)
+        ours, theirs = TestBroker(), TestBroker()
+        sender = oracle.Sender(theirs)
         for number, turn in enumerate([[[{"topic": "orders"}]], *sent]):
             requests = [[made(**fields) for fields in request] for request in turn]
             if drained and number == len(sent):
@@ -129,7 +129,7 @@ def test_sends_of_a_turn_are_stored_as_each_by_itself(sent: Any, together: bool,
 
 def test_the_sends_of_official_clients_are_answered_together() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         sent = [message(message_id=f"M{number}", tag="t", keys=[f"k{number}"]) for number in range(5)]
         replies = answer(
             parts, *map(send_call, sent), send_call(message(tag=" ")), send_call(sent[0], client_id="")
@@ -161,7 +161,7 @@ def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
     monkeypatch.setattr(RpcContext, "address", address)
 
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         topics = ("orders", "mixed")
         for number in range(8):  # each queue gets a message alone, before both topics share appends
             for topic in topics:
@@ -184,13 +184,13 @@ def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
 
 def test_with_sync_flush_the_calls_are_answered_after_one_sync() -> None:
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
         calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
         parts.sender.on_calls(calls)
         await turns()
         assert not outcomes(*calls)
-        assert parts.commit.waiting == 1
-        (waiter,) = parts.commit._waiters
+        assert parts.group_commit.waiting == 1
+        (waiter,) = parts.group_commit._waiters
         waiter.resolve(None)
         replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
         assert [(one.entries[0].message_id, one.entries[0].offset) for one in replies] == [
@@ -202,10 +202,10 @@ def test_with_sync_flush_the_calls_are_answered_after_one_sync() -> None:
 
 def test_a_sync_that_fails_is_reported_to_each_call() -> None:
     async def scene() -> None:
-        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
         calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
         parts.sender.on_calls(calls)
-        (waiter,) = parts.commit._waiters
+        (waiter,) = parts.group_commit._waiters
         waiter.resolve(TroveError(errors.FLUSH_DISK_TIMEOUT))
         replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
         assert [(one.status.code, one.entries[0].offset) for one in replies] == [
@@ -218,7 +218,7 @@ def test_a_sync_that_fails_is_reported_to_each_call() -> None:
 
 def test_a_refusal_of_all_is_that_of_the_one_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         append = parts.appender.append
 
         def refusing(topic: str, queue_id: QueueId, records: Any, *rest: Any, **options: Any) -> Any:
@@ -239,7 +239,7 @@ def test_a_refusal_of_all_is_that_of_the_one_at_fault(monkeypatch: pytest.Monkey
 
 def test_sends_that_are_more_than_a_batch_are_several_appends() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         parts.accumulator._batch_size_max = 2_500
         parts.accumulator.encoder.batch_size_max = 3_000  # type: ignore[misc]
         replies = answer(
@@ -252,7 +252,7 @@ def test_sends_that_are_more_than_a_batch_are_several_appends() -> None:
 
 def test_sends_went_on_to_a_topic_that_was_made_read_only() -> None:
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         begin(parts, message(message_id="M0"))
         await turns()
         parts.store.topics.alter("orders", perm=4)
@@ -271,7 +271,7 @@ def test_a_send_overtook_another_of_its_queue() -> None:
     """One that came before it in the same turn, and was read by protobuf."""
 
     async def scene() -> None:
-        parts = Parts()
+        parts = TestBroker()
         sent = [message(message_id="M1", properties={"p": "1"}), message(message_id="M2")]
         answer(parts, *map(send_call, sent))
         await turns()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.support.rocketmq_parts import message, receive_request
+from tests.support.memory_broker import message, receive_request
 from tests.support.rocketmq_service import (
     TELEMETRY,
     ServiceBench,

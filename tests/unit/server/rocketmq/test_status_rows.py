@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
-from tests.support.rocketmq_parts import message
+from tests.support.memory_broker import message
 from tests.support.rocketmq_service import ServiceBench
 from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_broker.server.wire.client_commands import ClientCommand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -12,13 +12,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from tests.support.fake_loop import run
+from tests.support.memory_broker import ROOMY, TestBroker
 from tests.support.rpc_context import Aborted, RpcContext
-from trovemq_broker.server.core.clients import ClientRegistry
-from trovemq_broker.server.core.commands import ClientCommands
-from trovemq_broker.server.rocketmq.client_settings import SettingsRules
-from trovemq_broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry, TelemetryParts
+from trovemq_broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry
 from trovemq_broker.server.wire.statuses import reader
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -31,37 +28,26 @@ from trovemq_proto.rocketmq.v2.service_pb2 import (
 from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 NOW_MS = EpochMs(1_700_000_000_000)
-GROUPS = {
-    "workers": SubscriptionGroup("workers"),
-    "ordered": SubscriptionGroup(
+GROUPS = (
+    SubscriptionGroup("workers"),
+    SubscriptionGroup(
         "ordered",
         orderly=True,
         retry_max=3,
         retry_policy=RetryPolicy("exponential", initial_ms=5_500, max_ms=7_200_000, multiplier=2.0),
     ),
-}
-
-
-def _group_for_use(name: str, _topics: object) -> SubscriptionGroup:
-    if name not in GROUPS:
-        raise TroveError(errors.GROUP_NOT_FOUND, name)
-    return GROUPS[name]
+)
 
 
 class Bench:
     def __init__(self, settings_wait_s: float = 30.0, clients_max: int = 100) -> None:
-        self.now_ms = NOW_MS
-        self.registry = ClientRegistry(clients_max)
-        numbers = count()
-        self.commands = ClientCommands(self.registry, lambda: f"nonce-{next(numbers)}")
-        parts = TelemetryParts(
-            self.registry,
-            self.commands,
-            SettingsRules(_group_for_use, 4_194_304),
-            lambda: self.now_ms,
-            settings_wait_s,
+        self.core = core = TestBroker(
+            replace(ROOMY, body_size_max=4_194_304), auto_create_group=False, clients_max=clients_max
         )
-        self.telemetry = Telemetry(parts)
+        for group in GROUPS:
+            core.groups.create(group)
+        self.registry, self.commands = core.registry, core.commands
+        self.telemetry = Telemetry(core, settings_wait_s)
         self.read = reader(TelemetryCommand)
 
     def open(self, client_id: str = "client-1", **metadata: Any) -> tuple[RpcContext, asyncio.Task[None]]:
@@ -445,7 +431,7 @@ async def test_thousands_of_clients_are_served() -> None:
         bench.send(context, TelemetryCommand(settings=consumer_settings()))
     await until(lambda: bool(opened[-1][0].written))
     assert len(bench.registry.members("workers")) == 1_000
-    bench.now_ms += 200_000
-    assert len(bench.registry.expire(bench.now_ms)) == 1_000
+    bench.core.now_ms += 200_000
+    assert len(bench.registry.expire(bench.core.now_ms)) == 1_000
     await asyncio.gather(*(task for _, task in opened))
     assert len(bench.telemetry) == 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.rocketmq_parts import message
+from tests.support.memory_broker import message
 from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_broker.server.wire.rocketmq_messages import received
 from trovemq_broker.server.wire.send_requests import SendLimits, read_request
