@@ -1,9 +1,9 @@
 """Dead letters sent again, to the topic that they came from.
 
-The copy is a new message: a place of its own in the log, attempts from one on, no trace of retries, delays or
+The copy is a new message: it has its own offsets, attempts from one on, no trace of retries, delays or
 transactions. It keeps its born time and host, keys, tags, message group, user's properties, and its unique
 key: look-ups by the id that the producer knows then show the whole life of the message, and a consumer that
-did finish after all is found out by that id as any redelivery is.
+had finished it after all recognises it by that id, as any redelivery.
 
 The dead letter itself stays: the log is append-only. The copy carries the mark TROVEMQ_RESENT, the letter's
 place in the log, so that copy and mark are one record.
@@ -141,12 +141,12 @@ class DeadLetters:
         physical_offset, size, _ = queue.unit(offset)
         record = None if size == BLANK_UNIT_SIZE else self._store.record_at(physical_offset)
         if record is None:
-            raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message is left at offset {offset} of {topic}")
+            raise TroveError(errors.MESSAGE_NOT_FOUND, f"offset {offset} of {topic} has no message any more")
         return decode_stored(record)
 
     def _queue_id(self, topic: str, message: Message, offset: QueueOffset) -> QueueId:
-        """The queue for the copy: that of the original for an ordered message, else the topic's queues in
-        turn."""
+        """The queue for the copy. Of an ordered message: that of the original, or by the hash of the message
+        group if the original is not found; of any other message: by the letter's offset."""
         config = self._store.topics.get(topic)
         if config is None:
             raise topic_not_found(topic)

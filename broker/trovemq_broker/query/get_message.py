@@ -93,7 +93,7 @@ def get_message_at(
     record = store.record_at(physical_offset)
     if record is None:
         raise TroveError(
-            errors.MESSAGE_NOT_FOUND, f"no message is left at offset {queue_offset} of {topic}-{queue_id}"
+            errors.MESSAGE_NOT_FOUND, f"offset {queue_offset} of {topic}-{queue_id} has no message any more"
         )
     return FoundMessages(IdentifierKind.QUEUE_LOCATION, [record], [queue_offset], [physical_offset])
 

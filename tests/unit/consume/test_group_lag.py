@@ -103,7 +103,7 @@ def test_members_with_different_filters_count_together() -> None:
 )
 def test_what_fits_the_work_is_exact_and_the_rest_is_marked(tags: list[str], begin: int, units: int) -> None:
     store = filled(tags)
-    lag = lag_of(store, Position(QueueOffset(begin), QueueOffset(begin)), [PAID], Work(units_left=units))
+    lag = lag_of(store, Position(QueueOffset(begin), QueueOffset(begin)), [PAID], Work(units_remaining=units))
     rest = tags[begin:]
     if units >= len(rest):
         assert (lag.lag, lag.estimated) == (sum(tag in ("paid", "sent") for tag in rest), False)
@@ -115,12 +115,12 @@ def test_what_fits_the_work_is_exact_and_the_rest_is_marked(tags: list[str], beg
 
 def test_work_is_shared_by_all_queues_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filtered, "RECORDS_STEP", 4)
-    store, work = filled(["a"] * 30), Work(records_left=20)
+    store, work = filled(["a"] * 30), Work(records_remaining=20)
     first = lag_of(store, Position(QueueOffset(20), QueueOffset(20)), [DEAR], work)
     second = lag_of(store, Position(QueueOffset(0), QueueOffset(0)), [DEAR], work)
     assert (first.lag, first.estimated) == (10, False)
     assert second.estimated
-    assert work.records_left == 0
+    assert work.records_remaining == 0
 
 
 def test_an_answer_yields_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:

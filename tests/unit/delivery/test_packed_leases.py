@@ -120,7 +120,7 @@ def sort_what_ended(state: QueueState) -> None:
         for offsets in (state.ready, state.order.ended):
             while offsets:
                 offset = offsets.pop()
-                state.order.came_back[offset % 10].push(offset)
+                state.order.returned[offset % 10].push(offset)
 
 
 # --- the same as objects --------------------------------------------------------------------------------

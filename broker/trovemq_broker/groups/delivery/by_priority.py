@@ -8,9 +8,9 @@ Invariants
 - All messages below `waiting_from`, of any priority, were delivered or skipped. It never passes a message
   that waits nor the state's next_offset, and the group's committed offset never passes it.
 - Cursors and waiting_from go up only, except by reset_to() and cut().
-- Each open offset whose lease has ended is in `came_back` or `ended`, or in the state's `ready` if it is
+- Each open offset whose lease has ended is in `returned` or `ended`, or in the state's `ready` if it is
   loose; twice if its ended lease was changed late, and ended again.
-- `came_back`, `ended`, `was_skipped` and `counted` are not stored: after a start the first two are built from
+- `returned`, `ended`, `was_skipped` and `counted` are not stored: after a start the first two are built from
   the leases, the others begin at 0.
 """
 
@@ -32,12 +32,12 @@ class Counted:
 
 
 class ByPriority:
-    __slots__ = ("came_back", "counted", "cursors", "ended", "waiting_count", "waiting_from", "was_skipped")
+    __slots__ = ("counted", "cursors", "ended", "returned", "waiting_count", "waiting_from", "was_skipped")
 
     def __init__(self, offset: int) -> None:
         self.cursors = [offset] * PRIORITY_COUNT
         self.waiting_from = offset
-        self.came_back = [OffsetHeap() for _ in range(PRIORITY_COUNT)]
+        self.returned = [OffsetHeap() for _ in range(PRIORITY_COUNT)]
         """By priority: offsets whose lease has ended (some have been settled since)."""
         self.ended = array("q")
         """Packed offsets whose lease has ended and whose priority has not been read yet."""

@@ -67,7 +67,7 @@ class Context:
     def add_settled(
         self, kind: EventKind, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs
     ) -> None:
-        """Messages that were open under the lease are consumed, in the way that `kind` says."""
+        """Adds the event that messages which were open under the lease are consumed; `kind` says how."""
         if self.gathering.is_open and kind is EventKind.ACKNOWLEDGED:
             self.gathering.add(state, lease, offsets, now_ms)
         else:

@@ -36,7 +36,9 @@ def dead_letter_topic(group: str) -> str:
 def copy_to_dead_letters(
     context: Context, pair: GroupTopic, record: memoryview, deliveries: int, now_ms: EpochMs
 ) -> None:
-    """Appends the copy and counts it. TroveError as an append and as ensure_internal()."""
+    """Appends the copy of the record to the group's dead-letter topic, which is created if it is missing, and
+    counts it. Raises the TroveErrors of MessageStore.append; LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED and
+    SERVICE_NOT_AVAILABLE, too, if the topic is not created."""
 
     def made() -> NewRecord:
         name = dead_letter_topic(pair.group)
@@ -70,7 +72,8 @@ def _dead_letter(context: Context, name: str, topic: str, record: memoryview, de
     copy = replace(
         NewRecord.copy_of(message, name, QueueId(0)), reconsume_times=max(deliveries, message.reconsume_times)
     )
-    # A client may have written these: whoever sends the letter again would send it to a topic of its choice.
+    # A client may have written these; then the letter, sent again, would go to a topic of the client's
+    # choice.
     copy = copy.with_properties({"RETRY_TOPIC": None, PROPERTY_DEAD_TOPIC: None, PROPERTY_DEAD_ID: None})
     copy = context.writer.informed(copy, {PROPERTY_DEAD_TOPIC: topic})
     return context.writer.informed(copy, {PROPERTY_DEAD_ID: message.message_id})

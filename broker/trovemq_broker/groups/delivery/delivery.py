@@ -1,6 +1,6 @@
 """The delivery engine: the messages in flight and the pending messages of consumer groups.
 
-The state of a (group, topic, queue) is built from events (store: events/): a change is applied at once and
+The state of a (group, topic, queue) is built from events (store: events/): a change is applied at once, and
 its event is added to the event log, which is flushed within 100 ms. If the last events are lost, messages are
 delivered again; no message is lost.
 
@@ -69,7 +69,7 @@ RECEIVE_READS_MAX: Final = 2_048
 """The most units and records that one receive reads to find messages for its filter; due_pairs() then asks
 for another receive."""
 UNITS_OF_READ: Final = RECEIVE_UNITS_MAX // RECEIVE_READS_MAX
-"""To examine so many units takes as long as to read one record."""
+"""Examining this many units takes as long as reading one record."""
 RETRY_FIRST_EVERY: Final = 5
 """One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
 RENEWED_STEP: Final = 1_024
@@ -117,7 +117,7 @@ class Delivery(Settling):
             self._exhausted_pairs.add(pair)
             self.context.due_watch.due(NOW)
         self.context.woken.discard(pair)
-        pair.turn += 1
+        pair.receive_count += 1
         orderly = request.group.orderly
         if orderly and request.attempt_id:
             pair.repeat_attempt(request.attempt_id)
@@ -136,7 +136,7 @@ class Delivery(Settling):
         by_priority = config is not None and config.by_priority and not orderly
         wants_all = request.queue_id == ANY_QUEUE and not orderly and not by_priority
         empty = wants_all and not _may_have_some(pair, self.context.store.consume_queues)
-        for state in () if empty else self._in_turn(pair, request):
+        for state in () if empty else self._queues_in_order(pair, request):
             if state.order is not None and not by_priority:
                 try:
                     receive_in_log_order(self.context, state, request.now_ms)
@@ -155,8 +155,8 @@ class Delivery(Settling):
                 break
         if batch.failure is not None and not batch.delivered:
             raise batch.failure
-        units = RECEIVE_UNITS_MAX - batch.units_left
-        self.last_reads = RECEIVE_READS_MAX - batch.reads_left + units // UNITS_OF_READ
+        units = RECEIVE_UNITS_MAX - batch.units_remaining
+        self.last_reads = RECEIVE_READS_MAX - batch.reads_remaining + units // UNITS_OF_READ
         next_ms = pair.leases.earliest_ms()
         if next_ms is not None and next_ms <= self.context.lease_time.at(request.now_ms):
             batch.unfinished = True  # more leases have ended than one step ends
@@ -171,7 +171,7 @@ class Delivery(Settling):
         if not request.renewed and not low <= request.invisible_ms <= high:
             raise illegal_duration(request.invisible_ms, low, high)
 
-    def _in_turn(self, pair: GroupTopic, request: ReceiveRequest) -> Sequence[QueueState]:
+    def _queues_in_order(self, pair: GroupTopic, request: ReceiveRequest) -> Sequence[QueueState]:
         """The queues in the order in which this receive reads them."""
         queues: Sequence[QueueState] = pair.queues
         if request.queue_id != ANY_QUEUE:
@@ -184,11 +184,11 @@ class Delivery(Settling):
                 )
             queues = (chosen,)
         elif len(queues) > 1:
-            begin = pair.turn % len(queues)
+            begin = pair.receive_count % len(queues)
             queues = [*queues[begin:], *queues[:begin]]
         if request.group.orderly or not pair.retry_queues:
             return queues
-        if pair.turn % RETRY_FIRST_EVERY == 0:
+        if pair.receive_count % RETRY_FIRST_EVERY == 0:
             return [*pair.retry_queues, *queues]
         return [*queues, *pair.retry_queues]
 
@@ -202,8 +202,8 @@ class Delivery(Settling):
         return 0 if pair in self.context.woken else pair.leases.earliest_ms()
 
     def seems_empty(self, group: str, topic: str, now_ms: EpochMs) -> bool:
-        """Whether a receive would find nothing, without a read of the queues. False if that is not known, as
-        of an orderly group. A queue or retry topic that is new does not count."""
+        """Whether a receive would find nothing, judged without reading the queues. False if that is not
+        known, for example for an orderly group. A queue or retry topic that is new does not count."""
         pair = self.group_topics.get(group, topic)
         if pair is None or pair.keyed or pair in self.context.woken:
             return False
@@ -244,7 +244,7 @@ class Delivery(Settling):
         return sorted((pair.group, pair.topic) for pair in due)
 
     def make_dead_letters(self, now_ms: EpochMs) -> None:
-        """Makes messages whose last attempt has ended dead letters; a bounded number, see exhausted.py."""
+        """Makes messages whose last attempt has ended dead letters; the work of one call is bounded."""
         self._exhausted.make_dead_letters(self._exhausted_pairs, now_ms)
 
     def _dead_lettered(
@@ -374,8 +374,8 @@ class Delivery(Settling):
         priority: int,
         now_ms: EpochMs,
     ) -> MessageStatus | None:
-        """The status of one message in the group; `topic` is the one in which it lies, perhaps a retry topic.
-        None if the group has no state of that queue."""
+        """The status of one message in the group; `topic` is the topic in which the message is stored,
+        perhaps a retry topic. None if the group has no state of that queue."""
         state = self.group_topics.state(group, topic, queue_id)
         if state is None:
             return None

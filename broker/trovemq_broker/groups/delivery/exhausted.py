@@ -1,9 +1,9 @@
-"""Messages whose last attempt is over: dead letters as soon as its lease has ended, whether their group
+"""Makes messages whose last attempt is over dead letters as soon as its lease has ended, whether their group
 receives or not.
 
-RocketMQ makes them at the group's next receive (its proxy looks at the attempts of what it received). So does
-the receive here; this finds those of a group that receives no more: a consumer that gave up, or died on the
-message. A pair notes the leases (GroupTopic.exhausted) when it ends them.
+RocketMQ makes them at the group's next receive (its proxy checks the attempts of the received messages). So
+does the receive here. This module finds the messages of a group that receives no more, because its consumer
+gave up or crashed at the message. A pair notes the leases (GroupTopic.exhausted) when it ends them.
 
 Invariants
 - One call copies a bounded number of messages and bytes.
@@ -24,7 +24,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 
 READS_MAX: Final = 1_024
-"""Of one call; a copy counts as in a receive."""
+"""The read budget of one call; a copy is charged 16 reads, and one more for each 4 KiB."""
 
 Settle = Callable[[GroupTopic, QueueState, Lease, range, EpochMs], None]
 
@@ -35,14 +35,14 @@ class ExhaustedMessages:
     def __init__(self, context: Context, settle: Settle) -> None:
         self._context = context
         self._settle = settle
-        self._reads_left = 0
+        self._reads_remaining = 0
 
     def make_dead_letters(self, pairs: set[GroupTopic], now_ms: EpochMs) -> None:
-        """Of these pairs' messages; pairs that have no more leave the set."""
-        self._reads_left = READS_MAX
+        """Makes dead letters of these pairs' messages; pairs that have no more are removed from the set."""
+        self._reads_remaining = READS_MAX
         for pair in list(pairs):
             group = self._context.groups.get(pair.group)
-            while pair.exhausted and self._reads_left > 0:
+            while pair.exhausted and self._reads_remaining > 0:
                 state, lease = pair.exhausted.popleft()
                 if group is not None and lease.attempt >= group.max_attempts:
                     self._take(pair, state, lease, now_ms)
@@ -53,14 +53,14 @@ class ExhaustedMessages:
         for offset in range(lease.first, lease.end):
             if state.open.loose.get(offset) is not lease or not lease.ended:
                 continue  # settled, delivered again, or packed since: then the next receive finds it
-            if self._reads_left <= 0:
+            if self._reads_remaining <= 0:
                 pair.exhausted.appendleft((state, lease))
                 return
             try:
                 record = self._context.record_of(state, offset)
                 if record is None:
                     continue  # the next receive counts it as damaged
-                self._reads_left -= reads_of_copy(record)
+                self._reads_remaining -= reads_of_copy(record)
                 copy_to_dead_letters(self._context, pair, record, lease.attempt, now_ms)
             except TroveError:
                 self._context.dead_letter_failures += 1

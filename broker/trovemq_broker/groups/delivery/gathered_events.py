@@ -5,7 +5,7 @@ messages. Their messages are consumed at once, call by call. The events, and the
 written at the end of the iteration: one event for a range, one offset for a queue.
 
 Invariants
-- An offset is taken once: a message that is consumed has no lease.
+- An offset is added once: a message that is consumed has no lease.
 - Messages of one event were open under one lease number with one attempt number.
 - Outside of a `with` block no event waits.
 """

@@ -36,8 +36,8 @@ class GroupTopic:
         self.leases: LeaseHeap[QueueState] = LeaseHeap()
         self.exhausted: deque[tuple[QueueState, Lease]] = deque()
         """Ended leases of messages that were delivered as often as the group allows."""
-        self.turn = 0
-        """The number of receives so far, which determines the queue with which the next one begins."""
+        self.receive_count = 0
+        """The number of receives so far. It determines the queue with which the next receive begins."""
         self.sources: dict[tuple[SourceKind, int], QueueState] = {}
         self.queues: list[QueueState] = []
         self.retry_queues: list[QueueState] = []

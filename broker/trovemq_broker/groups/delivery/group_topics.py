@@ -102,9 +102,9 @@ class GroupTopicTable:
                     f"{topic[:200]} holds the group's own retries; it gets them with the topic itself",
                     topic=topic[:200],
                 )
-            pair = self._begin(group.name, topic, now_ms)
+            pair = self._create(group.name, topic, now_ms)
         else:
-            self._see_source(pair, SourceKind.TOPIC, topic, now_ms)
+            self._add_missing_states(pair, SourceKind.TOPIC, topic, now_ms)
         if group.orderly:
             if not pair.keyed:
                 self.fill_keys(pair)
@@ -114,20 +114,20 @@ class GroupTopicTable:
         consume_queues = self._context.store.consume_queues
         for kind, name in zip(RETRY_KINDS, pair.retry_topics, strict=True):
             if (kind in pair.seen) or consume_queues.get(name, QueueId(0)) is not None:
-                self._see_source(pair, kind, name, now_ms)
+                self._add_missing_states(pair, kind, name, now_ms)
         return pair
 
-    def _begin(self, group: str, topic: str, now_ms: EpochMs) -> GroupTopic:
+    def _create(self, group: str, topic: str, now_ms: EpochMs) -> GroupTopic:
         queue_ids(self._context.store, topic)  # raises TOPIC_NOT_FOUND before anything is created
         pair = self.pair(group, topic)
         try:
-            self._see_source(pair, SourceKind.TOPIC, topic, now_ms)
+            self._add_missing_states(pair, SourceKind.TOPIC, topic, now_ms)
         except TroveError:
             del self._pairs[group, topic]  # the states that it has created are found again
             raise
         return pair
 
-    def _see_source(self, pair: GroupTopic, kind: SourceKind, name: str, now_ms: EpochMs) -> None:
+    def _add_missing_states(self, pair: GroupTopic, kind: SourceKind, name: str, now_ms: EpochMs) -> None:
         """Creates the states of a source's queues that the pair does not have yet."""
         config = self._context.store.topics.get(name)
         if kind in pair.seen and pair.seen[kind] is config:

@@ -65,7 +65,7 @@ class Handles:
     def runs(self, pair: GroupTopic | None, refused: Refusals) -> Iterable[NamedRun]:
         handles = self._handles
         if pair is None:
-            refused.update((place, _of_no_group()) for place in range(len(handles)))
+            refused.update((place, _unknown_group()) for place in range(len(handles)))
             return ()
         leases = pair.handles.read_mixed(handles)
         if len(leases) > 1 and _several_leases_name_one_message(leases):
@@ -76,7 +76,7 @@ class Handles:
             count += len(messages)
             state = pair.sources.get(head[:2])
             if state is None:
-                refused.update((place, _of_no_queue()) for _, place in messages)
+                refused.update((place, _unknown_queue()) for _, place in messages)
             else:
                 _add_runs(found, state, head, messages)
         if count < len(handles):
@@ -97,11 +97,11 @@ class ReceiptRange:
 
     def runs(self, pair: GroupTopic | None, refused: Refusals) -> Iterable[NamedRun]:
         if pair is None:
-            raise _of_no_group()
+            raise _unknown_group()
         head = pair.handles.read_receipt(self._receipt)
         state = pair.sources.get(head[:2])
         if state is None:
-            raise _of_no_queue()
+            raise _unknown_queue()
         return ((state, head, self._offsets, self._offsets, self._client_id),)
 
 
@@ -159,7 +159,7 @@ def _several_leases_name_one_message(leases: Sequence[tuple[HandleHead, _Message
 
 
 def _in_given_order(leases: Sequence[tuple[HandleHead, _Messages]]) -> list[tuple[HandleHead, _Messages]]:
-    """Each handle apart: the first valid one of a message settles it, and may make later ones void."""
+    """Each handle separately: the first valid one of a message settles it, and may make later ones void."""
     apart = [(place, head, offset) for head, messages in leases for offset, place in messages]
     return [(head, [(offset, place)]) for place, head, offset in sorted(apart)]
 
@@ -184,9 +184,9 @@ def _add_runs(found: list[NamedRun], state: QueueState, head: HandleHead, messag
         found += again
 
 
-def _of_no_group() -> TroveError:
+def _unknown_group() -> TroveError:
     return illegal_handle("is of a group that has received nothing from this topic")
 
 
-def _of_no_queue() -> TroveError:
+def _unknown_queue() -> TroveError:
     return illegal_handle("is of a queue that does not exist")

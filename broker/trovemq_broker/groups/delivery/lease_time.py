@@ -2,7 +2,7 @@
 
 While the process is stopped (SIGSTOP, a sleeping laptop, a frozen virtual machine) no client can renew a
 lease or acknowledge a message. When it continues, all leases would end before the first waiting request is
-read. So the first call after such a pause stops the time of leases at the begin of the pause. After the
+read. So the first call after such a pause stops the time of leases at the start of the pause. After the
 duration of the pause it continues at the clock's time: until then clients can renew and acknowledge.
 
 A pause is detected by the clock: `tick` is called regularly while the process runs, and the time since the
@@ -11,7 +11,7 @@ renew and acknowledge. But it counts as a pause only if the boot time, which no 
 
 Invariants
 - `at(now)` is never above `now`, and is `now` outside of the time after a pause.
-- Without a first `tick` there are no pauses: a caller that does not call it has a clock of its own.
+- Without a first `tick` there are no pauses: a caller that does not call it passes its own clock's times.
 """
 
 from __future__ import annotations

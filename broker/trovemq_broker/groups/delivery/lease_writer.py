@@ -27,23 +27,24 @@ from trovemq_store.events.receipt_handle import encode_receipt, handle_head
 from trovemq_store.files.files import ScarceError
 
 PROPERTY_BYTES_OF_READ: Final = 128
-READS_OF_AGAIN: Final = 2
-"""The share of a receive's read budget that a message which was open or held takes."""
+READS_OF_REDELIVERY: Final = 2
+"""The reads that a receive is charged for a message which was open or held."""
 
 
 class Batch:
-    """The messages that one receive has gathered, and how many more it may take."""
+    """The messages that one receive has gathered, and its remaining budget: messages, bytes, units and
+    reads."""
 
     __slots__ = (
         "_wanted_first",
         "dead_letters_refused",
         "delivered",
         "failure",
-        "reads_left",
+        "reads_remaining",
         "request",
         "space",
         "unfinished",
-        "units_left",
+        "units_remaining",
         "until_ms",
         "wanted",
     )
@@ -54,38 +55,38 @@ class Batch:
         self.request = request
         self.wanted = self._wanted_first = wanted
         self.space = space  # bytes
-        self.units_left = units
-        self.reads_left = reads
+        self.units_remaining = units
+        self.reads_remaining = reads
         self.until_ms = until_ms
         self.delivered: list[DeliveredRun] = []
         self.dead_letters_refused = False
-        """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
+        """Whether a copy to the dead-letter topic was refused: then no further copy is tried."""
         self.unfinished = False
         """Whether it stopped before the end of a queue, so that there may be more messages."""
         self.failure: ScarceError | None = None
-        """Why it stopped at a message that it could not read: nothing is known of that one, and it stays."""
+        """The error of the read at which it stopped. The message stays: nothing is known of it."""
 
     @property
     def full(self) -> bool:
-        return self.failure is not None or self.wanted <= 0 or (self.space <= 0 and self.has_some)
+        return self.failure is not None or self.wanted <= 0 or (self.space <= 0 and self.has_messages)
 
     def passes(self, record: memoryview) -> bool:
-        """Whether the request's filter takes the record. Large properties count as several reads, so that a
-        receive that has to look into them stops as early as one of many small messages."""
+        """Whether the request's filter takes the record. Large properties are charged as several reads, so
+        that a receive that parses them stops as early as one of many small messages."""
         filter_ = self.request.filter
         if filter_.takes_all:
             return True
         block = property_block_of(record)
-        self.reads_left -= len(block) // PROPERTY_BYTES_OF_READ
+        self.reads_remaining -= len(block) // PROPERTY_BYTES_OF_READ
         return filter_.matches(parse_properties(block))
 
-    def is_left(self, record: memoryview | None) -> bool:
-        """Whether it is kept for another member that waits for it; only for messages that do not pass()."""
+    def is_reserved(self, record: memoryview | None) -> bool:
+        """Whether a message that the request's filter does not take is kept for another waiting member."""
         request = self.request
         if not request.others or record is None:
             return False
         block = property_block_of(record)
-        self.reads_left -= 1 + len(block) // PROPERTY_BYTES_OF_READ
+        self.reads_remaining -= 1 + len(block) // PROPERTY_BYTES_OF_READ
         properties = parse_properties(block)
         for other in request.others:
             if other.takes_all or other.matches(properties):
@@ -94,12 +95,12 @@ class Batch:
         return False
 
     @property
-    def has_some(self) -> bool:
+    def has_messages(self) -> bool:
         return self.wanted < self._wanted_first
 
 
 class LeaseWriter:
-    """The leases that one receive gives for one queue."""
+    """The leases that one receive grants in one queue."""
 
     def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
         self._context = context
@@ -114,10 +115,10 @@ class LeaseWriter:
         self._recorded_to = state.next_offset
         self._committed_before = state.committed
 
-    def give(self, first: int, attempt: int, records: Sequence[memoryview], size: int) -> None:
+    def deliver(self, first: int, attempt: int, records: Sequence[memoryview], size: int) -> None:
         """Delivers adjacent messages, from queue offset `first` on; `size`: the sum of their records' bytes.
         Adjacent calls with the same attempt share a lease and an event."""
-        self._record_blocked()
+        self._record_held()
         if self._records and (
             first != self._end
             or attempt != self._attempt
@@ -134,33 +135,34 @@ class LeaseWriter:
         self._batch.space -= size
 
     def has(self, offset: int) -> bool:
-        """Whether the message is delivered already, by the run that is not closed yet. (A message whose ended
-        lease was changed late is ready twice.)"""
+        """Whether the run that is not closed yet has the message: then it is delivered already. (A message
+        whose ended lease was changed late is in `ready` twice.)"""
         return bool(self._records) and self._first <= offset < self._end
 
     def hold(self, offset: int, key: str) -> None:
-        """A new message that waits."""
+        """Holds a new message, whose key is `key`: it waits."""
         self._close_run()
         if offset != self._held_end:
-            self._record_blocked()
+            self._record_held()
             self._held_first = offset
         self._held_end = offset + 1
         self._state.hold(offset)
         self._state.keys[offset] = key
 
     def drop(self, offset: int) -> None:
-        """A message that was open or held is consumed without being delivered: filtered, or damaged."""
+        """Consumes a message that was open or held without delivering it: it is filtered out or damaged."""
         self._close_run()
         self._state.settle(offset)
         self._record(EventKind.ACKNOWLEDGED, offset)
 
     def dead_letter(self, offset: int, attempt: int, record: memoryview, *, new: bool) -> bool:
-        """A message whose attempts are over. False where its copy was refused: then it stays as it is."""
+        """Makes a message whose attempts are over a dead letter. False if its copy was refused: then the
+        message stays as it is."""
         if self._batch.dead_letters_refused:
             return False
         self._close_run()
-        self._record_blocked()
-        self._batch.reads_left -= reads_of_copy(record)
+        self._record_held()
+        self._batch.reads_remaining -= reads_of_copy(record)
         now_ms = self._batch.request.now_ms
         try:
             copy_to_dead_letters(self._context, self._pair, record, attempt - 1, now_ms)
@@ -177,9 +179,10 @@ class LeaseWriter:
         return True
 
     def finish(self, examined_to: int | None = None) -> None:
-        """Everything below examined_to was examined. Commits the group's offset where it moved."""
+        """Ends the receive from this queue: everything below examined_to was examined (None: nothing after
+        the delivered messages). Commits the group's offset if it has moved."""
         self._close_run()
-        self._record_blocked()
+        self._record_held()
         state = self._state
         if examined_to is not None and examined_to > self._recorded_to:
             state.mark_examined(examined_to)
@@ -207,9 +210,9 @@ class LeaseWriter:
         if self._records:
             records, size = self._records, self._size
             self._records, self._size = (), 0
-            self._hand_out(records, size)
+            self._lease_run(records, size)
 
-    def _hand_out(self, records: Sequence[memoryview], size: int) -> None:
+    def _lease_run(self, records: Sequence[memoryview], size: int) -> None:
         state, batch, request = self._state, self._batch, self._batch.request
         if not self._number:
             self._number = state.take_lease_number()
@@ -247,9 +250,9 @@ class LeaseWriter:
         self._context.note_lease(self._pair, state, lease)
         if request.attempt_id and request.group.orderly:
             self._pair.note_attempt(request.attempt_id, state, lease)
-        self._hand_over(records, size)
+        self._add_to_batch(records, size)
 
-    def _hand_over(self, records: Sequence[memoryview], size: int) -> None:
+    def _add_to_batch(self, records: Sequence[memoryview], size: int) -> None:
         state, batch = self._state, self._batch
         head = handle_head(state.kind, state.queue_id, self._number, batch.until_ms, batch.request.renewed)
         batch.delivered.append(
@@ -265,7 +268,7 @@ class LeaseWriter:
             )
         )
 
-    def _record_blocked(self) -> None:
+    def _record_held(self) -> None:
         if self._held_first < self._held_end:
             self._record(EventKind.HELD, self._held_first, count=self._held_end - self._held_first)
             self._recorded_to = max(self._recorded_to, self._held_end)

@@ -71,7 +71,8 @@ class Lease:
 
 
 class LeaseHeap(Generic[Owner]):
-    """Leases in the order in which they end, each with its owner. Those without live messages are skipped."""
+    """Leases in the order in which they end, each with its owner. Leases without live messages are
+    skipped."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[EpochMs, int, Lease, Owner]] = []

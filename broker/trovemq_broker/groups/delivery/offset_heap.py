@@ -1,7 +1,7 @@
-"""A heap of offsets, at 8 bytes each: a sorted array whose elements are taken from the front, and a small
+"""A heap of offsets, at 8 bytes each: a sorted array whose elements are removed from the front, and a small
 heap of offsets that were added later.
 
-Invariant: array[at:] is ascending, and has no offset that was taken.
+Invariant: array[at:] is ascending, and has no offset that was removed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from trovemq_broker.groups.delivery.context import Context
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
-from trovemq_broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
+from trovemq_broker.groups.delivery.lease_writer import READS_OF_REDELIVERY, Batch, LeaseWriter
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import properties_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
@@ -36,7 +36,7 @@ class OrderlyReceiver:
         self._batch = batch
         self._max_attempts = batch.request.group.max_attempts
         self._blocked: set[str] = set()
-        """Message groups of which no later message may be delivered now."""
+        """The message groups of which no later message may be delivered now."""
         self._postponed = False
         """Whether a message could not be handled now: the next receive must try again."""
         self._lease_writer = LeaseWriter(context, pair, state, batch)
@@ -78,16 +78,16 @@ class OrderlyReceiver:
                 if lease is not None and lease.ended:
                     blocked = state.blocked = True
                 continue
-            if self._batch.reads_left <= 0:
+            if self._batch.reads_remaining <= 0:
                 self._batch.unfinished |= changed
                 return False
-            self._batch.reads_left -= READS_OF_AGAIN
+            self._batch.reads_remaining -= READS_OF_REDELIVERY
             record = self._context.record_of(state, offset)
             if record is None and self._context.waits_for_copy(state, offset):
                 self._blocked.add(key)
                 self._postponed = True
                 continue
-            if record is not None and not self._batch.passes(record) and self._batch.is_left(record):
+            if record is not None and not self._batch.passes(record) and self._batch.is_reserved(record):
                 self._blocked.add(key)
                 self._postponed = True
                 continue
@@ -104,7 +104,7 @@ class OrderlyReceiver:
                     self._blocked.add(key)
                     self._postponed = True
                 continue
-            self._lease_writer.give(offset, attempt, (record,), len(record))
+            self._lease_writer.deliver(offset, attempt, (record,), len(record))
             changed = True
         state.blocked = blocked
         return True
@@ -124,31 +124,31 @@ class OrderlyReceiver:
         for offset, (physical_offset, size) in enumerate(rows, begin):
             if batch.full:
                 return offset
-            if batch.reads_left <= 0:
+            if batch.reads_remaining <= 0:
                 batch.unfinished = True
                 return offset
             if not self._take_examined(offset, physical_offset, size):
-                state.unblocked = True  # it is for another member, which is woken
+                state.unblocked = True  # it is reserved for another member, which is woken
                 return offset
         if end < queue.max_offset and state.committed == state.next_offset:
-            batch.unfinished = True  # the filter took no message of the window: it may move on at once
+            batch.unfinished = True  # the filter took no message of the window: the next window can follow
         return end
 
     def _take_examined(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
-        """Delivers, holds or consumes one new message. False if it is left for another member."""
+        """Delivers, holds or consumes one new message. False if it is reserved for another member."""
         if size == BLANK_UNIT_SIZE:
             return True
-        self._batch.reads_left -= 1
+        self._batch.reads_remaining -= 1
         record = self._context.records.read(physical_offset, size)
         if record is None:
             self._context.damaged_count += 1
             return True
         if not self._batch.passes(record):
-            return not self._batch.is_left(record)
+            return not self._batch.is_reserved(record)
         key = message_group_of(record)
         if key in self._blocked:
             self._lease_writer.hold(offset, key)
         else:
             self._state.keys[offset] = key
-            self._lease_writer.give(offset, 1, (record,), len(record))
+            self._lease_writer.deliver(offset, 1, (record,), len(record))
         return True

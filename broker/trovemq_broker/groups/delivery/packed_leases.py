@@ -1,4 +1,4 @@
-"""Packed leases: messages that a group has had for long take 40 bytes per lease, and no Python object.
+"""Packed leases: messages that have been in flight for long take 40 bytes per lease, and no Python object.
 
 A row has the messages of one lease within one block of 32 adjacent offsets. Rows are sorted by block, in
 leaves:
@@ -70,7 +70,8 @@ class UnpackedLease(NamedTuple):
 
 
 class _Leaf:
-    """Rows in the order of their blocks. Blocks and masks are arrays of their own, to be searched."""
+    """Rows in the order of their blocks. Blocks and masks are separate arrays, so that they can be
+    searched."""
 
     __slots__ = ("blocks", "ended", "facts", "masks", "until_ms", "void")
 
@@ -332,7 +333,7 @@ class PackedLeases:
             yield from zip(rows["block"][starts].tolist(), masks.tolist(), strict=True)
 
     def ended_offsets(self) -> array[int]:
-        """The offsets whose leases have ended, as end_until() found them."""
+        """The offsets whose leases end_until() has marked as ended."""
         found = array("q")
         for leaf in self._leaves:
             if leaf.ended:

@@ -35,7 +35,7 @@ class PreparedAcknowledgement(NamedTuple):
 
 
 def settled_event(kind: EventKind, state: QueueState, lease: Lease, offsets: range, now_ms: EpochMs) -> Event:
-    """The event that messages, which were open under the lease, are consumed; `kind`: the way."""
+    """The event that messages which were open under the lease are consumed; `kind` says how."""
     return Event(
         kind,
         now_ms,

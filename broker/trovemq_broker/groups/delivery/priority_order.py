@@ -42,8 +42,8 @@ CHUNK_MAX: Final = 256
 """How many offsets are read from the tree in one step."""
 STEP_MAX: Final = 8_192
 """How many units are read in one step."""
-_ALONE_MAX: Final = 8
-"""Up to this many records are read one by one."""
+_SINGLE_READS_MAX: Final = 8
+"""At most this many records are read one by one; more of them in one piece, if they are dense."""
 _TRIM_MIN: Final = 65_536
 _SPAN_MAX: Final = 4 << 20
 _SPARSE: Final = 4
@@ -135,15 +135,15 @@ class PriorityQueues:
         first, end = self._in_tree(queue)
         if known is None or (begin < known.begin and not first <= begin <= known.begin <= end):
             known = _Queue(queue, max(begin, end) if first <= begin else begin)
-        elif first <= known.begin and end > known.end:
+        elif end > known.end and first <= known.begin:
             known = _Queue(queue, end)
-        elif first <= known.begin and end - known.begin >= _TRIM_MIN:
+        elif end - known.begin >= _TRIM_MIN and first <= known.begin:
             known.trim(end)
         elif queue.min_offset - known.begin >= _TRIM_MIN:
             known.trim(min(queue.min_offset, known.end))
         self._queues[topic, queue_id] = known
         while known.end < queue.max_offset and units_max > 0:
-            units_max -= self._read_on(known, min(units_max, STEP_MAX))
+            units_max -= self._read_more(known, min(units_max, STEP_MAX))
         return known.end >= queue.max_offset
 
     def next_offset(self, topic: str, queue_id: QueueId, priority: int, from_offset: int) -> int | None:
@@ -197,7 +197,7 @@ class PriorityQueues:
         offsets = self._tree.offsets(queue.topic, queue.queue_id, priority, begin, known.begin, CHUNK_MAX)
         return _Chunk(begin, offsets, known.begin if len(offsets) < CHUNK_MAX else offsets[-1] + 1)
 
-    def _read_on(self, known: _Queue, count: int) -> int:
+    def _read_more(self, known: _Queue, count: int) -> int:
         """Reads further units into memory. Returns how many."""
         begin = max(known.end, known.queue.min_offset)
         units = readable_units(known.queue, QueueOffset(begin), count)
@@ -216,8 +216,8 @@ class PriorityQueues:
     def _priorities(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities:
         if not len(sizes):
             return np.empty(0, np.uint8)
-        if len(sizes) > _ALONE_MAX:
-            together = self._side_by_side(physical_offsets, sizes)
+        if len(sizes) > _SINGLE_READS_MAX:
+            together = self._read_adjacent(physical_offsets, sizes)
             if together is not None:
                 return together
             half = len(sizes) // 2
@@ -230,7 +230,7 @@ class PriorityQueues:
         places = zip(physical_offsets.tolist(), sizes.tolist(), strict=True)
         return np.array([self._priority(at, size) for at, size in places], np.uint8)
 
-    def _side_by_side(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities | None:
+    def _read_adjacent(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities | None:
         """The priorities of records that lie close together in one segment, read as one piece; None if they
         lie farther apart, or one of them cannot be read."""
         first = PhysicalOffset(int(physical_offsets[0]))

@@ -2,11 +2,11 @@
 
 The next message is the one with the highest priority, and among those the one with the lowest queue offset; a
 returned message (whose lease has ended) has the place of its priority and offset. A message that the filter
-drops is consumed when its turn comes, as in other queues.
+drops is consumed when it is the next one, as in other queues.
 
 `priority_starvation_max` (n) bounds how long a lower priority waits. While a message waits, its priority's
 count is the number of messages of other priorities that this queue has delivered to this group since the last
-one of its own priority. A priority whose count has reached n is next, the one with the highest count first.
+message of that priority. A priority whose count has reached n is next, the one with the highest count first.
 So the first message of a priority is delivered after at most n + 8 messages of others (8: the other
 priorities that may be due as well). While the group has as many messages in flight as it may have, only
 returned messages are delivered: new ones wait beyond the bound, and come first afterwards. n = 0: no bound,
@@ -59,7 +59,8 @@ class PriorityReceiver(QueueReceiver):
         self._before = list(self._order.cursors)
         self._new: list[int] = [_NONE] * PRIORITY_COUNT
         """By priority: the offset of the next new message."""
-        self._new_left = context.settings.in_flight_max - len(state.open)
+        self._new_remaining = context.settings.in_flight_max - len(state.open)
+        """How many new messages may still be delivered."""
         self._known = False
         """Whether the offsets of all new messages are known."""
         self._passed = 0
@@ -69,7 +70,8 @@ class PriorityReceiver(QueueReceiver):
         if first > self._order.waiting_from:
             self._order.waiting_count = None  # retention has removed some of them
         self._next_before = state.next_offset
-        self._set_aside: list[tuple[int, int]] = []
+        self._deferred: list[tuple[int, int]] = []
+        """(priority, offset) of returned messages that could not be delivered now: they stay returned."""
 
     def take(self) -> None:
         """Delivers as many messages as the batch still needs."""
@@ -78,24 +80,24 @@ class PriorityReceiver(QueueReceiver):
         except ScarceError as error:
             self._batch.failure = error
             self._known = False
-        for priority, offset in self._set_aside:
-            self._order.came_back[priority].push(offset)
+        for priority, offset in self._deferred:
+            self._order.returned[priority].push(offset)
         self._finish()
 
     def _take(self) -> None:
         batch, state = self._batch, self._state
-        if not self._sort_what_came_back():
+        if not self._sort_returned():
             batch.unfinished = True  # the next call sorts further ones
             return
         if state.held:
             self._take_held()
         lowest = self._order.waiting_from
-        self._known = self._places.catch_up(state.topic, state.queue_id, lowest, batch.units_left)
+        self._known = self._places.catch_up(state.topic, state.queue_id, lowest, batch.units_remaining)
         if self._known:
             for priority in range(PRIORITY_COUNT):
                 self._find_new(priority)
             while not batch.full and (priority := self._choose()) != _NONE:
-                if batch.reads_left <= 0:
+                if batch.reads_remaining <= 0:
                     batch.unfinished = True
                     break
                 self._take_from(priority)
@@ -105,9 +107,9 @@ class PriorityReceiver(QueueReceiver):
     # --- the choice of a priority ---------------------------------------------------------------------
     def _choose(self) -> int:
         """The priority whose message is next; _NONE if there is none."""
-        order, may_have_new = self._order, self._new_left > 0
+        order, may_have_new = self._order, self._new_remaining > 0
         can = [
-            p for p in range(PRIORITY_COUNT) if order.came_back[p] or (may_have_new and self._new[p] != _NONE)
+            p for p in range(PRIORITY_COUNT) if order.returned[p] or (may_have_new and self._new[p] != _NONE)
         ]
         if not can:
             return _NONE
@@ -122,32 +124,32 @@ class PriorityReceiver(QueueReceiver):
         """Counts a delivery of that priority: the waiting messages of the others were skipped."""
         order = self._order
         for other in range(PRIORITY_COUNT):
-            waits = other != priority and (self._new[other] != _NONE or order.came_back[other])
+            waits = other != priority and (self._new[other] != _NONE or order.returned[other])
             order.was_skipped[other] = order.was_skipped[other] + 1 if waits else 0
 
     # --- one message ----------------------------------------------------------------------------------
     def _take_from(self, priority: int) -> None:
-        back, new = self._order.came_back[priority], self._new[priority]
-        self._batch.reads_left -= 1
+        back, new = self._order.returned[priority], self._new[priority]
+        self._batch.reads_remaining -= 1
         wanted = self._batch.wanted
-        if back and (new == _NONE or self._new_left <= 0 or back.first() < new):
-            self._take_back(priority, back.pop())
+        if back and (new == _NONE or self._new_remaining <= 0 or back.first() < new):
+            self._redeliver(priority, back.pop())
         else:
             self._take_next(priority, new)
         if self._batch.wanted != wanted:
             self._delivered(priority)
 
-    def _take_back(self, priority: int, offset: int) -> None:
+    def _redeliver(self, priority: int, offset: int) -> None:
         lease = self._state.open.get(offset)
         if lease is None or not lease.ended or self.lease_writer.has(offset):
             return  # settled, or delivered again since
         try:
             taken = self._offer(offset, lease.attempt + 1)
         except ScarceError:
-            self._set_aside.append((priority, offset))
+            self._deferred.append((priority, offset))
             raise
         if not taken:
-            self._set_aside.append((priority, offset))
+            self._deferred.append((priority, offset))
 
     def _take_next(self, priority: int, offset: int) -> None:
         known = offset in self._state.open or offset in self._state.held  # its PASSED event was lost
@@ -158,8 +160,8 @@ class PriorityReceiver(QueueReceiver):
         self._passed += 1
         self._new[priority] = following
         if record is not None and self._batch.passes(record):
-            self._new_left -= 1
-            self.lease_writer.give(offset, 1, (record,), len(record))
+            self._new_remaining -= 1
+            self.lease_writer.deliver(offset, 1, (record,), len(record))
 
     def _new_record(self, offset: int) -> memoryview | None:
         """The record; None if it is not for this group or cannot be read."""
@@ -184,7 +186,7 @@ class PriorityReceiver(QueueReceiver):
         found = self._places.next_offset(state.topic, state.queue_id, priority, begin)
         return _NONE if found is None else found
 
-    def _sort_what_came_back(self) -> bool:
+    def _sort_returned(self) -> bool:
         """Finds the priorities of returned messages. False if there are too many for one receive."""
         state, order = self._state, self._order
         for _ in range(SORTED_MAX):
@@ -199,7 +201,7 @@ class PriorityReceiver(QueueReceiver):
                     source.append(offset)
                     raise
                 priority = PRIORITY_DEFAULT if record is None else priority_of(properties_of(record))
-                order.came_back[priority].push(offset)
+                order.returned[priority].push(offset)
         return not state.ready and not order.ended
 
     # --- the end --------------------------------------------------------------------------------------
@@ -268,7 +270,8 @@ def waiting_count(places: PriorityOrder, state: QueueState) -> int:
 
 
 def was_skipped(context: Context, state: QueueState, offset: int) -> bool:
-    """Whether a message below next_offset that is neither open nor held waits for its priority's turn."""
+    """Whether a message below next_offset that is neither open nor held was skipped, because messages of
+    higher priorities came first, and still waits."""
     order = state.order
     if order is None or offset < order.waiting_from:
         return False
@@ -277,7 +280,7 @@ def was_skipped(context: Context, state: QueueState, offset: int) -> bool:
 
 
 def waiting_of(places: PriorityOrder, state: QueueState) -> int:
-    """As waiting_count(); reads further units if needed."""
+    """The number of messages of the queue that wait below next_offset; reads further units if needed."""
     order = state.order
     if order is None or order.waiting_from >= state.next_offset:
         return 0
@@ -311,6 +314,6 @@ def receive_in_log_order(context: Context, state: QueueState, now_ms: EpochMs) -
     context.add(Event(EventKind.IN_LOG_ORDER, now_ms, state.group, state.topic, state.queue_id))
     state.order = None
     state.unblocked = True
-    for offset in chain(order.ended, *order.came_back):
+    for offset in chain(order.ended, *order.returned):
         if offset in state.open.loose:  # loosen_ended() finds those that are packed
             heappush(state.ready, offset)

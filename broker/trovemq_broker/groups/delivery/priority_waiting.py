@@ -4,7 +4,7 @@ For each priority of a queue state the last count is stored, with its range of o
 that the cursor has passed since are subtracted, new ones are added, so that a million waiting messages are
 counted only once, and over several rounds: a round reads a bounded number of messages.
 
-Invariant: a `Counted` is exact for its range. If the range may have changed in another way (a cursor that
+Invariant: a `Counted` is exact for its range. If the range may have changed otherwise (a cursor that
 went back, a queue that was cut or trimmed beyond `begin`), it is counted again.
 """
 
@@ -36,7 +36,7 @@ def waiting_steps(
     many of them. A count that is not complete yet is left out; the next rounds continue with it."""
     found: dict[GroupTopicKey, list[int]] = {}
     unknown: set[GroupTopicKey] = set()
-    left = messages_max
+    budget = messages_max
     for number, state in enumerate(list(states), 1):
         if number % STATES_STEP == 0 or state.order is not None:
             yield
@@ -44,8 +44,8 @@ def waiting_steps(
         if order is None or (key not in found and len(found) >= entries_max):
             continue
         sums = found.setdefault(key, [0] * PRIORITY_COUNT)
-        left = _count_on(context, state, order, left)
-        if not _whole(context, state, order):
+        budget = _continue_counts(context, state, order, budget)
+        if not _is_complete(context, state, order):
             unknown.add(key)
         for priority, counted in enumerate(order.counted):
             sums[priority] += counted.count
@@ -57,7 +57,7 @@ def _bounds(context: Context, state: QueueState) -> tuple[int, int]:
     return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
 
-def _whole(context: Context, state: QueueState, order: ByPriority) -> bool:
+def _is_complete(context: Context, state: QueueState, order: ByPriority) -> bool:
     low, end = _bounds(context, state)
     return all(
         counted.end == max(end, begin) and counted.begin == begin
@@ -69,20 +69,20 @@ def _begins(order: ByPriority, low: int) -> list[int]:
     return [max(low, order.next_from(priority)) for priority in range(PRIORITY_COUNT)]
 
 
-def _count_on(context: Context, state: QueueState, order: ByPriority, left: int) -> int:
+def _continue_counts(context: Context, state: QueueState, order: ByPriority, budget: int) -> int:
     """Continues the counts of one state. Returns how many messages may still be read."""
     places = context.priority_order
     low, end = _bounds(context, state)
     read_before = places.units_read
-    known = left > 0 and places.catch_up(state.topic, state.queue_id, max(low, order.waiting_from), left)
-    left -= places.units_read - read_before
+    known = budget > 0 and places.catch_up(state.topic, state.queue_id, max(low, order.waiting_from), budget)
+    budget -= places.units_read - read_before
     if not known:
-        return left
+        return budget
     for priority, begin in enumerate(_begins(order, low)):
-        left = _count_priority(
-            places, state, order.counted[priority], priority, begin, low, max(end, begin), left
+        budget = _count_priority(
+            places, state, order.counted[priority], priority, begin, low, max(end, begin), budget
         )
-    return left
+    return budget
 
 
 def _count_priority(
@@ -93,7 +93,7 @@ def _count_priority(
     begin: int,
     low: int,
     end: int,
-    left: int,
+    budget: int,
 ) -> int:
     if not low <= counted.begin <= begin < counted.end <= end:
         counted.begin = counted.end = begin
@@ -102,14 +102,14 @@ def _count_priority(
     def count(first: int, last: int) -> int:
         return places.count(state.topic, state.queue_id, priority, first, last)
 
-    while counted.begin < begin and left > 0:
+    while counted.begin < begin and budget > 0:
         step = min(begin, counted.begin + _STEP)
         passed = count(counted.begin, step)
         counted.begin, counted.count = step, counted.count - passed
-        left -= passed + 1
-    while counted.end < end and left > 0:
+        budget -= passed + 1
+    while counted.end < end and budget > 0:
         step = min(end, counted.end + _STEP)
         came = count(counted.end, step)
         counted.end, counted.count = step, counted.count + came
-        left -= came + 1
-    return left
+        budget -= came + 1
+    return budget

@@ -14,7 +14,7 @@ from typing import Final
 
 from trovemq_broker.groups.delivery.context import Context
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
-from trovemq_broker.groups.delivery.lease_writer import READS_OF_AGAIN, Batch, LeaseWriter
+from trovemq_broker.groups.delivery.lease_writer import READS_OF_REDELIVERY, Batch, LeaseWriter
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import properties_of, reconsume_times_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
@@ -47,7 +47,7 @@ class QueueReceiver:
             state.make_ready(self._batch.wanted)
         try:
             if state.ready or state.held:
-                self._take_again()
+                self._take_returned()
             if not self._batch.full and len(state.open) < self._context.settings.in_flight_max:
                 examined_to = self._take_new()
         except ScarceError as error:
@@ -55,7 +55,7 @@ class QueueReceiver:
         self.lease_writer.finish(examined_to)
 
     # --- returned messages ----------------------------------------------------------------------------
-    def _take_again(self) -> None:
+    def _take_returned(self) -> None:
         state = self._state
         others: list[int] = []
         changed = False
@@ -65,7 +65,7 @@ class QueueReceiver:
             if lease is None or not lease.ended or self.lease_writer.has(offset):
                 continue  # settled, or delivered again since
             try:
-                if self._is_mine(offset) and self._offer(offset, lease.attempt + 1):
+                if self._belongs_to_pair(offset) and self._offer(offset, lease.attempt + 1):
                     changed = True
                     continue
             except ScarceError as error:
@@ -81,18 +81,19 @@ class QueueReceiver:
         for offset in sorted(self._state.held):
             if self._batch.full or self._out_of_reads(changed):
                 return
-            if self._is_mine(offset):
+            if self._belongs_to_pair(offset):
                 changed |= self._offer(offset, 0)
 
     def _out_of_reads(self, changed: bool) -> bool:
-        """Whether this receive stops here. If nothing was `changed`, another one would find nothing, either:
-        the remaining messages are for other members, or wait."""
-        if self._batch.reads_left > 0:
+        """Whether the read budget is used up, so that this receive stops here. It counts as unfinished only
+        if something was `changed`: otherwise the remaining messages are for other members, or wait, and the
+        next receive would find nothing either."""
+        if self._batch.reads_remaining > 0:
             return False
         self._batch.unfinished |= changed
         return True
 
-    def _is_mine(self, offset: int) -> bool:
+    def _belongs_to_pair(self, offset: int) -> bool:
         """In a classic retry topic: whether the message belongs to the pair's topic, or its topic is
         unknown."""
         state = self._state
@@ -106,11 +107,11 @@ class QueueReceiver:
         return state.keys[offset] == self._pair.topic
 
     def _offer(self, offset: int, attempt: int) -> bool:
-        """Offers a message that is open or held; attempt 0: the record has the number. False if the message
-        stays as it is."""
+        """Delivers a message that is open or held, drops it, or makes it a dead letter. attempt 0: the record
+        has the number. False if the message stays as it is."""
         if attempt > self._max_attempts and self._batch.dead_letters_refused:
             return False
-        self._batch.reads_left -= READS_OF_AGAIN
+        self._batch.reads_remaining -= READS_OF_REDELIVERY
         record = self._context.record_of(self._state, offset)
         if record is None:
             if self._context.waits_for_copy(self._state, offset):
@@ -119,14 +120,14 @@ class QueueReceiver:
             self.lease_writer.drop(offset)
             return True
         if not self._batch.passes(record):
-            if self._batch.is_left(record):
+            if self._batch.is_reserved(record):
                 return False
             self.lease_writer.drop(offset)
             return True
         attempt = attempt or first_attempt(self._state, record)
         if attempt > self._max_attempts:
             return self.lease_writer.dead_letter(offset, attempt, record, new=False)
-        self.lease_writer.give(offset, attempt, (record,), len(record))
+        self.lease_writer.deliver(offset, attempt, (record,), len(record))
         return True
 
     # --- new messages ----------------------------------------------------------------------------------
@@ -147,12 +148,14 @@ class QueueReceiver:
         batch = self._batch
         open_max = self._context.settings.in_flight_max - len(self._state.open)
         count = min(batch.wanted, open_max, queue.max_offset - begin)
-        found = self._context.records.read_run(queue, begin, count, batch.space, at_least=not batch.has_some)
+        found = self._context.records.read_run(
+            queue, begin, count, batch.space, at_least=not batch.has_messages
+        )
         if found is None:
             return False
         records, size = found
         if records:
-            self.lease_writer.give(begin, 1, records, size)
+            self.lease_writer.deliver(begin, 1, records, size)
             if len(records) < count:
                 batch.space = min(batch.space, 0)  # the next one is too large for this batch
         return True
@@ -165,23 +168,23 @@ class QueueReceiver:
         given_max = open_max - len(state.open)
         wanted_before = batch.wanted
         while offset < end:
-            if batch.units_left <= 0:
+            if batch.units_remaining <= 0:
                 batch.unfinished = True
                 break
             units = readable_units(queue, QueueOffset(offset), min(UNITS_STEP, end - offset))
-            batch.units_left -= len(units)
+            batch.units_remaining -= len(units)
             codes = units["tags_code"].tolist() if hashes is not None else None
             rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
             for index, (physical_offset, size) in enumerate(rows):
                 if size and codes is not None and hashes is not None and codes[index] not in hashes:
-                    if batch.request.others and self._is_left(physical_offset, size):
+                    if batch.request.others and self._is_reserved(physical_offset, size):
                         return offset + index
                     continue
                 if size == BLANK_UNIT_SIZE:
                     continue
                 if batch.full or wanted_before - batch.wanted >= given_max:
                     return offset + index
-                if batch.reads_left <= 0:
+                if batch.reads_remaining <= 0:
                     batch.unfinished = True
                     return offset + index
                 if not self._take_examined(offset + index, physical_offset, size):
@@ -189,15 +192,15 @@ class QueueReceiver:
             offset += len(units)
         return offset
 
-    def _is_left(self, physical_offset: PhysicalOffset, size: int) -> bool:
-        return size != BLANK_UNIT_SIZE and self._batch.is_left(
+    def _is_reserved(self, physical_offset: PhysicalOffset, size: int) -> bool:
+        return size != BLANK_UNIT_SIZE and self._batch.is_reserved(
             self._context.records.read(physical_offset, size)
         )
 
     def _take_examined(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
         """Examines one new message. False if the queue cannot be read any further."""
         context, batch, state = self._context, self._batch, self._state
-        batch.reads_left -= 1
+        batch.reads_remaining -= 1
         record = context.records.read(physical_offset, size)
         if record is None:
             context.damaged_count += 1
@@ -212,11 +215,11 @@ class QueueReceiver:
             state.keys[offset] = topic
         if not self._batch.passes(record):
             state.keys.pop(offset, None)
-            return not self._batch.is_left(record)
+            return not self._batch.is_reserved(record)
         attempt = first_attempt(state, record)
         if attempt > self._max_attempts:
             return self.lease_writer.dead_letter(offset, attempt, record, new=True)
-        self.lease_writer.give(offset, attempt, (record,), len(record))
+        self.lease_writer.deliver(offset, attempt, (record,), len(record))
         return True
 
 

@@ -21,8 +21,8 @@ Invariants
 
 In a queue that is received by priority, `order` has the waiting messages (by_priority.py): offsets between
 order.waiting_from and next_offset may wait even if they are neither open nor held. committed never passes
-waiting_from. Packed messages of such a state whose lease has ended stay packed until their turn; `order` has
-their offsets.
+waiting_from. Packed messages of such a state whose lease has ended stay packed until they are delivered;
+`order` has their offsets.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class QueueState:
         self.unblocked = True
         """Whether a message was settled or returned since held messages were last examined."""
         self.blocked = False
-        """Orderly groups: whether a look left open messages whose lease has ended, because another one of
-        their message group was in flight."""
+        """Orderly groups: whether the last receive did not deliver open messages whose lease has ended,
+        because another message of their message group was in flight."""
 
     # --- changes ---------------------------------------------------------------------------------------
     def take_lease_number(self) -> int:
@@ -225,7 +225,8 @@ class QueueState:
         return list(self.each_outstanding())
 
     def each_outstanding(self) -> Iterator[int]:
-        """As outstanding_offsets(), without a list; nothing may change meanwhile."""
+        """Every offset that is open or held, in order, without building a list; the state must not change
+        meanwhile."""
         return merge(self.open, self.held) if self.held else iter(self.open)
 
     def outstanding_before(self, offset: int) -> list[int]:

@@ -31,7 +31,7 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
 ROWS_MAX: Final = 32
-"""A run of up to so many records is read as rows, a longer one as columns. With cold caches, rows of 32
+"""A run of at most this many records is read as rows, a longer one as columns. With cold caches, rows of 32
 records take half the time of columns."""
 
 Int64s = NDArray[np.int64]
@@ -41,10 +41,10 @@ _INT: Final = Struct(">i")
 
 
 class AdjacentRecords(Sequence[memoryview]):
-    """Records that lie side by side in the log. Each is a view, which is made when it is asked for.
+    """Records that are adjacent in the log. Each is a view, which is created when it is read.
 
     Attributes:
-        data: The bytes of all of them.
+        data: The bytes of all records.
     """
 
     __slots__ = ("_ends", "data")
@@ -182,7 +182,8 @@ def _rows(data: memoryview, first: int, units: Sequence[Unit]) -> list[memoryvie
 def _columns(
     data: memoryview, begins: Int64s, physical_offsets: Int64s, sizes: Int64s
 ) -> Sequence[memoryview] | None:
-    """_rows() of columns; `begins`: the places of the records in the data."""
+    """The records by the columns of their units; `begins`: their positions in `data`. None if one of them is
+    not there."""
     if int(begins.max()) > len(data):
         return None  # its end may be too large for an int64
     ends = begins + sizes
@@ -209,7 +210,7 @@ def properties_of(record: memoryview) -> dict[str, str]:
 
 
 def reconsume_times_of(record: memoryview) -> int:
-    """RECONSUMETIMES: how often a copy in a retry topic was delivered before."""
+    """RECONSUMETIMES: how many times a copy in a retry topic was delivered before."""
     (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
     # the field follows both hosts; header_shift() is by how much they move it
     (times,) = _INT.unpack_from(record, RECONSUME_TIMES_AT + header_shift(sys_flag))

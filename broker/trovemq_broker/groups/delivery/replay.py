@@ -102,7 +102,7 @@ def _consume(state: QueueState, event: Event) -> None:
 
 
 def _change(state: QueueState, event: Event) -> None:
-    """Applies another end of the same lease, or a lease of its own for one message."""
+    """Applies another end of the same lease, or a separate lease for one message."""
     offsets = range(event.offset, event.offset + event.count)
     leases = {id(lease): lease for offset in offsets if (lease := state.open.get(offset)) is not None}
     same = [lease for lease in leases.values() if lease.number == event.lease]

@@ -43,7 +43,7 @@ class ReceiveRequest:
     others: tuple[Filter, ...] = ()
     """The filters of other waiting members: messages for them are not skipped."""
     left: list[Filter] = field(default_factory=list)
-    """Set by the engine: the filters of `others` for which messages were left."""
+    """Filled by the engine: the filters of `others` for which the receive has kept messages."""
 
 
 class Delivered(NamedTuple):

@@ -33,7 +33,8 @@ def retry_copy(
     now_ms: EpochMs,
 ) -> NewRecord | None:
     """The copy to append; creates the topics that it needs. A classic retry with no topic (""), or an illegal
-    one, stays a classic retry. None if the record cannot be copied. TroveError as ensure_internal()."""
+    one, stays a classic retry. None if the record cannot be copied. TroveError LIMIT_EXCEEDED, DISK_FULL,
+    STORE_FAILED, SERVICE_NOT_AVAILABLE: a topic that it needs was not created."""
 
     def made() -> NewRecord:
         times = _Times(received_ms, visible_ms, now_ms)

@@ -27,23 +27,23 @@ from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue, queue_ids
 from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
 
-UNITS_LOOKED_AT_MAX: Final = 1_000_000
-RECORDS_LOOKED_AT_MAX: Final = 20_000
+UNITS_EXAMINED_MAX: Final = 1_000_000
+RECORDS_EXAMINED_MAX: Final = 20_000
 UNITS_STEP: Final = 8_192
 RECORDS_STEP: Final = 256
 BYTES_STEP: Final = 65_536
 BYTES_OF_RECORD: Final = 2_048
-"""Each further part of a large record with this many bytes counts as a record."""
+"""A large record is charged as one record for each part of this many bytes."""
 QUEUES_MAX: Final = 10_000
 """The most queues of one answer."""
 
 
 @dataclass(slots=True)
 class Work:
-    """The work that is left for one answer, over all its queues."""
+    """The remaining budget of one answer, over all its queues."""
 
-    units_left: int = UNITS_LOOKED_AT_MAX
-    records_left: int = RECORDS_LOOKED_AT_MAX
+    units_remaining: int = UNITS_EXAMINED_MAX
+    records_remaining: int = RECORDS_EXAMINED_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class QueueLag:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Undelivered:
     """Messages that were never delivered and pass the filter; `first`: the offset of the first of them."""
 
     count: int
@@ -189,11 +189,11 @@ def _waiting(
     end: int,
     filters: Sequence[Filter],
     work: Work,
-) -> Generator[None, None, _Waiting]:
+) -> Generator[None, None, _Undelivered]:
     if begin >= end:
-        return _Waiting(0, None)
+        return _Undelivered(0, None)
     if not filters or any(one.takes_all for one in filters):
-        return _Waiting(end - begin, QueueOffset(begin))
+        return _Undelivered(end - begin, QueueOffset(begin))
     hashes: set[int] = set()
     for one in filters:
         if one.tag_hashes is None:
@@ -204,11 +204,11 @@ def _waiting(
 
 def _by_tags_codes(
     queue: ConsumeQueue, begin: int, end: int, hashes: set[int], work: Work
-) -> Generator[None, None, _Waiting]:
+) -> Generator[None, None, _Undelivered]:
     wanted = np.fromiter(hashes, np.int64, len(hashes))
     offset, count, first = begin, 0, None
-    while offset < end and work.units_left > 0:
-        units = queue.units(QueueOffset(offset), min(end - offset, UNITS_STEP, work.units_left))
+    while offset < end and work.units_remaining > 0:
+        units = queue.units(QueueOffset(offset), min(end - offset, UNITS_STEP, work.units_remaining))
         if not len(units):
             break
         taken = np.isin(units["tags_code"].astype(np.int64), wanted) & (units["size"] != BLANK_UNIT_SIZE)
@@ -216,7 +216,7 @@ def _by_tags_codes(
             first = offset + int(taken.argmax())
         count += int(taken.sum())
         offset += len(units)
-        work.units_left -= len(units)
+        work.units_remaining -= len(units)
         yield
     return _extrapolated(begin, offset, end, count, first)
 
@@ -228,10 +228,10 @@ def _by_properties(
     end: int,
     filters: Sequence[Filter],
     work: Work,
-) -> Generator[None, None, _Waiting]:
+) -> Generator[None, None, _Undelivered]:
     offset, count, first, bytes_read = begin, 0, None, 0
-    while offset < end and work.records_left > 0:
-        units = queue.units(QueueOffset(offset), min(end - offset, RECORDS_STEP, work.records_left))
+    while offset < end and work.records_remaining > 0:
+        units = queue.units(QueueOffset(offset), min(end - offset, RECORDS_STEP, work.records_remaining))
         if not len(units):
             break
         places = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
@@ -241,24 +241,24 @@ def _by_properties(
             properties = _properties_at(store, physical_offset)
             bytes_read += size
             if bytes_read > BYTES_STEP:  # all bytes of the record count: its CRC is checked
-                work.records_left -= bytes_read // BYTES_OF_RECORD
+                work.records_remaining -= bytes_read // BYTES_OF_RECORD
                 bytes_read = 0
                 yield
             if properties is not None and any(one.matches(properties) for one in filters):
                 first = offset + index if first is None else first
                 count += 1
         offset += len(units)
-        work.records_left -= len(units)
+        work.records_remaining -= len(units)
         yield
     return _extrapolated(begin, offset, end, count, first)
 
 
-def _extrapolated(begin: int, looked_to: int, end: int, count: int, first: int | None) -> _Waiting:
-    if looked_to >= end:
-        return _Waiting(count, first)
-    if looked_to == begin:
-        return _Waiting(end - begin, begin, estimated=True)  # nothing was read: the most that it can be
-    return _Waiting(round(count * (end - begin) / (looked_to - begin)), first, estimated=True)
+def _extrapolated(begin: int, examined_to: int, end: int, count: int, first: int | None) -> _Undelivered:
+    if examined_to >= end:
+        return _Undelivered(count, first)
+    if examined_to == begin:
+        return _Undelivered(end - begin, begin, estimated=True)  # nothing was read: the most that it can be
+    return _Undelivered(round(count * (end - begin) / (examined_to - begin)), first, estimated=True)
 
 
 def _properties_at(store: MessageStore, physical_offset: PhysicalOffset) -> dict[str, str] | None:

@@ -26,50 +26,50 @@ RECORDS_MAX: Final = 64
 """The most records whose properties are read at a time."""
 
 
-class Found(NamedTuple):
-    """The filters that match a message; below `end` nothing need be read again."""
+class FilterMatches(NamedTuple):
+    """The filters that match a new message. `end`: messages below this queue offset were tested."""
 
-    takers: list[Filter]
+    filters: list[Filter]
     end: int
 
 
 class NewMessages:
-    """Reads one store. `next_offset`: (group, topic, queue) -> the first message that is new to the group."""
+    """Reads one store. `next_offset`: (group, topic, queue) -> the queue offset of the first message that is
+    new to the group; None if that is not known."""
 
     def __init__(self, store: MessageStore, next_offset: Callable[[str, str, QueueId], int | None]) -> None:
         self._store = store
         self._next_offset = next_offset
 
-    def takers(
+    def matching_filters(
         self, group: str, topic: str, queue_id: QueueId, seen: int, filters: Sequence[Filter]
-    ) -> Found:
-        """The filters that match a new message from `seen` on; all of them where nothing is free to read
-        with."""
+    ) -> FilterMatches:
+        """The filters that match a message of the queue which is new to the group and has the queue offset
+        `seen` or a higher one. All filters if no descriptor, map or memory is free for the read."""
         try:
             return self._match(group, topic, queue_id, filters, seen)
         except ScarceError:
-            return Found(list(filters), seen)
+            return FilterMatches(list(filters), seen)
 
     def _match(
         self, group: str, topic: str, queue_id: QueueId, filters: Sequence[Filter], seen: int
-    ) -> Found:
-        """Those of `filters` that match a message from `seen` on that is new to the group."""
+    ) -> FilterMatches:
         queue = self._store.consume_queues.get(topic, queue_id)
         first = self._next_offset(group, topic, queue_id)
         if queue is None or first is None:
-            return Found(list(filters), seen)
+            return FilterMatches(list(filters), seen)
         begin, end = max(seen, first, queue.min_offset), queue.max_offset
         if end - begin > UNITS_MAX:
-            return Found(list(filters), end)
+            return FilterMatches(list(filters), end)
         if begin >= end:
-            return Found([], end)
+            return FilterMatches([], end)
         units = readable_units(queue, QueueOffset(begin), end - begin)
         codes = units["tags_code"].astype(np.int64)
         by_properties = [one for one in filters if one.tag_hashes is None and not one.takes_all]
-        takers = [one for one in filters if one.takes_all or _has_tag(one, codes)]
+        matching = [one for one in filters if one.takes_all or _has_tag(one, codes)]
         if by_properties:
-            takers += self._by_properties(by_properties, units["physical_offset"].tolist())
-        return Found(takers, end)
+            matching += self._by_properties(by_properties, units["physical_offset"].tolist())
+        return FilterMatches(matching, end)
 
     def _by_properties(self, filters: list[Filter], places: list[PhysicalOffset]) -> list[Filter]:
         if len(places) > RECORDS_MAX:

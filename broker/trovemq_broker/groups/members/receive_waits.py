@@ -74,14 +74,14 @@ class Wait:
             self._future = None
 
     def call_when_woken(self, callback: Callable[[], object]) -> None:
-        """As woken(), without a task: the next wake-up calls back, in the next pass of the loop. The end of
-        the time is the caller's."""
+        """Calls back after the next wake-up, in the next iteration of the event loop, without a task. There
+        is no time-out."""
         assert self._callback is None, "a receive waits once"
         assert self._future is None, "it waits with a task or without"
         self._callback = callback
 
     def stop_waiting(self) -> None:
-        """Nobody calls back any more. The receive keeps its place until it ends, or waits again."""
+        """Forgets the callback. The receive keeps its place until it ends, or waits again."""
         self._callback = None
 
     def wake(self) -> None:
@@ -94,8 +94,8 @@ class Wait:
         self._future.set_result(True)
 
 
-class _Line:
-    """The waiters of one pair."""
+class _WaitingReceives:
+    """The waiting receives of one group and topic."""
 
     __slots__ = ("filters", "seen", "waiters")
 
@@ -122,7 +122,7 @@ class _Line:
         return all(filter_.takes_all for filter_, _ in self.filters.values())
 
     @property
-    def is_sorted(self) -> bool:
+    def filters_differ(self) -> bool:
         """Whether new messages may match some of the waiting receives and not others."""
         return len(self.filters) <= FILTERS_MAX and not self.takes_all
 
@@ -137,7 +137,7 @@ class ReceiveWaits:
     def __init__(self, waiters_max: int = WAITERS_MAX, new_messages: NewMessages | None = None) -> None:
         self._waiters_max = waiters_max
         self._new_messages = new_messages
-        self._by_pair: dict[GroupTopicKey, _Line] = {}
+        self._by_pair: dict[GroupTopicKey, _WaitingReceives] = {}
         self._by_topic: dict[
             str, dict[GroupTopicKey, None]
         ] = {}  # by stored topic: the pairs whose messages may be there
@@ -157,26 +157,27 @@ class ReceiveWaits:
             self.end(wait)
 
     def begin(self, group: str, topic: str, filter_: Filter = TAKE_ALL) -> Wait:
-        """As enter(); end() is to be called later."""
+        """Enters the queue of the pair's waiters; the caller must call end() later. Raises TroveError
+        LIMIT_EXCEEDED."""
         if self._count >= self._waiters_max:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{self._count} receives are waiting already")
         pair = (group, topic)
         wait = Wait(self, pair, filter_)
-        line = self._by_pair.get(pair)
-        if line is None:
-            line = self._by_pair[pair] = _Line()
+        receives = self._by_pair.get(pair)
+        if receives is None:
+            receives = self._by_pair[pair] = _WaitingReceives()
             for name in _sources(group, topic):
                 self._by_topic.setdefault(name, {})[pair] = None
-        line.add(wait)
+        receives.add(wait)
         self._count += 1
         return wait
 
     def end(self, wait: Wait) -> None:
         """The receive waits no more."""
-        line = self._by_pair[wait.pair]
-        line.remove(wait)
+        receives = self._by_pair[wait.pair]
+        receives.remove(wait)
         self._count -= 1
-        if not line.waiters:
+        if not receives.waiters:
             del self._by_pair[wait.pair]
             for name in _sources(*wait.pair):
                 pairs = self._by_topic[name]
@@ -185,33 +186,33 @@ class ReceiveWaits:
                     del self._by_topic[name]
 
     def has(self, pair: GroupTopicKey, filter_: Filter) -> bool:
-        """Whether somebody waits for the pair's messages with this filter."""
-        line = self._by_pair.get(pair)
-        return line is not None and _key(filter_) in line.filters
+        """Whether a receive waits for the pair's messages with this filter."""
+        receives = self._by_pair.get(pair)
+        return receives is not None and _key(filter_) in receives.filters
 
     def any_for(self, pair: GroupTopicKey) -> bool:
-        """Whether somebody waits for the pair's messages."""
+        """Whether a receive waits for the pair's messages."""
         return pair in self._by_pair
 
     def wake(self, pair: GroupTopicKey) -> None:
         """Wakes the first waiter of the pair, which may have a message to receive."""
-        line = self._by_pair.get(pair)
-        if line is not None:
-            _wake_first(line.waiters)
+        receives = self._by_pair.get(pair)
+        if receives is not None:
+            _wake_first(receives.waiters)
 
     def wake_for(self, pair: GroupTopicKey, filter_: Filter) -> None:
         """Wakes the pair's first waiter with this filter, which matches a new message."""
-        line, key = self._by_pair.get(pair), _key(filter_)
-        if line is not None and key in line.filters:
-            _wake_first(wait for wait in line.waiters if _key(wait.filter) == key)
+        receives, key = self._by_pair.get(pair), _key(filter_)
+        if receives is not None and key in receives.filters:
+            _wake_first(wait for wait in receives.waiters if _key(wait.filter) == key)
 
     def other_filters(self, pair: GroupTopicKey, filter_: Filter) -> tuple[Filter, ...]:
         """The filters of the pair's waiters that differ from this one."""
-        line = self._by_pair.get(pair)
-        if line is None:
+        receives = self._by_pair.get(pair)
+        if receives is None:
             return ()
         key = _key(filter_)
-        others = (other for other_key, (other, _) in line.filters.items() if other_key != key)
+        others = (other for other_key, (other, _) in receives.filters.items() if other_key != key)
         return tuple(islice(others, OTHERS_MAX))
 
     def wake_pairs(self, pairs: Iterable[GroupTopicKey]) -> None:
@@ -226,20 +227,20 @@ class ReceiveWaits:
             return
         for topic, queue_id in queues:
             for pair in self._by_topic.get(topic, ()):
-                line = self._by_pair[pair]
+                receives = self._by_pair[pair]
                 # messages in a retry topic have passed a filter of the group
-                if self._new_messages is not None and topic == pair[1] and line.is_sorted:
-                    self._wake_takers(self._new_messages, pair, line, queue_id)
+                if self._new_messages is not None and topic == pair[1] and receives.filters_differ:
+                    self._wake_matching(self._new_messages, pair, receives, queue_id)
                 else:
-                    _wake_first(line.waiters)
+                    _wake_first(receives.waiters)
 
-    def _wake_takers(
-        self, new_messages: NewMessages, pair: GroupTopicKey, line: _Line, queue_id: QueueId
+    def _wake_matching(
+        self, new_messages: NewMessages, pair: GroupTopicKey, receives: _WaitingReceives, queue_id: QueueId
     ) -> None:
-        filters = [filter_ for filter_, _ in line.filters.values()]
-        found = new_messages.takers(*pair, queue_id, line.seen.get(queue_id, 0), filters)
-        line.seen[queue_id] = found.end
-        for filter_ in found.takers:
+        filters = [filter_ for filter_, _ in receives.filters.values()]
+        found = new_messages.matching_filters(*pair, queue_id, receives.seen.get(queue_id, 0), filters)
+        receives.seen[queue_id] = found.end
+        for filter_ in found.filters:
             self.wake_for(pair, filter_)
 
     def wake_topic(self, topic: str) -> None:
