@@ -1,7 +1,7 @@
 """The broker daemon. A message goes produce -> store -> fetch, query or groups -> server.
 
 - `produce`      checks, batches and appends clients' messages, and answers when they are durable
-- (`trovemq_store`, a library of its own: the log, its indexes, recovery)
+- (`trovemq_store`, a separate library: the log, its indexes, recovery)
 - `fetch`        pull by queue offset, long polls, committed offsets
 - `query`        messages by key, id, time, condition
 - `groups`       consumer groups: delivery, timers, transactions, and their recoverable state

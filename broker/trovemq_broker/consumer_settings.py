@@ -35,8 +35,8 @@ class ConsumerSettings:
     """A consumer group that is created by its first use is orderly (keeps the order of message groups) if one
     of its topics is FIFO."""
     new_group_start: Annotated[NewGroupStart, setting()] = "rocketmq"
-    """Where a new group begins: at the begin or the end of a queue, or as in RocketMQ: at the begin of a
-    queue that is recent as a whole, else at its last message."""
+    """Where a new group begins: at the earliest or latest offset of a queue, or as in RocketMQ: at the
+    earliest offset of a queue that is recent as a whole, else at its last message."""
     group_expiry_ms: Annotated[int, setting("ms", 0, 36_500 * DAY_MS)] = 0
     """A group that its first use made is forgotten when it has had no member for this time since the start
     and has read everything; at least seven days and `reserved_time_ms`; 0 = never. It needs `new_group_start
@@ -94,7 +94,7 @@ class ConsumerSettings:
     timers_max: Annotated[int, setting("messages", 1, 1_000_000_000)] = 10_000_000
     """Delayed messages that may be pending."""
     timer_batch_max: Annotated[int, setting("messages", 1, 65_536)] = 1_024
-    """Delayed messages that one turn delivers."""
+    """Delayed messages that are delivered in one step."""
     timer_log_file_size: Annotated[
         int, setting("bytes", 68, JAVA_INT_MAX, rocketmq="mappedFileSizeTimerLog")
     ] = 104_857_600
@@ -108,6 +108,6 @@ class ConsumerSettings:
     ] = 30_000
     """How often the producer of an open transaction is asked."""
     transaction_check_max: Annotated[int, setting("checks", 1, 10_000, rocketmq="transactionCheckMax")] = 15
-    """After this many questions without an answer the transaction is given up."""
+    """After this many checks without an answer the transaction is given up."""
     transactions_max: Annotated[int, setting("transactions", 1, 100_000_000)] = 1_000_000
     """Transactions that may be open."""

@@ -295,13 +295,13 @@ ENGINE_FAULTS: Final = (
         ),
     ),
     Planted(
-        "a record that was read counts for nothing in a turn",
+        "a record that was read counts for nothing in a step",
         "broker/trovemq_broker/timers/due_deliveries.py",
-        "        left -= size\n",
+        "        bytes_remaining -= size\n",
         "",
         (
             "tests/unit/timers/test_rare_timers.py::"
-            "test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_continues",
+            "test_a_step_reads_a_bounded_number_of_bytes_and_the_next_continues",
         ),
     ),
     Planted(

@@ -1,4 +1,4 @@
-"""One turn of deliveries: copies due messages to their real topics.
+"""One step of deliveries: copies due messages to their real topics.
 
 Invariants
 - Copies of one real queue are appended in the order of the rows.
@@ -26,15 +26,16 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.files.fault_points import fault_point
 
-TURN_BYTES_MAX: Final = 4 << 20
-"""The most bytes of records that one turn reads, beyond the first record."""
+STEP_BYTES_MAX: Final = 4 << 20
+"""The most bytes of records that one step reads, beyond the last record."""
 
 
 @dataclass(slots=True)
-class Turn:
-    """The results of the rows, by their index. `error`: why the turn stopped."""
+class DeliveryOutcome:
+    """The outcome of one step. `error`: why it stopped."""
 
     ended: list[int] = field(default_factory=list)
+    """The indexes of the rows that have ended."""
     delivered_count: int = 0
     lost_count: int = 0
     dropped_count: int = 0
@@ -59,18 +60,20 @@ def deliver(
     topics: list[str],
     rows: Rows,
     now_ms: EpochMs,
-) -> Turn:
-    """Delivers rows from the first on, as many as one turn may; `topics`: by the numbers in the rows. Errors
-    of appends are returned, not raised."""
-    turn = Turn()
-    for part in _parts(store, writer, sources, topics, rows, now_ms, turn):
-        turn.error = _append(writer, part, now_ms, turn)
-        if turn.error is not None:
+) -> DeliveryOutcome:
+    """Delivers rows from the first on, as many as STEP_BYTES_MAX allows; `topics`: real topics by the numbers
+    in the rows. An error of an append is returned in the outcome, not raised."""
+    outcome = DeliveryOutcome()
+    for part in _parts(store, writer, sources, topics, rows, now_ms, outcome):
+        outcome.error = _append(writer, part, now_ms, outcome)
+        if outcome.error is not None:
             break
-    return turn
+    return outcome
 
 
-def _append(writer: RecordWriter, part: _Part, now_ms: EpochMs, turn: Turn) -> TroveError | None:
+def _append(
+    writer: RecordWriter, part: _Part, now_ms: EpochMs, outcome: DeliveryOutcome
+) -> TroveError | None:
     """Appends the copies. Returns a refusal that may be temporary. A copy that is refused because of its
     content is left out; the others of its part are then appended one by one."""
     batch = RecordBatch.split(part.data, topic=part.topic)
@@ -83,16 +86,16 @@ def _append(writer: RecordWriter, part: _Part, now_ms: EpochMs, turn: Turn) -> T
             return error
         if len(batch) == 1:
             writer.copy_failures.note("delayed message", part.records[0], str(error))
-            turn.ended += part.indexes
-            turn.lost_count += 1
+            outcome.ended += part.indexes
+            outcome.lost_count += 1
             return None
     else:
-        turn.ended += part.indexes
-        turn.delivered_count += len(part.indexes)
+        outcome.ended += part.indexes
+        outcome.delivered_count += len(part.indexes)
         return None
     for place, (index, record) in enumerate(zip(part.indexes, part.records, strict=True)):
         one = _Part(part.topic, part.queue_id, [index], bytearray(batch.record(place)), [record])
-        if (refused := _append(writer, one, now_ms, turn)) is not None:
+        if (refused := _append(writer, one, now_ms, outcome)) is not None:
             return refused
     return None
 
@@ -104,23 +107,23 @@ def _parts(
     topics: list[str],
     rows: Rows,
     now_ms: EpochMs,
-    turn: Turn,
+    outcome: DeliveryOutcome,
 ) -> list[_Part]:
     part_size_max = min(store.settings.batch_size_max, store.settings.commit_log_file_size // 2)
     targets = {number: _target(store, writer, topics[number]) for number in set(rows["topic"].tolist())}
     open_parts: dict[tuple[str, QueueId], _Part] = {}
     parts: list[_Part] = []
-    left = TURN_BYTES_MAX
+    bytes_remaining = STEP_BYTES_MAX
     for index, (number, source, physical_offset, size) in enumerate(_places(sources, rows)):
-        if left < 0:
+        if bytes_remaining < 0:
             break
         target = targets[number]
         if target is None:
-            turn.ended.append(index)
-            turn.dropped_count += 1
+            outcome.ended.append(index)
+            outcome.dropped_count += 1
             continue
         record = store.read_given(physical_offset, size)
-        left -= size
+        bytes_remaining -= size
         copy = writer.copy_failures.copied(
             "delayed message",
             record,
@@ -129,8 +132,8 @@ def _parts(
             ),
         )
         if copy is None:
-            turn.ended.append(index)
-            turn.lost_count += 1
+            outcome.ended.append(index)
+            outcome.lost_count += 1
             continue
         queue_id, data = copy
         key = target.topic, queue_id

@@ -12,7 +12,7 @@
 | 40  | i64   | dataVersion.timestamp                                                          |
 | 48  | i64   | dataVersion.counter                                                            |
 
-`timerlog/<20 digits>`, files of one size, units of 52 bytes; a unit goes into a file while 68 bytes are left:
+`timerlog/<20 digits>`, files of one size, units of 52 bytes; a unit goes into a file that has 68 free bytes:
 
 | off | width | field                                                                          |
 |-----|-------|--------------------------------------------------------------------------------|
@@ -230,7 +230,7 @@ def clear_wheel_and_log(files: FileSystem, file_size: int) -> None:
         file.close()
     files.rename(_LOG_FILE_NEW, f"{LOG_DIRECTORY}/{0:020d}")
     if int(paths[0].rpartition("/")[2]):
-        files.remove(paths[0])  # RocketMQ has removed the begin of the log
+        files.remove(paths[0])  # RocketMQ has removed the first files of the log
     files.sync_directory(LOG_DIRECTORY)
     files.sync_directory("")
 

@@ -34,7 +34,8 @@ class Scheduling:
 
     def schedule(self, record: NewRecord, deliver_ms: EpochMs, now_ms: EpochMs) -> Scheduled:
         """Stores the record, which has a unique key, to be delivered at deliver_ms (epoch ms); in its queue
-        if that time has come. Raises TroveError as Timers.schedule and append_once."""
+        if that time has come. TroveError DELIVERY_TIME_ILLEGAL, LIMIT_EXCEEDED, and the errors of
+        append_once."""
         result = append_once(
             self._deduplication,
             record,
@@ -65,7 +66,8 @@ class Scheduling:
         return handle
 
     def recall(self, handle: RecallHandle, now_ms: EpochMs) -> AppendResult | None:
-        """Ends the message without a delivery; returns and raises as Timers.recall, but UNKNOWN_ERROR if the
-        disk refused the append."""
+        """Ends the message without a delivery. None if it was recalled before, else the result for the delete
+        marker. TroveError RECALL_HANDLE_ILLEGAL, LIMIT_EXCEEDED; UNKNOWN_ERROR if the disk refused the
+        append."""
         with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             return self._timers.recall(handle.topic, handle.deliver_ms, handle.message_id, now_ms)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trovemq_broker.timers.wheel_records import (
     WHEEL_QUEUE_ID,
     WHEEL_TOPIC,
-    Waiting,
+    DelayedDelivery,
     WaitingRecord,
     read_record,
     read_waiting,
@@ -107,7 +107,9 @@ class Sources:
             return None
         return read_record(record, None if source == WHEEL_SOURCE else unit[2])
 
-    def waiting_at(self, source: int, physical_offset: PhysicalOffset, tags_code: int) -> Waiting | None:
+    def waiting_at(
+        self, source: int, physical_offset: PhysicalOffset, tags_code: int
+    ) -> DelayedDelivery | None:
         """The delayed message in the record at that offset; None also if it is not one."""
         try:
             record = self._store.record_at(physical_offset, check=False)
@@ -117,7 +119,7 @@ class Sources:
             return None
         return read_waiting(record, None if source == WHEEL_SOURCE else tags_code)
 
-    def waiting(self, source: int, offset: int) -> Waiting | None:
-        """waiting_at() by queue offset."""
+    def waiting(self, source: int, offset: int) -> DelayedDelivery | None:
+        """The delayed message at that queue offset; None if it is gone, damaged, or not a delayed message."""
         unit = self.unit(source, offset)
         return None if unit is None else self.waiting_at(source, unit[0], unit[2])

@@ -7,7 +7,7 @@ marker in the wheel topic, or by being appended again.
 Invariants
 - A copy is appended not before its time, and before its event: if the event is lost there is a second copy,
   never none.
-- A refused append ends no row: a later turn delivers the message.
+- A refused append ends no row: a later step delivers the message.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Timers:
         """Stores the record to be delivered at deliver_ms (epoch ms) to its topic and queue; directly there
         if that time has come.
 
-        TroveError DELIVERY_TIME_ILLEGAL, LIMIT_EXCEEDED, and as MessageStore.append.
+        TroveError DELIVERY_TIME_ILLEGAL, LIMIT_EXCEEDED, and the errors of MessageStore.append.
         """
         if deliver_ms <= now_ms:
             (result,) = self._writer.append(
@@ -150,7 +150,7 @@ class Timers:
         the delete marker: the recall is durable when the log is synced up to its end.
 
         TroveError RECALL_HANDLE_ILLEGAL (its time has passed, or there is no such message), LIMIT_EXCEEDED,
-        or as an append.
+        and the errors of MessageStore.append.
         """
         if deliver_ms <= now_ms:
             raise _not_recallable("the message's time has passed")
@@ -193,7 +193,7 @@ class Timers:
         """Delivers due messages, up to timer_batch_max, in the order of their times; returns how many have
         ended. More may be due.
 
-        TroveError as an append that was refused (a full disk) before anything was done; call again later.
+        Raises the TroveError of a refused append (a full disk) if no message has ended; call again later.
         """
         self._table.recalled.forget_before(slot_of(now_ms))
         rows = self._table.calendar.take_due(now_ms, self._settings.timer_batch_max)
@@ -201,31 +201,31 @@ class Timers:
             return 0
         table = self._table
         try:
-            turn = deliver(self._store, self._writer, table.sources, table.topics, rows, now_ms)
+            outcome = deliver(self._store, self._writer, table.sources, table.topics, rows, now_ms)
         except ScarceError:  # nothing was appended
             table.calendar.put_back(rows)
             raise
         ended = np.zeros(len(rows), np.bool_)
-        ended[turn.ended] = True
+        ended[outcome.ended] = True
         self._table.calendar.put_back(rows[~ended])
-        fault_point("timers.after_turn")
-        self._say_ended(rows[ended], now_ms)
+        fault_point("timers.after_step")
+        self._record_ended(rows[ended], now_ms)
         for number, count in Counter(rows["topic"][ended].tolist()).items():
             self.dequeued[self._table.topics[number]] += count
-        self.delivered_count += turn.delivered_count
-        self.dropped_count += turn.dropped_count
-        self.lost_count += turn.lost_count
-        if turn.error is not None and not turn.ended:
-            raise turn.error
-        return len(turn.ended)
+        self.delivered_count += outcome.delivered_count
+        self.dropped_count += outcome.dropped_count
+        self.lost_count += outcome.lost_count
+        if outcome.error is not None and not outcome.ended:
+            raise outcome.error
+        return len(outcome.ended)
 
-    def _say_ended(self, rows: Rows, now_ms: EpochMs) -> None:
-        """Adds events for these rows, one per run of offsets."""
+    def _record_ended(self, rows: Rows, now_ms: EpochMs) -> None:
+        """Adds the events that these rows have ended, one for each run of adjacent offsets."""
         rows = rows[np.lexsort((rows["offset"], rows["source"]))]
         for source, begin, end in _runs(zip(rows["source"].tolist(), rows["offset"].tolist(), strict=True)):
-            self._say_range_ended(source, begin, end, now_ms)
+            self._record_range_ended(source, begin, end, now_ms)
 
-    def _say_range_ended(self, source: int, begin: int, end: int, now_ms: EpochMs) -> None:
+    def _record_range_ended(self, source: int, begin: int, end: int, now_ms: EpochMs) -> None:
         topic, queue_id = queue_of(source)
         event = Event(
             EventKind.TIMER_ENDED, now_ms, topic=topic, queue_id=queue_id, offset=begin, count=end - begin
@@ -254,7 +254,7 @@ class Timers:
         count = 0
         for block in self._table.calendar.blocks() if number is not None else ():
             ended = self._table.calendar.end(block, block["topic"] == number)
-            self._say_ended(ended, now_ms)
+            self._record_ended(ended, now_ms)
             count += len(ended)
         del self.enqueued[topic], self.dequeued[topic]
         return count
@@ -273,13 +273,13 @@ class Timers:
 
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
         """Appends every delayed message whose record lies below that offset to the wheel topic again, as
-        RocketMQ rolls its timers; returns how many. TroveError as an append: messages before the failed one
-        are copied."""
+        RocketMQ rolls its timers; returns how many. Raises the errors of MessageStore.append; messages before
+        the failed one are copied."""
         bounds = self._bounds(physical_offset)
         count = 0
         for block in self._table.calendar.blocks():
             for index in np.flatnonzero(_below(block, bounds)).tolist():
-                self._carry(block, index, now_ms)
+                self._reappend(block, index, now_ms)
                 count += 1
         return count
 
@@ -297,7 +297,7 @@ class Timers:
         """For each source the first offset whose record lies at or after physical_offset."""
         return {source: queue.lower_bound(physical_offset) for source, queue in self._table.sources.queues()}
 
-    def _carry(self, block: Rows, index: int, now_ms: EpochMs) -> None:
+    def _reappend(self, block: Rows, index: int, now_ms: EpochMs) -> None:
         record = self._table.sources.record(int(block[index]["source"]), int(block[index]["offset"]))
         copy = None if record is None else self._rolled(record)
         if copy is not None:
@@ -306,7 +306,7 @@ class Timers:
             self.lost_count += 1
         chosen = np.zeros(len(block), np.bool_)
         chosen[index] = True
-        self._say_ended(self._table.calendar.end(block, chosen), now_ms)
+        self._record_ended(self._table.calendar.end(block, chosen), now_ms)
 
     def _rolled(self, record: WaitingRecord) -> NewRecord | None:
         failures = self._writer.copy_failures
@@ -346,8 +346,8 @@ class Timers:
             queue = self._table.sources.queue(source)
             waiting = outstanding.waiting.get(source, [])
             for begin, end in _gaps(queue.min_offset if queue is not None else 0, waiting, position):
-                self._say_range_ended(source, begin, end, now_ms)
-            self._table.read_again(source, waiting)
+                self._record_range_ended(source, begin, end, now_ms)
+            self._table.reread(source, waiting)
             self._table.positions[source] = position
         self.catch_up()
 

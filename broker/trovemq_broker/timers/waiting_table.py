@@ -18,7 +18,7 @@ import numpy as np
 from trovemq_broker.timers.calendar import ROW_DTYPE, WAITS, Calendar, Mask, Rows, slot_of
 from trovemq_broker.timers.recalled import RecalledKeys
 from trovemq_broker.timers.sources import Sources, queue_of
-from trovemq_broker.timers.wheel_records import Waiting
+from trovemq_broker.timers.wheel_records import DelayedDelivery
 from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
@@ -71,8 +71,8 @@ class WaitingTable:
                 self.positions[source] = offset
             self.positions[source] = offset
 
-    def read_again(self, source: int, offsets: Sequence[int]) -> None:
-        """Adds records below the source's position again."""
+    def reread(self, source: int, offsets: Sequence[int]) -> None:
+        """Reads the records at these offsets, which lie below the source's position, and adds their rows."""
         queue = self.sources.queue(source)
         if queue is None:
             return
@@ -80,7 +80,7 @@ class WaitingTable:
             self._read(source, offset, readable_units(queue, QueueOffset(offset), 1))
 
     def _read(self, source: int, first_offset: int, units: Rows) -> None:
-        found: list[tuple[int, Waiting]] = []
+        found: list[tuple[int, DelayedDelivery]] = []
         for offset, (physical_offset, size, tags_code) in enumerate(units.tolist(), first_offset):
             if size == BLANK_UNIT_SIZE:
                 continue
@@ -97,13 +97,13 @@ class WaitingTable:
                 rows = []
                 # It reads the records that it ends: if that fails, those before it are not added again.
                 self.positions[source] = max(self.positions.get(source, 0), offset)
-            if self._is_new(waiting):
+            if self._apply_effects(waiting):
                 number = self._numbered(waiting.topic)
                 rows.append((waiting.deliver_ms, offset, key_hash(waiting.unique_key), number, source, WAITS))
         self._add(rows)
 
-    def _is_new(self, waiting: Waiting) -> bool:
-        """Applies the record's effect on others. Returns whether the record itself is pending."""
+    def _apply_effects(self, waiting: DelayedDelivery) -> bool:
+        """Ends the rows that the record recalls or replaces. Returns whether the record itself is pending."""
         slot = slot_of(waiting.deliver_ms)
         if waiting.deleted_unique_key:
             # RocketMQ may put the topic before the key.
@@ -127,10 +127,10 @@ class WaitingTable:
             chosen[index] = True
             self.calendar.end(block, chosen)
 
-    def matching(self, slot: int, topic: str, unique_key: str) -> Iterator[tuple[Rows, int, Waiting]]:
+    def matching(self, slot: int, topic: str, unique_key: str) -> Iterator[tuple[Rows, int, DelayedDelivery]]:
         """The waiting rows of that slot, topic and key: (block, index in it, the decoded record)."""
         for block in self.calendar.blocks_at(slot):
-            for index in np.flatnonzero(self.alike(block, topic, unique_key)).tolist():
+            for index in np.flatnonzero(self.with_key_hash(block, topic, unique_key)).tolist():
                 row = block[index]
                 if slot_of(EpochMs(int(row["deliver_ms"]))) != slot:
                     continue
@@ -138,7 +138,7 @@ class WaitingTable:
                 if waiting is not None and waiting.unique_key == unique_key:
                     yield block, index, waiting
 
-    def alike(self, block: Rows, topic: str, unique_key: str) -> Mask:
+    def with_key_hash(self, block: Rows, topic: str, unique_key: str) -> Mask:
         """The waiting rows of that topic whose unique key has the same hash."""
         number = self._numbers.get(topic)
         if number is None or not unique_key:

@@ -58,11 +58,11 @@ TIME_MAX: Final = EpochMs((1 << 53) - 1)
 """A later time in a record is ignored."""
 _MARKER_BODY: Final = b"0"
 PROPERTIES_SPACE_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
-"""The most bytes of a property block with space left for the CRC property."""
+"""The most bytes of a property block to which the CRC property can still be added."""
 NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | SYS_FLAG_TRANSACTION_MASK
 
 
-class Waiting(NamedTuple):
+class DelayedDelivery(NamedTuple):
     """The delivery that a record in the wheel topic or a schedule queue names."""
 
     topic: str
@@ -113,7 +113,7 @@ def delete_marker(
 class WaitingRecord(NamedTuple):
     """The whole record of a delayed message, checked against its CRC."""
 
-    waiting: Waiting
+    waiting: DelayedDelivery
     body: bytes
     properties: dict[str, str]
     property_size: int
@@ -177,7 +177,7 @@ def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRe
     )
 
 
-def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting | None:
+def read_waiting(record: memoryview, schedule_ms: int | None = None) -> DelayedDelivery | None:
     """The delivery that a record names, without a check of its CRC. None if it is neither a delayed message
     nor a delete marker."""
     fields = read_fields(record, 0, len(record))
@@ -187,14 +187,14 @@ def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting 
     return waiting_of(parse_properties(bytes(record[begin : begin + fields.property_size])), schedule_ms)
 
 
-def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) -> Waiting | None:
+def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) -> DelayedDelivery | None:
     """The delivery that these properties name; None if they name none."""
     topic = properties.get(PROPERTY_REAL_TOPIC)
     queue_id = _integer(properties, PROPERTY_REAL_QUEUE_ID)
     deliver_ms = _deliver_ms(properties) if schedule_ms is None else schedule_ms
     if not topic or queue_id is None or deliver_ms is None or not 0 < deliver_ms <= TIME_MAX:
         return None
-    return Waiting(
+    return DelayedDelivery(
         topic,
         QueueId(queue_id),
         EpochMs(deliver_ms),

@@ -112,7 +112,7 @@ POINTS: Final[Mapping[str, str]] = {
     "timers.before_wheel": "before a delayed message goes into the wheel's queue",
     "timers.before_append": "timers are due; their copies are not appended",
     "timers.after_append": "the copies of one queue are in the log; no timer has ended",
-    "timers.after_turn": "all copies of a turn are there; no event says that the timers ended",
+    "timers.after_step": "all copies of a step are there; no event says that the timers ended",
     "timers.before_files": "export: RocketMQ's timer files are old",
     "timers.after_check": "export: timercheck says that everything is to be read again",
     "timers.after_clearing": "export: wheel and log are empty",

@@ -61,10 +61,10 @@ def test_recalls_before_their_time_are_limited(monkeypatch: pytest.MonkeyPatch) 
     broker.timers.recall("orders", NOW_MS + 9_000, "C", NOW_MS + 7_000)
 
 
-def test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_continues(
+def test_a_step_reads_a_bounded_number_of_bytes_and_the_next_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(due_deliveries, "TURN_BYTES_MAX", 600)
+    monkeypatch.setattr(due_deliveries, "STEP_BYTES_MAX", 600)
     broker = Broker()
     for number in range(6):
         broker.schedule(b"%d" % number, NOW_MS + 100)
