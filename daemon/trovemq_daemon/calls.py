@@ -49,7 +49,7 @@ class Call:
     # Attributes that few calls need belong to the class until they are set: so a call is made quickly.
     sends_at_once = True
     """Whether `answer` sends a list of replies before it returns: then the context says if that failed."""
-    layers: tuple[Layer, Any] | None = None
+    layers: Layers | None = None
     started = 0.0
     """By time.perf_counter()."""
     waits: dict[str, float] | None = None
@@ -98,7 +98,9 @@ class Call:
     def answer(self, outcome: Any) -> None:
         """Ends the call. Never raises."""
         while (layers := self.layers) is not None:
-            layer, self.layers = layers
+            layer, self.layers, sees_bytes = layers
+            if not sees_bytes and type(outcome) is bytes:
+                continue
             try:
                 outcome = layer(self, outcome)
             except Exception as error:
@@ -155,7 +157,8 @@ class Call:
         """Sends the outcome, after all layers."""
         raise NotImplementedError
 
-    def reply(self, reply: Any) -> None:
+    def reply(self, reply: Any) -> bool:
+        """Ends the call with a reply. False: nothing can be sent any more."""
         raise NotImplementedError
 
     def reply_all(self, replies: Sequence[Any]) -> None:
@@ -202,8 +205,12 @@ class TransportCall(Call):
     def deliver(self, outcome: Any) -> None:
         """HandlerGuard is the last layer, and has sent the call's outcome: this one is too late."""
 
-    def reply(self, reply: Any) -> None:
-        self.context.reply(reply)
+    def reply(self, reply: Any) -> bool:
+        context = self.context
+        if context.over:
+            return False
+        context.reply(reply)
+        return True
 
     def reply_all(self, replies: Sequence[Any]) -> None:
         self.context.reply_all(replies)
@@ -279,8 +286,11 @@ class AwaitedCall(Call):
                 await self.write(reply)
         self.answer(ENDED)
 
-    def reply(self, reply: Any) -> None:
+    def reply(self, reply: Any) -> bool:
+        if self.over:
+            return False
         self._end(reply)
+        return True
 
     def reply_all(self, replies: Sequence[Any]) -> None:
         self._end(list(replies))
@@ -311,17 +321,20 @@ Answer: TypeAlias = Callable[[Any], None]
 """Called once, with the reply or with an exception."""
 Layer: TypeAlias = Callable[[Call, Any], Any]
 """(the call, its outcome so far): the outcome from now on, or HELD. An exception is the outcome, too."""
+Layers: TypeAlias = "tuple[Layer, Layers | None, bool]"
+"""The innermost layer, those outside of it, and whether it sees replies that are serialised: if not, these
+pass it."""
 OnCalls: TypeAlias = Callable[[Sequence[Call]], None]
 
 
-def add_layer(calls: Sequence[Call], layer: Layer) -> None:
+def add_layer(calls: Sequence[Call], layer: Layer, *, sees_bytes: bool = True) -> None:
     """Adds an inner layer to each call."""
     outer = calls[0].layers
-    layers = (layer, outer)
+    layers = (layer, outer, sees_bytes)
     for call in calls:
         if call.layers is not outer:
             outer = call.layers
-            layers = (layer, outer)
+            layers = (layer, outer, sees_bytes)
         call.layers = layers  # mostly the same for all of them
 
 

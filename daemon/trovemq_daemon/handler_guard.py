@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from trovemq_daemon.bytes_budget import Claim
-from trovemq_daemon.calls import ENDED, HELD, Call, CallHandler, is_stream
+from trovemq_daemon.calls import ENDED, HELD, Call, CallHandler, add_layer, is_stream
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
@@ -210,7 +210,7 @@ class _GuardedCalls:
         self._metrics = guard.metrics
         self._replies = guard.replies
         self._inner = handler.on_calls
-        self._last: Final = (self._deliver, None)
+        self._last: Final = (self._deliver, None, True)
         self._streams = handler.streams
         self._in_steps = handler.in_steps
         self._is_large: bool | None = False if handler.small else None
@@ -291,7 +291,7 @@ class _GuardedCalls:
                 call.on_end(lambda _call: self._replies.release(written))
             return outcome
 
-        call.layers = (count, call.layers)
+        add_layer((call,), count)
         self._pass_on((call,))
 
     # --- space --------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class _GuardedCalls:
     def _deliver(self, call: Call, outcome: Any) -> Any:
         """The last layer."""
         try:
-            if type(outcome) is bytes and not self._streams and not call.over:
+            if type(outcome) is bytes and not self._streams:
                 self._send(call, outcome)
             elif isinstance(outcome, BaseException):
                 self._fail(call, outcome)
@@ -316,30 +316,33 @@ class _GuardedCalls:
             elif is_stream(outcome):
                 call.layers = self._last
                 call.run(self._write(call, outcome))
+            elif outcome is ENDED:
+                call.fail(grpc.StatusCode.OK)
+                self._end(call, "OK")
+            elif self._streams:
+                self._made += sum(map(size_of, outcome))
+                call.reply_all(outcome)
+                self._end(call, "OK")
             else:
                 self._send(call, outcome)
         except Exception as error:  # who made the answer, an append or a sync, must not hear of it
             self._fail(call, error)
         return HELD
 
-    def _send(self, call: Call, outcome: Any) -> None:
-        if outcome is ENDED:
-            call.fail(grpc.StatusCode.OK)
-        elif self._streams:
-            self._made += sum(map(size_of, outcome))
-            call.reply_all(outcome)
+    def _send(self, call: Call, reply: Any) -> None:
+        if not call.reply(reply):
+            self._end(call, "CANCELLED")
+            return
+        size = size_of(reply)
+        if size > UNCOUNTED_SIZE:
+            self._is_large = True
+            self._made += size
+        elif self._is_large is None:
+            self._is_large = False
+        if self._answered is not None:
+            self._answered.append(call)
         else:
-            size = len(outcome) if type(outcome) is bytes else size_of(outcome)
-            if size > UNCOUNTED_SIZE:
-                self._is_large = True
-                self._made += size
-            elif self._is_large is None:
-                self._is_large = False
-            call.reply(outcome)
-            if self._answered is not None:
-                self._answered.append(call)
-                return
-        self._end(call, "OK")
+            self._end(call, "OK")
 
     async def _write(self, call: Call, replies: AsyncGenerator[Any, None]) -> None:
         await self._guard.write_all(self._method, replies, call.peer(), call.write)

@@ -81,9 +81,9 @@ class UnreadCall(AwaitedCall):
         super().__init__(RpcContext(), read, data)
         self._replies = replies
 
-    def reply(self, reply: Any) -> None:
+    def reply(self, reply: Any) -> bool:
         self._replies.claim(self.peer(), len(reply))  # as grpcio's is counted, in the same step
-        super().reply(reply)
+        return super().reply(reply)
 
 
 def test_streams_that_waited_took_a_messages_size_times_their_number() -> None:

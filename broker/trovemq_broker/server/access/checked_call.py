@@ -19,7 +19,7 @@ from trovemq_broker.server.access.open_methods import count_unknown
 from trovemq_broker.server.access.refusals import is_rocketmq, refused_reply
 from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.wire.statuses import Malformed
-from trovemq_daemon.calls import HELD, Call, is_stream
+from trovemq_daemon.calls import HELD, Call, add_layer, is_stream
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.reply_budget import size_of
@@ -129,7 +129,7 @@ class CheckedCall:
     def watch(self, call: Call) -> None:
         """Sees the outcome of a call that was admitted."""
         self._outer_layers = call.layers
-        call.layers = (self._answered, call.layers)
+        add_layer((call,), self._answered)
         call.check = partial(self._may_answer, call)
 
     def _may_answer(self, call: Call) -> bool:
@@ -150,7 +150,7 @@ class CheckedCall:
         if isinstance(outcome, BaseException):
             self.outcome = outcome_of_error(outcome)
             if isinstance(outcome, TroveError) and "quota" in outcome.fields:
-                call.layers = (self._failed, call.layers)  # a task may be cancelled before it begins
+                add_layer((call,), self._failed)  # a task may be cancelled before it begins
                 call.run(self._fail_later(call, outcome))
                 return HELD
             self.end()

@@ -7,7 +7,6 @@ permanent fault (a deleted group or topic) is reported as one of the handle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final, TypeAlias
 
 from trovemq_broker.groups.delivery.lease_resolvers import Handles, Leases, Refusals
@@ -17,12 +16,12 @@ from trovemq_broker.server.wire.acknowledgements import (
     Acknowledge,
     acknowledge_of,
     acknowledge_reply,
+    consumed_reply,
     read_acknowledge,
-    serialised_reply,
 )
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms
-from trovemq_broker.server.wire.statuses import OK_STATUS, Context, client_id_of, request_of, status_of
+from trovemq_broker.server.wire.statuses import OK_STATUS, Context, check_client_id, request_of, status_of
 from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -41,41 +40,44 @@ class Acknowledger:
         """AckMessage: one result per entry, in order. The messages of a group and topic are settled
         together."""
         found: dict[tuple[str, str], list[_Received]] = {}
+        head = None
         with self._parts.delivery.gathering():
             for call in calls:
                 try:
-                    command = _command(call)
+                    head = check_client_id(call.context, head)
+                    command = read_acknowledge(call.keep()) or acknowledge_of(request_of(call))
                     if len(command.handles) <= ENTRIES_STEP:
-                        found.setdefault((command.group, command.topic), []).append((call, command))
+                        found.setdefault(command.names, []).append((call, command))
                     else:
                         call.run(self._acknowledge_in_task(call, command))
                 except Exception as error:
                     call.answer(error)
-            for received in found.values():
-                self._acknowledge(received)
+            for (group, topic), received in found.items():
+                self._acknowledge(group, topic, received)
 
-    def _acknowledge(self, received: Sequence[_Received]) -> None:
+    def _acknowledge(self, group: str, topic: str, received: Sequence[_Received]) -> None:
         """Answers the calls of one group and topic."""
-        _, first = received[0]
-        handles = first.handles if len(received) == 1 else [*chain(*(one.handles for _, one in received))]
+        handles = [handle for _, one in received for handle in one.handles]
         try:
-            refused = self.settle(first.group, first.topic, handles).refused
-            self.wake(first.group, first.topic)
+            refused = self.settle(group, topic, handles).refused
+            self.wake(group, topic)
         except Exception as error:
             if len(received) == 1:
                 received[0][0].answer(error)
                 return
             for one in received:  # those at fault meet it again, and no others
-                self._acknowledge((one,))
+                self._acknowledge(group, topic, (one,))
+            return
+        if not refused:
+            for call, command in received:
+                call.answer(consumed_reply(command))
             return
         begin = 0
         for call, command in received:
-            own: Refusals = {}
             count = len(command.handles)
-            if refused:
-                own = {place: refused[begin + place] for place in range(count) if begin + place in refused}
+            own = {place: refused[begin + place] for place in range(count) if begin + place in refused}
             begin += count
-            call.answer(serialised_reply(command, own))
+            call.answer(acknowledge_reply(command, own) if own else consumed_reply(command))
 
     async def _acknowledge_in_task(self, call: Call, command: Acknowledge) -> None:
         call.answer(await self.acknowledge_in_steps(command))
@@ -87,13 +89,14 @@ class Acknowledger:
     def _settle_all(self, command: Acknowledge) -> Steps[Refusals]:
         """Acknowledges the messages, at most ENTRIES_STEP in a step. The refusals, by index."""
         refused: Refusals = {}
+        group, topic = command.names
         for begin in range(0, len(command.handles), ENTRIES_STEP):
             if begin:
                 yield
             handles = command.handles[begin : begin + ENTRIES_STEP]
-            results = self.settle(command.group, command.topic, handles)
+            results = self.settle(group, topic, handles)
             refused.update((begin + place, error) for place, error in results.refused.items())
-        self.wake(command.group, command.topic)
+        self.wake(group, topic)
         return refused
 
     def settle(self, group: str, topic: str, handles: Sequence[bytes]) -> Results:
@@ -178,9 +181,3 @@ class Acknowledger:
         waits = self._parts.waits
         if waits.any_for((group, topic)) and self._parts.delivery.next_visible_ms(group, topic) == 0:
             waits.wake((group, topic))
-
-
-def _command(call: Call) -> Acknowledge:
-    """Raises TroveError as request_of() and acknowledge_of()."""
-    client_id_of(call.context)
-    return read_acknowledge(call.keep()) or acknowledge_of(request_of(call))

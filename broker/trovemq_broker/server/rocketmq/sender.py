@@ -34,7 +34,7 @@ from trovemq_broker.server.wire.send_requests import (
     read_send,
     stored_body,
 )
-from trovemq_broker.server.wire.statuses import Context, client_id_of, request_of
+from trovemq_broker.server.wire.statuses import Context, check_client_id, client_id_of, request_of
 from trovemq_daemon.calls import Answer, Call, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -94,10 +94,11 @@ class Sender:
             return
         limits = self._limits()
         joined: dict[str, JoinedSends] = {}
+        head = None
         with parts.accumulator.together():
             for call in calls:
                 try:
-                    client_id_of(call.context)
+                    head = check_client_id(call.context, head)
                     send = read_send(call, limits)
                     if send is None:
                         call.run(self._send_in_task(call))

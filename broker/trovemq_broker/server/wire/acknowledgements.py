@@ -16,8 +16,8 @@ All of them are ASCII; so each size is one byte, and each text is UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -41,12 +41,17 @@ SIZE_MAX: Final = 0x7F
 class Acknowledge(NamedTuple):
     """The command: messages that the group has consumed."""
 
-    group: str
-    topic: str
-    message_ids: list[bytes]
+    names: tuple[str, str]
+    """Group and topic."""
+    message_ids: Sequence[bytes]
     """As UTF-8."""
-    handles: list[bytes]
+    handles: Sequence[bytes]
     """The receipt handle of each message, as UTF-8."""
+    entry: bytes = b""
+    """Id and handle as the begin of the reply's entry, if there is one message and both are short."""
+
+
+_new_acknowledge: Final = partial(tuple.__new__, Acknowledge)  # without a Python call for each
 
 
 def acknowledge_of(request: service_pb2.AckMessageRequest) -> Acknowledge:
@@ -54,12 +59,19 @@ def acknowledge_of(request: service_pb2.AckMessageRequest) -> Acknowledge:
     entries = request.entries
     if not 1 <= len(entries) <= ENTRIES_MAX:
         raise TroveError(errors.REQUEST_ILLEGAL, f"{len(entries)} entries; there may be 1 to {ENTRIES_MAX}")
-    return Acknowledge(
-        group_name(request.group),
-        topic_to_read(request.topic),
-        [entry.message_id.encode() for entry in entries],
-        [entry.receipt_handle.encode() for entry in entries],
-    )
+    message_ids = tuple(entry.message_id.encode() for entry in entries)
+    handles = tuple(entry.receipt_handle.encode() for entry in entries)
+    entry = _short_entry(message_ids[0], handles[0]) if len(entries) == 1 else b""
+    names = group_name(request.group), topic_to_read(request.topic)
+    return Acknowledge(names, message_ids, handles, entry)
+
+
+def _short_entry(message_id: bytes, handle: bytes) -> bytes:
+    """Empty if a text is, or has no size of one byte in an entry of such a size."""
+    size = len(message_id) + len(handle) + 4
+    if not message_id or not handle or size > SIZE_MAX:
+        return b""
+    return b"\x0a%c%b\x12%c%b" % (len(message_id), message_id, len(handle), handle)
 
 
 def read_acknowledge(data: bytes) -> Acknowledge | None:
@@ -81,8 +93,9 @@ def read_acknowledge(data: bytes) -> Acknowledge | None:
             and data[id_end] == 0x12
             and data[id_end + 1] == size - id_end - 2
         ):
-            group, topic = _names(data[:entry_at])
-            return Acknowledge(group, topic, [data[entry_at + 4 : id_end]], [data[id_end + 2 :]])
+            message_id, handle = data[entry_at + 4 : id_end], data[id_end + 2 :]
+            entry = data[entry_at + 2 :] if message_id and handle else b""
+            return _new_acknowledge((_names(data[:entry_at]), (message_id,), (handle,), entry))
     except (IndexError, DecodeError, TroveError):
         pass
     return None
@@ -113,36 +126,24 @@ def acknowledge_reply(
     return response
 
 
-def serialised_reply(
-    command: Acknowledge, refused: Mapping[int, TroveError]
-) -> service_pb2.AckMessageResponse | bytes:
-    """acknowledge_reply(), serialised already if it is to one message that is consumed."""
-    if not refused and len(command.handles) == 1 and command.handles[0]:
-        return _reply_of_consumed(command.message_ids[0], command.handles[0])
-    return acknowledge_reply(command, refused)
-
-
-def _reply_of_consumed(message_id: bytes, handle: bytes) -> bytes:
-    """The serialised AckMessageResponse to one message that is consumed:
+def consumed_reply(command: Acknowledge) -> service_pb2.AckMessageResponse | bytes:
+    """The reply if every message is consumed. To one message that official clients acknowledge, it is
+    serialised already:
 
     | bytes | field |
     | --- | --- |
     | 0x0a, size, Status | status: OK |
     | 0x12, size, the entry: | entries |
-    | 0x0a, size, text | message_id; left out if it is empty |
+    | 0x0a, size, text | message_id |
     | 0x12, size, text | receipt_handle |
     | 0x1a, size, Status | status: OK |
     """
-    id_size, handle_size = len(message_id), len(handle)
-    size = id_size + handle_size + _ENTRY_REST
-    if message_id and size <= SIZE_MAX:
-        return b"%b\x12%c\x0a%c%b\x12%c%b%b" % (_BEGIN, size, id_size, message_id, handle_size, handle, _END)
-    named = b"\x0a%b%b" % (write_varint(id_size), message_id) if message_id else b""
-    entry = b"%b\x12%b%b%b" % (named, write_varint(handle_size), handle, _END)
-    return b"%b\x12%b%b" % (_BEGIN, write_varint(len(entry)), entry)
+    entry = command.entry
+    return b"%b%b%b" % (_BEGINS[len(entry)], entry, _END) if entry else acknowledge_reply(command, {})
 
 
-_BEGIN: Final = b"\x0a" + OK_SIZED
 _END: Final = b"\x1a" + OK_SIZED
-_ENTRY_REST: Final = 4 + len(_END)
-"""Bytes of an entry with short texts, without these."""
+_BEGINS: Final = [
+    b"\x0a%b\x12%b" % (OK_SIZED, write_varint(size + len(_END))) for size in range(SIZE_MAX + 1)
+]
+"""The reply up to its entry, by the size of Acknowledge.entry."""

@@ -189,6 +189,15 @@ def client_id_of(context: Context) -> str:
     return client_id
 
 
+def check_client_id(context: Context, checked: object) -> object:
+    """Raises TroveError of client_id_of(). Returns the call's headers, for the check of the next call:
+    `checked` are those of the one before, and the same headers have the same id."""
+    head: object = getattr(context, "head", None)  # of our own transport
+    if head is None or head is not checked:
+        client_id_of(context)
+    return head
+
+
 @dataclass(frozen=True, slots=True)
 class Malformed:
     """A request whose bytes are not a message of its type."""
@@ -248,8 +257,6 @@ def with_status(
         return reply_type(status=status_of(fault))
 
     def answered(call: Call, outcome: Any) -> Any:
-        if type(outcome) is bytes:
-            return outcome
         if isinstance(outcome, Exception) and not isinstance(outcome, grpc.aio.AbortError):
             reply = reply_of_error(call, outcome)
             return [reply] if handler.streams else reply
@@ -272,7 +279,7 @@ def with_status(
             yield reply_of_error(call, error)
 
     def on_calls(calls: Sequence[Call]) -> None:
-        add_layer(calls, answered)
+        add_layer(calls, answered, sees_bytes=False)
         handler.on_calls(calls)
 
     return replace(handler, on_calls=on_calls)

@@ -14,8 +14,8 @@ from trovemq_broker.server.wire.acknowledgements import (
     Acknowledge,
     acknowledge_of,
     acknowledge_reply,
+    consumed_reply,
     read_acknowledge,
-    serialised_reply,
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -69,7 +69,7 @@ def test_both_readers_make_the_same_of_damaged_bytes(at: int, byte: int, cut: in
 
 def test_requests_of_official_clients_are_read_without_protobuf() -> None:
     data = request(HANDLE, "01A2B3").SerializeToString()
-    assert read_acknowledge(data) == Acknowledge("g", "orders", [b"01A2B3"], [HANDLE.encode()])
+    assert read_acknowledge(data) == acknowledge_of(request(HANDLE, "01A2B3"))
 
 
 def test_a_request_with_an_illegal_name_is_left_to_protobuf() -> None:
@@ -81,14 +81,14 @@ def test_a_request_with_an_illegal_name_is_left_to_protobuf() -> None:
 
 @given(handle=TEXTS, message_id=TEXTS)
 def test_the_reply_by_hand_is_that_of_protobuf(handle: str, message_id: str) -> None:
-    command = Acknowledge("g", "orders", [message_id.encode()], [handle.encode()])
-    reply = serialised_reply(command, {})
+    command = acknowledge_of(request(handle, message_id))
+    reply = consumed_reply(command)
     data = reply if isinstance(reply, bytes) else reply.SerializeToString()
     assert data == acknowledge_reply(command, {}).SerializeToString()
 
 
 def test_a_refused_entry_has_its_own_status() -> None:
-    command = Acknowledge("g", "orders", [b"M0", b"M1"], [HANDLE.encode()] * 2)
+    command = Acknowledge(("g", "orders"), [b"M0", b"M1"], [HANDLE.encode()] * 2)
     refused = {1: TroveError(errors.RECEIPT_HANDLE_ILLEGAL)}
     reply = acknowledge_reply(command, refused)
     assert reply.status.code == v2.MULTIPLE_RESULTS

@@ -17,6 +17,7 @@ from trovemq_broker.server.wire.statuses import (
     CODES,
     Malformed,
     ProtocolError,
+    check_client_id,
     client_id_of,
     reader,
     request_of,
@@ -132,6 +133,19 @@ def test_a_call_without_a_client_id_is_refused(client_id: str) -> None:
     context.metadata["x-mq-client-id"] = client_id
     with pytest.raises(TroveError, match="CLIENT_ID_MISSING"):
         client_id_of(context)
+
+
+def test_only_calls_with_the_same_headers_have_a_client_id_that_is_checked() -> None:
+    """Of our own transport; grpcio's calls have no such headers, and each is checked."""
+    first, other, old = (RpcContext() for _ in range(3))
+    vars(first)["head"] = vars(other)["head"] = object()
+    checked = check_client_id(first, None)
+    for unnamed in (other, old):
+        unnamed.metadata["x-mq-client-id"] = ""
+    assert check_client_id(other, checked) is checked
+    for context, before in ((other, None), (other, object()), (old, checked), (old, None)):
+        with pytest.raises(TroveError, match="client id"):
+            check_client_id(context, before)
 
 
 def test_a_client_id_is_bounded() -> None:
