@@ -76,6 +76,7 @@ GOALS: Final = (
     Goal("atomic", "crash states of atomic transactions", 200, 1_000),
     Goal("atomic", "kills of a daemon under atomic transactions", 3, 100),
     Goal("unique", "kills of a daemon that deduplicates", 3, 100),
+    Goal("v2", "kills of a daemon under RocketMQ's calls", 3, 60),
     Goal("leaving", "short jobs", 60, 1_000),
     Goal("leaving", "members that leave", 10, 100),
     Goal("rpc", "mutated inputs to a connection", 1_500, 100_000),
