@@ -91,7 +91,7 @@ CLIENT_FAULTS: Final = (
         "An orderly group: one task worked on a message for an hour, and the others waited as long, because"
         " all messages that the subscription held were of the same message group",
         "clients/python/trovemq/_consume/inbox.py",
-        "                if self._takers.count:",
+        "                if self._getters.count:",
         "                if False:",
         ("tests/unit/sdk/test_starved_lanes.py::test_a_task_waited_until_a_long_piece_of_work_was_done",),
     ),

@@ -56,8 +56,7 @@ SDK_FAULTS: Final = (
         "a cancelled sender keeps the turn of the next one",
         "clients/python/trovemq/_produce/in_flight.py",
         "                if waiter.done() and not waiter.cancelled():\n                    "
-        "self._wake_next()  # the turn that arrived with the cancellation belongs to the "
-        "next one\n",
+        "self._wake_next()  # it was woken and cancelled at once: the next one gets the wake-up\n",
         "                pass\n",
         (
             "tests/unit/sdk/test_places_in_line.py::"

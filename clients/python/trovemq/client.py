@@ -262,7 +262,8 @@ class Client(Closing):
 
         Args:
             topic: The topic.
-            linger_ms: How long a batch waits for more messages; 0: it is sent in the next turn of the loop.
+            linger_ms: How long a batch waits for more messages; 0: it is sent in the next iteration of the
+                event loop.
             batch_bytes_max: The most bytes of a batch of single messages.
             in_flight_bytes_max: The most unacknowledged bytes; `send` and `send_batch` wait while there are
                 more.
@@ -444,8 +445,9 @@ class Client(Closing):
         drain_seconds: float = 30.0,
         signals: Sequence[signal.Signals] | None = None,
     ) -> Running:
-        """Runs handlers: `await client.run(handlers)` in a program of their own, until a signal; `async with
-        client.run(handlers)` within another program, a web server for example, until the end of the block.
+        """Runs handlers: `await client.run(handlers)` in a program that does nothing else, until a signal;
+        `async with client.run(handlers)` within another program, a web server for example, until the end of
+        the block.
 
             handlers = trovemq.Handlers()
 
@@ -458,7 +460,7 @@ class Client(Closing):
         messages. A second signal cancels the running calls.
 
         Args:
-            handlers: What to run.
+            handlers: The handlers to run.
             drain_seconds: How long running calls may take to end; then they are cancelled and their messages
                 returned.
             signals: The signals that end it. None: SIGTERM and SIGINT where it is awaited, none for a block,
@@ -540,8 +542,9 @@ class Client(Closing):
                 there.
             wait_ms: With `follow`, how long the broker holds one fetch at the end of the queue.
             broker: The broker; needed if several have the queue.
-            topic_identity: That of the batch, or of `queue_offsets`, which gave the offset: then the topic is
-                still that one, or TOPIC_RECREATED is raised. None: the offset is not checked.
+            topic_identity: The identity of the topic that the offset is of, from the batch or from
+                `queue_offsets`: if the topic was recreated since, TOPIC_RECREATED is raised. None: the
+                offset is not checked.
 
         Raises:
             TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_RECREATED, TOPIC_NOT_FOUND,

@@ -7,7 +7,7 @@
 
     await client.run(handlers)      # until SIGTERM or Ctrl-C
 
-What happens to a message if its function raises:
+The outcome of a message whose function raises:
 
 | on_error for the exception's class | then                                                                 |
 |------------------------------------|----------------------------------------------------------------------|

@@ -66,7 +66,7 @@ class Tracing:
             a context that have spans. The provider's own sampler decides about these in addition. A send in
             a sampled trace always has a span, and so has a message with a sampled context. Sends that this
             share leaves out cost next to nothing; asking a sampler takes half as long as a send.
-        create_spans: Whether each message of a sampled batch has a span of its own; else they share the
+        create_spans: Whether each message of a sampled batch has a separate span; else they share the
             batch's.
         propagate_unsampled: Whether messages whose send is not sampled carry a context, too.
     """
@@ -104,7 +104,8 @@ class Tracing:
         return random() < self._root_ratio  # noqa: S311  no secret
 
     def wants_batch(self, properties: object) -> bool:
-        """As wants(), for a batch."""
+        """Whether a batch may have a span. Not if it is within its span already, or if the producer will
+        refuse its properties."""
         if isinstance(properties, _CarriedOfEach | str):
             return False
         return self.wants_send(None if isinstance(properties, Sequence) else properties)
@@ -135,7 +136,7 @@ class Tracing:
         return answer
 
     def send_oneway(self, topic: str, send: Callable[..., None], body: Buffer, **arguments: Any) -> None:
-        """Sends within a span that ends when the message is on its way."""
+        """Sends within a span that ends when the message was submitted."""
         span = self._begin_send(topic, arguments)
         try:
             send(body, **arguments)
@@ -221,8 +222,7 @@ class Tracing:
         return _with(properties, added)
 
     def created(self, topic: str, send: Span | None, properties: Any) -> Any:
-        """The properties of a message, with the context of a span of its own added. The span `send` links to
-        it."""
+        """The properties of a message, with the context of a new span added. The span `send` links to it."""
         if isinstance(properties, Mapping) and TRACEPARENT in properties:
             creation: SpanContext | None = creation_context(properties)
         else:
@@ -299,7 +299,7 @@ class Tracing:
         span.end()
 
     async def handler(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
-        """The middleware of handlers; a client with tracing adds it by itself, outermost."""
+        """The middleware of handlers; a client with tracing adds it, outermost."""
         if not any(message.tracing for message in call.messages):
             await proceed()
             return
@@ -448,8 +448,8 @@ class _CarriedOfEach(list[Any]):
 
 
 def _with(properties: Any, added: dict[str, str]) -> Any:
-    """The properties with the context added, unless they have one. Properties that are not a mapping are left
-    for the producer to refuse."""
+    """The properties with the context added, unless they have one. Properties that are not a mapping do
+    not change: the producer refuses them."""
     if properties is not None and not isinstance(properties, Mapping):
         return properties
     given = properties or {}

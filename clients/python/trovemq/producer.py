@@ -2,8 +2,9 @@
 
 Messages that are sent one by one are collected in a batch for each queue. A batch is submitted to its
 broker's stream at once (linger_ms=0) or after the linger time, and grows until the stream writes it or it is
-full. So a single message is sent in the next turn of the event loop, and many messages share frames: those of
-one turn, and those that come within five milliseconds while two frames of the queue are unanswered.
+full. So a single message is sent in the next iteration of the event loop. Many messages share a frame: the
+messages of one iteration, and those that come within five milliseconds while two frames of the queue are
+unanswered.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class SendReceipt(NamedTuple):
             was not stored, and the receipt has the place of the other one.
         sequence_gap: For a producer that numbers its messages: the numbers just before this one that the
             broker had not received when it stored this message, `range(5, 8)` for 5, 6 and 7; empty if none
-            is missing. Those messages were refused or lost on the way, or come later. A gap is reported once,
-            not again with a duplicate.
+            is missing. The missing messages were refused or lost with a connection, or come later. A gap is
+            reported once, not again with a duplicate.
 
     A delayed message, and one in a transaction, is put on a queue later: its queue_id, queue_offset and
     physical_offset are -1, its offset_msg_id is empty, and store_timestamp is when it was sent.
@@ -177,7 +177,9 @@ class FrameReceipt:
 
     def unique_key(self, index: int) -> str:
         """The UNIQ_KEY of record `index`."""
-        if isinstance(self.unique_keys, (list, Sequence)):  # a look at an abstract class takes longer
+        if isinstance(
+            self.unique_keys, (list, Sequence)
+        ):  # the concrete class first: a check of an abstract one takes longer
             return self.unique_keys[index]
         return bytes(self.unique_keys[index]).decode("ascii")
 

@@ -35,8 +35,8 @@ class Settlement(Protocol):
         """Acknowledges the message; `urgent`: a caller waits for the answer."""
 
     def consumed(self, message: ReceivedMessage) -> bool:
-        """As `acknowledge`, for a caller that does not wait for the result. Returns whether too many
-        settlements have no result yet: `wait_for_capacity`."""
+        """Acknowledges the message without waiting for the result. Returns whether too many settlements have
+        no result yet: then `wait_for_capacity`."""
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """The same for several messages."""
@@ -153,7 +153,7 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
     Attributes:
         settled: Whether `ack`, `nack` or `dead_letter` was called, or `process` has ended.
         receipt_handle: The broker's handle for this delivery. The other fields are the subscription's own.
-        tracing: That of the client; None if its options have none.
+        tracing: The client's; None if its options have none.
     """
 
     settled: bool = False

@@ -19,13 +19,15 @@ class ReceivedBatch(list[ReceivedMessage], ProcessBlock):
             async with batch.process():
                 await insert([message.body for message in batch])
 
-    Each of its messages can also be settled by itself.
+    Each of its messages can also be settled alone.
     """
 
     def process(self) -> AbstractAsyncContextManager[Self]:
         """Acknowledges the messages at the end of the block; an exception within returns them, with back-off.
 
-        Messages that the block has settled are left alone. See `ReceivedMessage.process`.
+        Messages that the block itself has settled do not change. Does not wait for the broker:
+        acknowledgements are sent in batches and retried in the background. A cancelled block returns the
+        messages at once.
         """
         tracing = self[0].tracing if self else None
         if tracing is not None:

@@ -1,8 +1,8 @@
-"""Runs handlers until they are stopped, a program of its own until a signal; then drains them.
+"""Runs handlers until they are stopped, or as a whole program until a signal; then drains them.
 
 | event                              | then                                                                 |
 |------------------------------------|----------------------------------------------------------------------|
-| SIGTERM, SIGINT, `stop`            | no more messages are taken; calls end; other messages are returned   |
+| SIGTERM, SIGINT, `stop`            | handlers get no more messages; calls end; other messages are returned |
 | `drain_seconds` over, or a second  | calls are cancelled, their messages returned at once                 |
 | signal                             |                                                                      |
 | a subscription ends with an error  | as `stop`; `wait` raises it                                          |

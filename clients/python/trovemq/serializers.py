@@ -27,7 +27,7 @@ class Serializer(Protocol[T]):
         """The value of a body. Any exception means that the body cannot be decoded."""
 
 
-class UndecodableBody(ValueError):  # noqa: N818  what happened, not a class of errors
+class UndecodableBody(ValueError):  # noqa: N818  the event, not a class of errors
     """A body that its serializer cannot decode. The message goes to the dead letters at once, unless
     `on_error` names this class; the cause is the serializer's own exception."""
 

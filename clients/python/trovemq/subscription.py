@@ -118,7 +118,7 @@ class Subscription:
         topic: The topic.
         group: The consumer group.
         client_id: The id by which brokers know this subscriber; "" for a broadcast.
-        tracing: That of the client; None if its options have none.
+        tracing: The client's; None if its options have none.
     """
 
     def __init__(
@@ -263,8 +263,8 @@ class Subscription:
                 self._turns.unwatch()
 
     async def _give_turn(self) -> None:
-        """Gives the event loop a turn if one is due. If it stood still lately, brokers may have taken this
-        client for dead, and may do so again: the program gets no message before they have answered for those
+        """Yields to the event loop if that is due. If it stood still lately, brokers may have declared this
+        client dead, and may do so again: the program gets no message before they have answered for those
         that it had, `ANSWER_SECONDS_MAX` at most."""
         turns, until = self._turns, 0.0
         assert turns is not None, "it is open"

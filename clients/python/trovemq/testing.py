@@ -71,8 +71,8 @@ def free_port() -> int:
 
 
 def _kept_port() -> socket.socket:
-    """A UDP socket with the number of a free TCP port. While it is open nobody gets that number here, in any
-    process of the machine: not even while the TCP port is free because its daemon restarts."""
+    """A UDP socket with the number of a free TCP port. While it is open no process of the machine gets that
+    number here: not even while the TCP port is free because its daemon restarts."""
     while True:
         port = secrets.choice(PORTS)
         kept = socket.socket(type=socket.SOCK_DGRAM)

@@ -18,7 +18,7 @@ from typing import Final, Protocol, Self, Unpack
 from trovemq._common.backoff import may_pass
 from trovemq._net.connections import ConnectionPool
 from trovemq._produce.deferred import DeferredSender
-from trovemq._produce.half_checks import HalfChecks, OpenTransaction
+from trovemq._produce.half_checks import HalfChecks, UnresolvedTransaction
 from trovemq._wire.producers import ProducerCalls
 from trovemq.fetched import Buffer
 from trovemq.receipts import SendReceipt
@@ -154,7 +154,7 @@ class Transactions:
 
     # --- questions of brokers -------------------------------------------------------------------------
 
-    async def _check(self, transaction: OpenTransaction) -> None:
+    async def _check(self, transaction: UnresolvedTransaction) -> None:
         resolution = self._decisions.get(transaction.transaction_id)
         if resolution is None:
             resolution = await self._ask_checker(transaction)
@@ -163,7 +163,7 @@ class Transactions:
         await transaction.end(commit=resolution is TransactionResolution.COMMIT)
         self._decisions.pop(transaction.transaction_id, None)
 
-    async def _ask_checker(self, transaction: OpenTransaction) -> TransactionResolution:
+    async def _ask_checker(self, transaction: UnresolvedTransaction) -> TransactionResolution:
         if self._checker is None:
             return TransactionResolution.UNKNOWN
         try:

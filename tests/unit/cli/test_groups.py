@@ -144,7 +144,7 @@ def test_a_no_on_a_pipe_deleted_all_the_same(
 def test_one_message_is_not_a_plural(run: Any) -> None:
     run("group", "create", "billing")
     run.client.groups.lags = [QueueLag("orders", 0, 0, 5, 4, 4, 0, 1, 1_000, False, "broker-a")]
-    assert "behind by 1 message, 1.0 s" in run("group", "lag", "billing").err
+    assert "lag: 1 message, 1.0 s" in run("group", "lag", "billing").err
 
 
 def test_a_members_words_cannot_steer_the_terminal(run: Any) -> None:
@@ -180,7 +180,7 @@ def test_lag_in_messages_and_in_seconds_queue_by_queue(run: Any) -> None:
     shown = run("group", "lag", "billing")
     assert "61.5" in shown.out.decode()
     assert "≈2,500" in shown.out.decode()
-    assert "behind by 2,541 messages, 61.5 s" in shown.err
+    assert "lag: 2,541 messages, 61.5 s" in shown.err
     first, second = run("--json", "group", "lag", "billing", "--topic", "orders").objects
     assert first == {
         "topic": "orders",

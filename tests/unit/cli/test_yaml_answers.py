@@ -40,7 +40,7 @@ LINES: Final = (
     "bench fetch orders",
 )
 NO_OBJECTS: Final = {"server", "nameserver", "console", *(f"store {name}" for name in TOOLS)}
-"""Programs of their own; the tools of a stopped store are in test_store_tools.py."""
+"""Separate programs; the tools of a stopped store are in test_store_tools.py."""
 
 
 def test_every_command_has_the_option() -> None:

@@ -143,7 +143,7 @@ def test_a_taker_cancelled_in_its_turn_passes_its_message_on() -> None:
         first, second = (asyncio.ensure_future(inbox.get()) for _ in range(2))
         await turns(10)
         here.block(1)
-        inbox._takers.wake(1)  # as for a message
+        inbox._getters.wake(1)  # as for a message
         await turns(1)
         first.cancel()
         inbox.close()

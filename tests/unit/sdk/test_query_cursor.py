@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from trovemq import TroveError
-from trovemq._lookup.cursor import Place, decode_cursor, encode_cursor
+from trovemq._lookup.cursor import BrokerProgress, decode_cursor, encode_cursor
 from trovemq_proto import errors
 
 
@@ -39,5 +39,5 @@ def test_a_made_up_cursor_raised_a_key_error(body: bytes) -> None:
 
 
 def test_a_cursor_says_what_was_put_in() -> None:
-    places = {"a": Place(), "b": Place("c", 7, 3, True)}
+    places = {"a": BrokerProgress(), "b": BrokerProgress("c", 7, 3, True)}
     assert decode_cursor(encode_cursor(1, places), 1) == places

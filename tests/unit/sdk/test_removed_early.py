@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trovemq._lookup.cursor import Place, decode_cursor, encode_cursor
+from trovemq._lookup.cursor import BrokerProgress, decode_cursor, encode_cursor
 from trovemq._lookup.merge import all_messages
 from trovemq.answers import QueryAnswer
 from trovemq_proto import errors
@@ -27,5 +27,5 @@ async def test_asking_for_all_messages_restarted_for_ever_if_some_had_gone_early
 
 
 def test_a_cursor_keeps_that_one_broker_lacks_some() -> None:
-    places = {"a": Place("", 5, 10, True, True), "b": Place("x", None, 10)}
+    places = {"a": BrokerProgress("", 5, 10, True, True), "b": BrokerProgress("x", None, 10)}
     assert decode_cursor(encode_cursor(7, places), 7) == places

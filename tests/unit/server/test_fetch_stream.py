@@ -442,7 +442,7 @@ class Follower:
         self.taken += 1
         assert not reply.error.symbol
         answer = fetch_answer(reply.SerializeToString())
-        self.plan.answered(answer.fetch_id, answer.batch, answer.replies_left)
+        self.plan.answered(answer.fetch_id, answer.batch, answer.replies_remaining)
         while (batch := self.plan.next_to_hand_out()) is not None:
             self.found += batch.offset_list
         self.ask()

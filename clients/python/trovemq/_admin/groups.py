@@ -235,7 +235,7 @@ class Groups:
         """Sends dead letters to their original topic again, with their keys, tags, properties and unique key.
 
         Each is sent once: a letter that was sent before has `again` in its result, which names that copy.
-        (This needs a unique key, and a broker with a key index, which is the usual case.) The dead letters
+        (This needs a unique key, and a broker with a key index, which is the default.) The dead letters
         themselves stay. A letter that cannot be sent has its error in its own result.
 
         Args:
@@ -252,8 +252,16 @@ class Groups:
     async def resent_dead_letters(
         self, group: str, offsets: Sequence[int], *, broker: str | None = None
     ) -> list[ResentDeadLetter]:
-        """Those of the dead letters that were resent, with the place of each copy. Arguments and errors as in
-        `resend_dead_letters`."""
+        """The dead letters that were resent already, with the place of each copy; the others are left out.
+
+        Args:
+            group: The group.
+            offsets: Queue offsets in `%DLQ%group`, 1 to 1,000.
+            broker: The broker that has them; needed if there are several.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL, TOPIC_NOT_FOUND (the group has no dead letters), BROKER_AMBIGUOUS, …
+        """
         check_text("group", group, errors.GROUP_ILLEGAL)
         return await self._letter_calls(group, offsets, broker).resent(group, offsets)
 

@@ -211,10 +211,10 @@ class Quotas:
         self._pool = pool
 
     async def set(self, subject: str, quota: Quota, *, broker: str | None = None) -> list[QuotaDescription]:
-        """Sets a quota, durably and from the next request on; each broker counts by itself.
+        """Sets a quota, durably and from the next request on; each broker counts separately.
 
         Args:
-            subject: `User:alice`, `User:*` (each user without one of its own), `Address:10.0.0.7`,
+            subject: `User:alice`, `User:*` (each user without a `User:NAME` quota), `Address:10.0.0.7`,
                 `Address:*`, `Client:ID` or `Client:*`. For a super user only `User:NAME` counts.
             quota: The limits, all of them; `Quota()` removes the quota.
             broker: The broker; None for all.

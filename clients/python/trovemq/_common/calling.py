@@ -17,7 +17,7 @@ class Calling:
     Args:
         function: The function; its result may be awaitable, too.
         threads_max: The most calls at a time.
-        name: That of its threads.
+        name: The prefix of its threads' names.
 
     Attributes:
         call: Its result is awaited; the function itself if that is async.

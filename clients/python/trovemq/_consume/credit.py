@@ -3,7 +3,7 @@
 A hold that becomes smaller leaves too much credit at the broker. A broker that has sent `joined` lets the
 client take some of it back, by negative credit; at any other broker the rest is used up. Batches on their way
 may have used some of it already: the broker then counts below 0, and so does this class when they arrive.
-Later credit fills that up first. So both numbers are the same whenever nothing is on its way.
+Later credit fills that up first. So both numbers are the same whenever nothing is in flight.
 
 A broker counts no more than `CREDIT_MESSAGES_MAX` and `CREDIT_BYTES_MAX`. The client gives no more, however
 large its inbox is: both numbers would differ otherwise, and the client would wait for messages for which the
@@ -12,8 +12,7 @@ broker has no credit.
 Invariants
 - Unused credit and the messages in the inbox are together never more than the inbox may hold, or might
   hold when the credit was sent.
-- The broker's number is that of the unused credit, less the credit that is on its way, and less the messages
-  that are.
+- The broker's number is the unused credit, less the credit in flight, and less the messages in flight.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class FaultyConsumer(GroupConsumer):
         return super().acknowledge(message, urgent=urgent)
 
     def consumed(self, message: ReceivedMessage) -> bool:
-        """As `acknowledge`, for a caller that does not wait for the result."""
+        """Acknowledges without waiting for the result. Returns whether too many have no result yet."""
         self.acknowledge(message, urgent=False)
         return self.at_capacity
 

@@ -84,7 +84,7 @@ class FetchPlan:
         self._messages_max = messages_max
         self._replies_max = replies_max
         self._standing: Fetch | None = None  # has had a reply, and gets more
-        self._replies_left = 0  # of it
+        self._replies_remaining = 0  # of it
         self._count = 0  # messages to request; 0: not known yet
         self._fetches: deque[Fetch] = deque()
         self._next_id = 1
@@ -92,7 +92,7 @@ class FetchPlan:
     @property
     def has_requests(self) -> bool:
         """Whether there may be something to send. Nothing, while the broker sends more without a request."""
-        return self._standing is None or self._replies_left * 2 <= self._replies_max
+        return self._standing is None or self._replies_remaining * 2 <= self._replies_max
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ class FetchPlan:
         fetch = self._standing
         if fetch is None or not self.has_requests:
             return None
-        more = self._replies_max - self._replies_left
-        self._replies_left = self._replies_max
+        more = self._replies_max - self._replies_remaining
+        self._replies_remaining = self._replies_max
         return fetch.fetch_id, more
 
     def _made(self, start: int, end: int | None) -> Fetch:
@@ -139,7 +139,7 @@ class FetchPlan:
 
     # --- answers --------------------------------------------------------------------------------------
 
-    def answered(self, fetch_id: int, batch: FetchedBatch, replies_left: int = 0) -> None:
+    def answered(self, fetch_id: int, batch: FetchedBatch, replies_remaining: int = 0) -> None:
         """Takes an answer; ignores one whose fetch is no longer in the plan."""
         found = self._standing
         if found is None or found.fetch_id != fetch_id:
@@ -147,9 +147,9 @@ class FetchPlan:
         if found is None:
             return
         found.batch = batch
-        if replies_left > 0:
-            asked_for = self._replies_max if self._standing is None else self._replies_left
-            self._replies_left = (
+        if replies_remaining > 0:
+            asked_for = self._replies_max if self._standing is None else self._replies_remaining
+            self._replies_remaining = (
                 asked_for - 1
             )  # the broker's own number may not count the last that were asked for
             self._standing = Fetch(fetch_id, batch.next_offset, None, sent=True)

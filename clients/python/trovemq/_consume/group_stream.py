@@ -6,7 +6,7 @@
 | a batch arrives                       | the next frame confirms it; then its messages go to the inbox: a   |
 |                                       | handler that blocks holds up the confirmation of no batch          |
 | the program takes messages            | new credit is sent, when there is enough for a frame               |
-| messages are acknowledged or returned | those of one turn of the loop are sent together, by receipt        |
+| messages are acknowledged or returned | settlements of one iteration of the loop are sent together         |
 | the stream breaks                     | it is opened again; settlements without a result are sent again,   |
 |                                       | and so are the last acknowledgements, which a killed broker lost;  |
 |                                       | then credit. Messages that the program did not get are returned:   |
@@ -14,8 +14,8 @@
 | a settlement is too late              | its messages are delivered again                                   |
 | a reset made deliveries void          | the messages that the program did not get are returned, too; the   |
 |                                       | broker refuses those that are void, and counts no attempt of others|
-| another member joins, or the program  | messages that it did not get are returned, and credit is taken     |
-| has become slow (hold.py)             | back (credit.py)                                                   |
+| another member joins, or the program  | messages that it did not get are returned; negative credit takes   |
+| has become slow (hold.py)             | credit back (credit.py)                                            |
 | a message is extended                 | its new handle settles it from then on; a break fails the call     |
 """
 
@@ -215,7 +215,7 @@ class GroupStream(Settlements):
                 while (frame := self._next_frame()) is not None:
                     confirmed = self._confirmed_batch
                     await stream.send(frame)
-                    if self._arrived:  # a turn later, when the frame is written
+                    if self._arrived:  # in the next iteration, when the frame is written
                         asyncio.get_running_loop().call_soon(self._hand_over, confirmed)
                 if self._leave_said:
                     await stream.end()
@@ -313,7 +313,7 @@ class GroupStream(Settlements):
             self._ended.set_exception(error)
 
     def _confirm_now(self, stream: Stream) -> None:
-        """Confirms in this turn, so that the program has the messages in the next one."""
+        """Confirms in this iteration of the loop, so that the program has the messages in the next one."""
         if (frame := self._next_frame()) is not None:
             stream.send_now(frame, alone=False)
             if self._leave_said:
@@ -321,8 +321,8 @@ class GroupStream(Settlements):
         self._hand_over(self._confirmed_batch)
 
     def _hand_over(self, confirmed: int) -> None:
-        """The batches up to this number are confirmed: the program may have them. None are left if the stream
-        broke meanwhile."""
+        """The batches up to this number are confirmed: the program may have them. If the stream broke
+        meanwhile there are none."""
         while self._arrived and self._arrived[0][0] <= confirmed:
             _, batch = self._arrived.pop(0)
             self._credit.used(len(batch), batch.nbytes)

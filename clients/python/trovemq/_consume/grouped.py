@@ -4,8 +4,8 @@
 |----------------------------------------------------|---------------------------------------------------|
 | acknowledged                                       | ACKNOWLEDGE                                       |
 | returned                                           | RETURN                                            |
-| more time                                          | EXTEND; from then on the message is settled by a  |
-|                                                    | handle of its own                                 |
+| more time                                          | EXTEND; from then on the message is settled by    |
+|                                                    | the handle of the result                          |
 | dead letter                                        | DEAD_LETTER                                       |
 | returned, orderly group, attempts used up          | the same                                          |
 | after one of its message group that is redelivered | RETURN at once, no attempt is counted             |
@@ -313,8 +313,8 @@ class GroupConsumer:
         return self._stream_of(message).settle_with_result(_streamed(message), None)
 
     def consumed(self, message: ReceivedMessage) -> bool:
-        """As `acknowledge`, for a caller that does not wait for the result. Returns whether too many
-        settlements have no result yet."""
+        """Acknowledges the message without waiting for the result. Returns whether too many settlements have
+        no result yet."""
         stream, streamed = self._stream_of(message), _streamed(message)
         # Lanes know their messages themselves, not by their offsets.
         return stream.settle(streamed, None) if self._inbox.ordered else stream.consume(streamed)
@@ -361,7 +361,8 @@ class GroupConsumer:
             self.release(other)
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """Extends the lease. From then on the message has a handle of its own."""
+        """Extends the lease to this time from now on. Then the message has a separate handle. Raises
+        TroveError."""
         extended = self._stream_of(message).extend(_streamed(message), duration_ms)
         timeout_ms = self._pool.options.call_timeout_ms
         try:

@@ -65,7 +65,7 @@ class Hold:
         self._since: float | None = None  # measured up to here
         self._taken = 0
         self._begun = 0
-        """Taken since the program last waited, up to `at_once`: before these it finished none."""
+        """Messages begun since the program last waited, up to `at_once`: before these it finished none."""
         self._shrunk_at = 0.0
         self._waits = self._starves = False
 
@@ -98,7 +98,7 @@ class Hold:
 
     def looked_at_again(self, now: float, waiting: int) -> float | None:
         """In how many seconds `count` is to be asked for again, if nothing happens: a program may work on one
-        message for long. `waiting`: messages that were not taken."""
+        message for long. `waiting`: messages in the inbox."""
         if self.yields(now):
             return self._yields_until - now
         if self._starves and self._count < HOLD_MAX:
@@ -153,8 +153,8 @@ class Hold:
 
     # --- the hold -------------------------------------------------------------------------------------
     def count(self, now: float, taken: int, waiting: int, *, ordered: bool) -> int:
-        """The present hold, at least 1. `waiting`: messages that were not taken. `ordered`: of each message
-        group only the first one may be taken."""
+        """The present hold, at least 1. `waiting`: messages in the inbox. `ordered`: of each message group
+        only the first one may be taken."""
         if self._fixed is None:
             self._advance(now, taken)
             self._starves = ordered and self._waits and waiting > 0

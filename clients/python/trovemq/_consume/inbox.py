@@ -78,8 +78,9 @@ class Inbox:
         count_max: The present limit.
         hold: Measures the program's work.
         messages: The messages of the first batch, if no lease of them ends. It may be at its end while other
-            messages wait: `take` has those. Whoever takes one calls `note_space` if there are `askers`.
-        askers: Those who wait for space.
+            messages wait: `take` has those. The caller that takes one calls `note_space` if there are
+            `askers`.
+        askers: The streams' tasks that wait for space.
     """
 
     def __init__(self, count_max: int | None, bytes_max: int) -> None:
@@ -107,9 +108,9 @@ class Inbox:
         self.turn_is_due: Callable[[], bool] = _always
         """Whether `before_take` is to be awaited."""
         self.before_take: Callable[[], Awaitable[None]] | None = None
-        """Awaited before each message that `get` returns; the loop then has had a turn."""
+        """Awaited before each message that `get` returns, so that the event loop can do its other work."""
         self.on_put: Callable[[], None] = _nothing
-        self._takers = _Waiters()
+        self._getters = _Waiters()
         self._putters = _Waiters()
         self.askers: Final = self._putters.waiting
 
@@ -137,7 +138,7 @@ class Inbox:
 
     def _limit(self, count_max: int) -> None:
         self.count_max = count_max
-        # A request for each message that was taken would cost one call per message.
+        # A request for each removed message would cost one call per message.
         self.ask_min = max(1, min(ASKED_TOGETHER, count_max // 2))
 
     def adapt(self) -> bool:
@@ -165,8 +166,7 @@ class Inbox:
         return self.free
 
     async def taken(self) -> None:
-        """Returns when so many messages were taken that a call for more is worth it, or when the hold may be
-        too small."""
+        """Returns when there is space for `ask_min` messages, or when the hold may be too small."""
         await self._putters.wait()
 
     def put(self, message: ReceivedMessage) -> None:
@@ -187,7 +187,7 @@ class Inbox:
             if lane is not None:
                 insort(lane.later, message, key=lambda other: other.queue_offset)
                 self._follow_void_head(lane, message)
-                if self._takers.count:
+                if self._getters.count:
                     self._putters.wake_all()  # the hold may be too small
                 return
             self._lanes[_lane_key(message)] = _Lane(message)
@@ -228,7 +228,7 @@ class Inbox:
         if self._first is None:
             self._next_batch()
         self.on_put()
-        self._takers.wake(len(batch))
+        self._getters.wake(len(batch))
 
     def _is_new(self, batch: MessageBatch) -> bool:
         """Whether none of its messages waits here already."""
@@ -253,7 +253,7 @@ class Inbox:
         if used is not None:
             places = self._places[used.broker]
             places.difference_update(used.physical_offsets)
-            if self._came_again:  # one of them that was taken may wait in a later batch
+            if self._came_again:  # one that the program has may wait in a later batch
                 for other in self._later:
                     if other.broker == used.broker:
                         places.update(other.physical_offsets)
@@ -293,7 +293,7 @@ class Inbox:
     def _make_ready(self, message: ReceivedMessage) -> None:
         self._ready.append(message)
         self.on_put()
-        self._takers.wake(1)
+        self._getters.wake(1)
 
     # --- out ------------------------------------------------------------------------------------------
 
@@ -312,27 +312,28 @@ class Inbox:
             await self._wait_for_message()
 
     async def _wait_for_message(self) -> None:
-        takers, hold = self._takers, self.hold
-        hold.workers = max(hold.workers, takers.count + 1)
-        if not takers.count:
+        getters, hold = self._getters, self.hold
+        hold.workers = max(hold.workers, getters.count + 1)
+        if not getters.count:
             hold.note_waiting(_time(), self._put_count - self.count)
         if self.ordered and self.count:
             self._putters.wake_all()  # the hold may be too small
         try:
-            await takers.wait()
+            await getters.wait()
         finally:
-            if not takers.count:
+            if not getters.count:
                 hold.note_working(_time(), self._put_count - self.count)
 
     async def _take_turn(self, before_take: Callable[[], Awaitable[None]]) -> None:
         try:
             await before_take()
         except asyncio.CancelledError:
-            self._takers.wake(1)  # this one may have been woken for a message
+            self._getters.wake(1)  # this one may have been woken for a message
             raise
 
     async def get_until(self, end: float) -> ReceivedMessage | None:
-        """As `get`, but None at `end` (the loop's time) at the latest."""
+        """The next message; None if there is none until `end` (the loop's time, seconds). Raises TroveError
+        after the ready messages if the subscription has failed."""
         if not self.closed and (message := self.take()) is not None:
             return message
         try:
@@ -460,7 +461,7 @@ class Inbox:
         self.note_space()
 
     def note_space(self) -> None:
-        """Messages were taken: those who wait for space are woken if there is enough."""
+        """There are fewer messages: wakes the tasks that wait for space, if there is enough."""
         assert self.size >= 0, self.size
         if self.free >= self.ask_min:
             self._putters.wake_all()
@@ -470,13 +471,13 @@ class Inbox:
     def fail(self, error: TroveError) -> None:
         """After the ready messages, `get` raises this error."""
         self._failure = self._failure or error
-        self._takers.wake_all()
+        self._getters.wake_all()
 
     def close(self) -> None:
         """`get` returns None from now on."""
         self.closed = True
         self.messages = iter(())
-        self._takers.wake_all()
+        self._getters.wake_all()
 
 
 class _Waiters:
@@ -485,7 +486,7 @@ class _Waiters:
     def __init__(self) -> None:
         self.waiting: Final[deque[asyncio.Future[None]]] = deque()
         self.count = 0
-        """Those that wait now; `waiting` may have some for a moment that were cancelled just now."""
+        """Tasks that wait now; for a moment `waiting` may also have some that were just cancelled."""
 
     async def wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -495,7 +496,7 @@ class _Waiters:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.wake(1)  # the turn that arrived with the cancellation belongs to the next one
+                self.wake(1)  # it was woken and cancelled at once: the next task gets the wake-up
             else:
                 self.count -= 1
                 with suppress(ValueError):  # another one's wake has passed it

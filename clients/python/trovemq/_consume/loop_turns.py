@@ -1,10 +1,10 @@
-"""Turns of the event loop between messages, and how long it stood still.
+"""Yields to the event loop between messages, and measures how long the loop stood still.
 
-A handler that does not await, and finds the next message ready, would never let the loop have a turn: no
-acknowledgement would leave, and nothing that arrives would be read. So the loop has a turn before the program
-gets a message, if it had none for TURN_AFTER_S.
+A handler that does not await, and finds the next message ready, would never yield to the loop: no
+acknowledgement would leave, and nothing that arrives would be read. So a subscription yields before the
+program gets a message, if the loop did no other work for TURN_AFTER_S.
 
-Invariant: the callers of `give` continue in their order, at least one after each turn.
+Invariant: the callers of `give` continue in their order, at least one after each STEPS iterations.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _log = logging.getLogger(__name__)
 
 TURN_AFTER_S: Final = 0.01
 STEPS: Final = 3
-"""Iterations of the loop in a turn: bytes that arrived are read, the tasks that waited for them run, and
-their output is sent."""
+"""Iterations of the loop for which a caller yields: bytes that arrived are read, the tasks that waited for
+them run, and their output is sent."""
 LOOK_INTERVAL_S: Final = 0.25
 STANDSTILL_MIN_S: Final = 1.0
-"""A loop that had no turn for so long stood still. Brokers are patient for 15 s (grpc_keepalive_time_ms and
-grpc_keepalive_timeout_ms)."""
+"""A loop that did no other work for this long stood still. Brokers are patient for 15 s
+(grpc_keepalive_time_ms and grpc_keepalive_timeout_ms)."""
 WARNING_INTERVAL_S: Final = 60.0
 LATELY_S: Final = 60.0
 
 
 class LoopTurns:
-    """The turns of one event loop; `loop_turns` returns that of the running one.
+    """Yields to one event loop; `loop_turns` returns the object of the running one.
 
     Attributes:
-        due_at: When the loop needs a turn, by `clock`.
+        due_at: From when on a caller yields, by `clock` (seconds).
         clock: The clock, which does not stand still with the loop, as uvloop's `time` does.
         standstills: How often it stood still while it was watched.
         longest_s: The longest standstill.
@@ -58,12 +58,12 @@ class LoopTurns:
 
     # --- turns ----------------------------------------------------------------------------------------
     def is_due(self) -> bool:
-        """Whether the loop needs a turn, or stood still lately."""
+        """Whether a caller must yield, or the loop stood still in the last minute."""
         now = self.clock()
         return now >= self.due_at or now < self.lately_until
 
     async def give(self) -> None:
-        """Returns at once unless a turn is due; else when the loop has had one, and earlier callers have
+        """Yields if it is due: returns after STEPS iterations of the loop, and after earlier callers have
         continued."""
         if self.clock() < self.due_at:
             return
@@ -75,19 +75,20 @@ class LoopTurns:
         await had
 
     def note(self) -> None:
-        """The loop has a turn: something arrived."""
+        """The loop does its other work: something arrived."""
         self.due_at = self.clock() + TURN_AFTER_S
 
-    def _step(self, left: int) -> None:
-        if left:
-            self._loop.call_soon(self._step, left - 1)
+    def _step(self, remaining: int) -> None:
+        if remaining:
+            self._loop.call_soon(self._step, remaining - 1)
             return
         self._see()
         self.note()
         self._continue()
 
     def _continue(self) -> None:
-        """One caller continues; the next ones after it, and after another turn if it blocked the loop."""
+        """One caller continues; the next ones after it, and after STEPS more iterations if it blocked the
+        loop."""
         while self._waiting:
             had = self._waiting.popleft()
             if not had.done():
@@ -150,7 +151,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopTurns] = WeakKeyDiction
 
 
 def loop_turns() -> LoopTurns:
-    """The turns of the running event loop."""
+    """The object of the running event loop."""
     loop = asyncio.get_running_loop()
     turns = _turns.get(loop)
     if turns is None:

@@ -18,8 +18,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.numpy_extra import has_numpy
 
 REPLIES_MAX: Final = 16
-"""At the end of the queue the broker may send so many batches before it hears that one was taken. While they
-are not taken, messages gather for the next."""
+"""At the end of the queue the broker sends at most this many batches before the client asks for more; while
+it waits, new messages gather for the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Puller:
         self._failures = 0
         if self._topic_identity is None:
             self._topic_identity = answer.batch.topic_identity
-        self._plan.answered(answer.fetch_id, answer.batch, answer.replies_left)
+        self._plan.answered(answer.fetch_id, answer.batch, answer.replies_remaining)
 
     def _at_end(self, batch: FetchedBatch) -> bool:
         if batch.next_offset >= self._request.end:

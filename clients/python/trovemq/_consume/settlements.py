@@ -28,8 +28,8 @@ FRAME_MESSAGES_MAX: Final = 2_048
 FRAMES_UNANSWERED_MAX: Final = 2  # frames with settlements; further settlements wait for an answer
 UNDER_WAY_MAX: Final = 4_096  # `at_capacity` while more settlements than that have no result
 ANSWERED_KEPT_S: Final = 2.0
-"""Acknowledgements are kept until the result of one that came so much later: a broker writes them to disk at
-least ten times a second."""
+"""Seconds. An acknowledgement is kept until one has its result that was answered this much later: a broker
+writes them to disk at least ten times a second."""
 
 
 class Settlements:
@@ -93,8 +93,8 @@ class Settlements:
         return self.at_capacity
 
     def consume(self, message: StreamedMessage) -> bool:
-        """Acknowledges a message whose result nobody needs, unless it is a failure. From now on, until the
-        next frame, its run gathers those that follow by itself."""
+        """Acknowledges a message whose result no caller needs, unless it is a failure. From now on, until the
+        next frame, its run gathers the next acknowledgements without a call. Returns `at_capacity`."""
         run, receipt = message.run, message.receipt
         if receipt is None or self._refusal is not None or message in self._extending:
             return self.settle(message, None)
@@ -119,7 +119,8 @@ class Settlements:
         self.unacknowledged += len(messages)
 
     def settle_with_result(self, message: StreamedMessage, change: Change | None) -> asyncio.Future[None]:
-        """As `settle`, and waits for the result."""
+        """Acknowledges the message, or returns it, together with others. The future gets the result, or
+        raises TroveError."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # the owner logs it
         self._futures[message] = future
@@ -130,8 +131,8 @@ class Settlements:
         return future
 
     def extend(self, message: StreamedMessage, duration_ms: int) -> asyncio.Future[None]:
-        """Extends the lease of the message, which then has a handle of its own, also if the caller does not
-        wait for the result."""
+        """Extends the lease to `duration_ms` from now on. The result has the handle that settles the message
+        from then on; the message gets it also if the caller does not wait for the result."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         if self._refusal is not None:
@@ -152,7 +153,7 @@ class Settlements:
         self.settle(message, RELEASE)
 
     def stop_gathering(self) -> None:
-        """From now on each message is settled by itself."""
+        """From now on each message is settled separately."""
         for each in self._gathering.values():
             each.end_gathering()
 
@@ -221,7 +222,7 @@ class Settlements:
         self._progress.set()
 
     def refuse_all(self, error: TroveError) -> None:
-        """As `fail_all`, and so do all further ones, until it runs again."""
+        """Settlements without a result, and all further ones until it runs again, end with this error."""
         self._refusal = error
         self.fail_all(error)
 
@@ -299,7 +300,7 @@ class Settlements:
         if settling.change is None and error is None:
             self._keep_answered(settling)
         if error is None and not refused and not self._futures and not self._inbox.ordered:
-            return  # the usual case
+            return  # the common case: no caller waits, and no message waits for another
         for message in settling.all_messages():
             failure = error or refused.get(message.queue_offset)
             if (

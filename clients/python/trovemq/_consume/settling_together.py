@@ -32,7 +32,7 @@ class Settling:
     again: bool = False
     """It was sent before and had no result."""
     was_answered: bool = False
-    """It had a result before the stream broke. Nobody waits for another one, and it has only `offsets`."""
+    """It had a result before the stream broke. No caller waits for another one, and it has only `offsets`."""
     by_handle: bool = False
     extended: asyncio.Future[None] | None = None
     """The result, if the message is extended: it is not settled."""
@@ -52,7 +52,7 @@ class Settling:
         return len(self.messages) + len(self.gathered)
 
     def all_messages(self) -> Iterator[StreamedMessage]:
-        """All messages. Those that were gathered are created from their offsets."""
+        """All messages. The gathered ones are created from their offsets."""
         yield from self.messages
         for offset in self.gathered:
             message = next(run for run in self.runs if offset in run.offsets).message(offset)

@@ -2,9 +2,9 @@
 microsecond; its record is read when a field is asked for.
 
 A message has its run and its number in the batch. A run is consecutive messages of one queue, under one
-receipt, and has all that they have in common. A message for which one of these values is set gets a run of
-its own. The fields of its record are read together when one of them is asked for, the body by itself. Each
-field means the same as that of a message by RocketMQ's protocol
+receipt, and has all that they have in common. A message for which one of these values is set gets a
+separate run. The fields of its record are read together when one of them is asked for, the body
+separately. Each field means the same as that of a message by RocketMQ's protocol
 (broker/trovemq_broker/server/wire/rocketmq_messages.py).
 
 Invariant: the record of each message that the program gets has the right CRC and a readable body.
@@ -92,8 +92,8 @@ class StreamedRun:
     Attributes:
         offsets: Their queue offsets.
         first_number: The number of the first one in the batch.
-        receipt: The receipt under which they are settled together; None: each has a handle of its own.
-        gathered: The queue offsets of those that were acknowledged in this turn of the loop. None if there is
+        receipt: The receipt under which they are settled together; None: each has its receipt handle.
+        gathered: The queue offsets acknowledged in this iteration of the event loop. None if there is
             none yet, or if each acknowledgement needs more than that: then `settlement` acknowledges.
         stream: Counts them.
     """
@@ -398,8 +398,8 @@ class StreamedBatch:
 def _each_of(
     runs: list[StreamedRun], numbers: Iterator[int], inflated: dict[int, bytes]
 ) -> Iterator[StreamedMessage]:
-    """As `StreamedRun.message`, for all of them: they are right. The batch itself is not held: it would hold
-    itself. Nor do neighbours hold an inflated body."""
+    """The messages of these numbers; the runs must have them all. They do not hold the batch, which would
+    hold itself, nor a neighbour's inflated body."""
     new, class_ = StreamedMessage.__new__, StreamedMessage
     for run in runs:
         for offset, number in zip(run.offsets, numbers, strict=False):

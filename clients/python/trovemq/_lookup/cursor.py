@@ -24,7 +24,7 @@ CURSOR_SIZE_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BrokerProgress:
     """The progress of the query on one broker.
 
     Attributes:
@@ -48,7 +48,7 @@ def query_digest(*parts: object) -> int:
     return zlib.crc32(json.dumps(parts).encode())
 
 
-def encode_cursor(digest: int, places: Mapping[str, Place]) -> str:
+def encode_cursor(digest: int, places: Mapping[str, BrokerProgress]) -> str:
     """The text for the user."""
     brokers = {
         name: [p.cursor, p.last, p.page_size, p.done, *([True] if p.lacking else [])]
@@ -59,7 +59,7 @@ def encode_cursor(digest: int, places: Mapping[str, Place]) -> str:
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
-def decode_cursor(text: str, digest: int) -> dict[str, Place]:
+def decode_cursor(text: str, digest: int) -> dict[str, BrokerProgress]:
     """The places of a cursor.
 
     Raises:
@@ -84,10 +84,12 @@ def decode_cursor(text: str, digest: int) -> dict[str, Place]:
     return places
 
 
-def _place(cursor: str, last: int | None, page_size: int, done: bool, lacking: bool = False) -> Place:
-    """Raises TypeError for a wrong type: anybody who can compute a CRC can make a cursor."""
+def _place(
+    cursor: str, last: int | None, page_size: int, done: bool, lacking: bool = False
+) -> BrokerProgress:
+    """Raises TypeError for a wrong type: a cursor with a right CRC may be forged."""
     last_is_right = last is None or type(last) is int
     flags_are_right = all(type(flag) is bool for flag in (done, lacking))
     if not (type(cursor) is str and last_is_right and type(page_size) is int and flags_are_right):
         raise TypeError("no place of a query")
-    return Place(cursor, last, page_size, done, lacking)
+    return BrokerProgress(cursor, last, page_size, done, lacking)

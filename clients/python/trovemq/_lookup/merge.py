@@ -18,7 +18,7 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from trovemq._lookup.cursor import Place, decode_cursor, encode_cursor, query_digest
+from trovemq._lookup.cursor import BrokerProgress, decode_cursor, encode_cursor, query_digest
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
 from trovemq.answers import QueryAnswer
@@ -74,7 +74,7 @@ class MergedQuery(Generic[PageT]):
     topic: str
     broker: str | None
     identity: tuple[object, ...]
-    ask: Callable[[str, Connection, Place], AsyncIterator[PageT]]
+    ask: Callable[[str, Connection, BrokerProgress], AsyncIterator[PageT]]
     newest_first: bool = True
 
 
@@ -93,12 +93,12 @@ class _BrokerSource(Generic[PageT]):
     name: str
     connection: Connection | None
     query: MergedQuery[PageT]
-    place: Place
+    place: BrokerProgress
     answers: list[PageT] = field(default_factory=list)
     unreachable: bool = False
     missing: TroveError | None = None  # TOPIC_NOT_FOUND
     waiting: deque[Message] = field(default_factory=deque)
-    _after: Place | None = None  # the place once the current page is used up
+    _after: BrokerProgress | None = None  # the place once the current page is used up
 
     @property
     def is_out_of_reach(self) -> bool:
@@ -122,7 +122,7 @@ class _BrokerSource(Generic[PageT]):
             await self._read_pages(self.connection)
         except TroveError as error:
             if error.spec is errors.TOPIC_NOT_FOUND:
-                self.missing, self._after = error, Place(done=True)
+                self.missing, self._after = error, BrokerProgress(done=True)
             elif error.spec in NOT_ANSWERED:
                 self.waiting.clear()
                 self.unreachable = True
@@ -135,7 +135,9 @@ class _BrokerSource(Generic[PageT]):
             self.waiting += [message for message in messages if self._is_new(message.physical_offset)]
             if page.last:
                 done = page.complete or not page.cursor
-                self._after = Place(page.cursor, None, self.place.page_size, done, done and not page.complete)
+                self._after = BrokerProgress(
+                    page.cursor, None, self.place.page_size, done, done and not page.complete
+                )
                 self.answers.append(page)
                 return
         raise TroveError(errors.BROKER_UNREACHABLE, f"{self.name} ended its answer without a last page")
@@ -150,7 +152,7 @@ class _BrokerSource(Generic[PageT]):
     def pop(self) -> Message:
         """Takes the next message."""
         message = self.waiting.popleft()
-        self.place = Place(self.place.cursor, message.physical_offset, self.place.page_size)
+        self.place = BrokerProgress(self.place.cursor, message.physical_offset, self.place.page_size)
         if not self.waiting and self._after is not None:
             self.place, self._after = self._after, None
         return message
@@ -180,13 +182,13 @@ async def merged_answer(
     places = decode_cursor(cursor, digest) if cursor else {}
     connections = _connections_to_ask(pool, query.topic, query.broker, places)
     sources = [
-        _BrokerSource(name, connection, query, places.get(name, Place(page_size=count_max)))
+        _BrokerSource(name, connection, query, places.get(name, BrokerProgress(page_size=count_max)))
         for name, connection in connections.items()
     ]
     gone = await _gone(pool, query.topic, {source.name for source in sources if source.is_out_of_reach})
     for source in sources:
         if source.name in gone:
-            source.place, source.unreachable = Place(done=True, lacking=True), True
+            source.place, source.unreachable = BrokerProgress(done=True, lacking=True), True
     messages = await _merged(sources, count_max, query.newest_first)
     missing = [source.missing for source in sources]
     if all(missing) and missing[0] is not None:
@@ -236,8 +238,8 @@ def _connections_to_ask(
 
 
 async def _gone(pool: ConnectionPool, topic: str, names: set[str]) -> set[str]:
-    """Those that neither this client nor a nameserver knows as lost: only the cursor names them, and they are
-    not waited for."""
+    """The brokers that neither this client nor a nameserver knows as lost: only the cursor names them, and
+    the query does not wait for them."""
     unknown = names.difference(pool.routes.lost_brokers_of(topic))
     if unknown:
         unknown.difference_update(broker.name for broker in await pool.lost_brokers_of(topic))

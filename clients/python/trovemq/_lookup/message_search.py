@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from trovemq._common.arguments import check_numbers
-from trovemq._lookup.cursor import Place
+from trovemq._lookup.cursor import BrokerProgress
 from trovemq._lookup.merge import MergedQuery, all_messages, merged_answer
 from trovemq._lookup.queries import MESSAGES_MAX, TIME_MAX
 from trovemq._net.connections import ConnectionPool
@@ -30,7 +30,7 @@ class Searches:
     ) -> SearchAnswer:
         _check(question, count_max)
 
-        def ask(name: str, connection: Connection, place: Place) -> AsyncIterator[SearchPageAnswer]:
+        def ask(name: str, connection: Connection, place: BrokerProgress) -> AsyncIterator[SearchPageAnswer]:
             return search_pages(
                 connection,
                 name,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from trovemq._common.arguments import check_numbers
-from trovemq._lookup.cursor import Place
+from trovemq._lookup.cursor import BrokerProgress
 from trovemq._lookup.merge import NOT_ANSWERED, MergedQuery, all_messages, decoded, merged_answer
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
@@ -60,9 +60,11 @@ class Queries:
         async with self._pool.explaining():
             return found.answer(identifier)
 
-    async def _ask_for(self, identifier: str, topic: str, brokers: Sequence[BrokerInfo]) -> _Found:
+    async def _ask_for(
+        self, identifier: str, topic: str, brokers: Sequence[BrokerInfo]
+    ) -> _IdentifierAnswers:
         calls = [self._pool.connection(broker).get_message(identifier, topic) for broker in brokers]
-        found = _Found()
+        found = _IdentifierAnswers()
         for broker, result in zip(brokers, await outcomes_of(calls), strict=True):
             if isinstance(result, TroveError):
                 found.add_failure(broker.name, result)
@@ -86,7 +88,7 @@ class Queries:
     ) -> QueryAnswer:
         _check(question, count_max)
 
-        def ask(_name: str, connection: Connection, place: Place) -> AsyncIterator[QueryPageAnswer]:
+        def ask(_name: str, connection: Connection, place: BrokerProgress) -> AsyncIterator[QueryPageAnswer]:
             return connection.query_pages(
                 question.topic,
                 question.key,
@@ -139,7 +141,7 @@ class Queries:
         return min(await present([self._pool.connection(b).clock_ms() for b in brokers], (), self._pool))
 
 
-class _Found:
+class _IdentifierAnswers:
     """The brokers' answers to one identifier."""
 
     def __init__(self) -> None:
@@ -160,7 +162,7 @@ class _Found:
         else:
             self.refusals.append(error)
 
-    def add(self, other: _Found) -> None:
+    def add(self, other: _IdentifierAnswers) -> None:
         self.by_offset_msg_id += other.by_offset_msg_id
         self.by_unique_key += other.by_unique_key
         self.unreachable += other.unreachable

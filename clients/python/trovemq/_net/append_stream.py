@@ -1,10 +1,10 @@
 """One open Append stream to one broker: frames go out and acknowledgements come back, any number at a time.
 
 One task writes and one reads. If the transport accepts a frame at once, a callback writes it instead,
-because a task costs one more turn of the loop. A frame is encoded only when the writer takes it, so messages
-that are sent in the same turn, or while earlier frames are being written, share a frame. When the stream
-breaks, frames that were not written to it are certainly not stored; those that wait for an acknowledgement
-are in doubt. The submitter gets both back and decides whether and where to retry.
+because a task costs one more iteration of the event loop. A frame is encoded only when the writer takes
+it, so messages that are sent in the same iteration, or while earlier frames are being written, share a frame.
+When the stream breaks, frames that were not written to it are certainly not stored; those that wait for an
+acknowledgement are in doubt. The submitter gets both back and decides whether and where to retry.
 
 A frame that may still grow waits while GROWING_FRAMES_MAX of its queue are unanswered, for GROWING_WAIT_S at
 most; frames of other queues overtake it. So single messages that are sent faster than the broker answers
@@ -12,8 +12,8 @@ share frames, instead of filling the broker with frames of one message.
 
 A program that sends a message, waits for its answer and then sends the next one has nothing that could
 share a frame. So after LONE_FRAMES_MIN frames of one message, each submitted while no other was under way,
-the next one is written at once, and not at the end of the turn; and the loop looks for its answer without
-sleeping for a moment (trovemq_rpc/channel/polling.py).
+the next one is written at once, and not at the end of the iteration; and the loop polls for its answer
+for a moment without sleeping (trovemq_rpc/channel/polling.py).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _log = logging.getLogger(__name__)
 FRAMES_IN_FLIGHT_MAX = 256
 GROWING_FRAMES_MAX = 2  # of one queue: while one is answered, the next one is at the broker
 GROWING_WAIT_S = 0.005  # a distant broker answers late, and is not busy
-LONE_FRAMES_MIN = 4  # some, so that a program that begins to send more is not taken for one that does not
+LONE_FRAMES_MIN = 4  # more than one: a program that begins to send many also sends a few alone
 EXPIRY_CHECK_SECONDS = 0.25
 
 
 class Frame(Protocol):
     """A frame that can be submitted. `deadline` is in the loop's time.
 
-    growing: Messages may join it until it is taken. lone: It was taken with one message, others could have
-    joined. queue: Frames with the same value keep their order.
+    growing: Messages may join it until it is written. lone: It was written with one message, others could
+    have joined. queue: Frames with the same value keep their order.
     """
 
     one_way: bool
@@ -95,7 +95,7 @@ class AppendStream:
         self._closed = False
 
     def submit(self, frame: Frame) -> None:
-        """Queues a frame; the writer takes it in the next turn of the loop if it is idle."""
+        """Queues a frame; an idle writer takes it in the loop's next iteration."""
         if self._closed:
             frame.failed(_closed_error(), in_doubt=False)
             return
@@ -134,7 +134,7 @@ class AppendStream:
                 await self._connection.server_info()
                 self._reached(True)
                 await self._serve(self._connection.open_append())
-            except Exception as failure:  # nobody awaits this task: its frames must get the error
+            except Exception as failure:  # no caller awaits this task: its frames must get the error
                 self._reached(False)
                 self._fail_all(_as_trove_error(failure))
 
@@ -225,7 +225,7 @@ class AppendStream:
                 frame.written()
 
     def _write_soon(self) -> None:
-        """Writes at the end of this turn of the loop, so that messages of the turn share a frame."""
+        """Writes at the end of this iteration of the loop, so that its messages share a frame."""
         stream, wake = self._stream, self._wake
         if stream is None or not stream.writable:
             self._wake_writer()

@@ -206,7 +206,7 @@ class ConnectionPool:
     def _asked(self, task: asyncio.Task[Any]) -> None:
         self._asking.discard(task)
         if not task.cancelled():
-            task.exception()  # it may be set too late for anybody to read it
+            task.exception()  # it may be set when no caller waits any more
 
     def connection(self, broker: BrokerInfo) -> Connection:
         """The connection to a broker of the routes.

@@ -30,8 +30,8 @@ class RouteTable:
     """The newest routes, with the brokers that left them since this client started.
 
     Attributes:
-        version: Rises with each change. Whoever keeps an answer of the routes looks it up again with another
-            version.
+        version: Rises with each change. A caller that keeps an answer of the routes looks it up again with
+            another version.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class RouteTable:
         return slots
 
     def writable_slots(self, topic: str) -> tuple[Slot, ...]:
-        """The queues for new messages. Those of draining brokers are among them only if no other broker has
+        """The queues for new messages. Queues of draining brokers are among them only if no other broker has
         the topic."""
         slots = self._writable_slots.get(topic)
         if slots is None:

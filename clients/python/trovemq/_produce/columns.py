@@ -129,7 +129,7 @@ def _text_size(properties: Mapping[str, str]) -> int:
 
 
 def split_columns(columns: Columns, bytes_max: int) -> Iterator[Columns]:
-    """Parts in order, each of at most `bytes_max` bytes (a single larger message is a part of its own)."""
+    """Parts in order, each of at most `bytes_max` bytes (a single larger message is one part)."""
     if columns.size <= bytes_max:
         yield columns
         return

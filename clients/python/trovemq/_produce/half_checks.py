@@ -26,7 +26,7 @@ LEAVE_TIMEOUT_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class UnresolvedTransaction:
     """A transaction whose end a broker does not know: it asks for the end."""
 
     calls: ProducerCalls
@@ -47,7 +47,7 @@ class OpenTransaction:
         await self.calls.end_half(self.check.topic, self.transaction_id, commit=commit)
 
 
-Check: TypeAlias = Callable[[OpenTransaction], Coroutine[Any, Any, None]]
+Check: TypeAlias = Callable[[UnresolvedTransaction], Coroutine[Any, Any, None]]
 
 
 class HalfChecks:
@@ -202,7 +202,7 @@ class _CheckStream:
                     self._connections += 1
                     self._answered.set()
                 else:
-                    self._begin_check(OpenTransaction(calls, self._broker.name, check))
+                    self._begin_check(UnresolvedTransaction(calls, self._broker.name, check))
         finally:
             self._stream = None
             self._over.set()
@@ -221,7 +221,7 @@ class _CheckStream:
             except TroveError:
                 return  # `read` reports it
 
-    def _begin_check(self, transaction: OpenTransaction) -> None:
+    def _begin_check(self, transaction: UnresolvedTransaction) -> None:
         if len(self._checks) >= CHECKS_AT_ONCE_MAX:
             return
         name = f"check of {transaction.transaction_id} for broker {self._broker.name}"

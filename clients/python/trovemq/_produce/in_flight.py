@@ -59,7 +59,7 @@ class InFlightLimiter:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_next()  # the turn that arrived with the cancellation belongs to the next one
+                    self._wake_next()  # it was woken and cancelled at once: the next one gets the wake-up
                 raise
 
     def give(self, size: int) -> None:

@@ -194,7 +194,7 @@ class Batch:
         raise NotImplementedError
 
     def encode(self) -> Encoded | None:
-        """The records, with `sizes` set; None if nobody waits for any of them. Raises TroveError."""
+        """The records, with `sizes` set; None if all their callers were cancelled. Raises TroveError."""
         raise NotImplementedError
 
     def resolve(self, outcome: AppendOutcome) -> None:

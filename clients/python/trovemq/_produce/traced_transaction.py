@@ -13,7 +13,7 @@ from trovemq.otel import Tracing, creation_context
 
 
 class TracedAtomicTransaction(AtomicTransaction):
-    """Each message has a span of its own. The commit has one that links to them."""
+    """Each message has a span. The span of the commit links to them."""
 
     def __init__(self, tracing: Tracing, pool: ConnectionPool, **options: Any) -> None:
         super().__init__(pool, **options)
@@ -22,7 +22,7 @@ class TracedAtomicTransaction(AtomicTransaction):
         self._wanted = tracing.wants_send()
 
     async def send(self, topic: str, body: Buffer, **arguments: Any) -> int:
-        """As `AtomicTransaction.send`."""
+        """Adds a message, with the context of its span. Returns its number. Raises TroveError."""
         properties = arguments.get("properties")
         if self._wanted:
             arguments["properties"] = properties = self._tracing.created(topic, None, properties)
@@ -32,7 +32,7 @@ class TracedAtomicTransaction(AtomicTransaction):
         return number
 
     async def commit(self) -> CommitReceipt:
-        """As `AtomicTransaction.commit`."""
+        """Commits within a span. Returns the receipts. Raises TroveError."""
         if not self._wanted:
             return await super().commit()
         span = self._tracing.begin_commit(self._contexts)

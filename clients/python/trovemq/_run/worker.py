@@ -27,7 +27,7 @@ class Worker:
 
     Args:
         handler: The handler.
-        handlers: All of them, with the common middleware and policy.
+        handlers: All handlers of the program, with the common middleware and policy.
         subscribe: The client's method.
         shown: Makes the message for the function.
 
@@ -40,7 +40,7 @@ class Worker:
         self._handlers = handlers
         self._shown = shown
         self._ending = asyncio.Event()
-        self._turn = asyncio.Lock()  # for taking: one batch at a time is filled, and one rate applies
+        self._turn = asyncio.Lock()  # one batch at a time is filled, and one rate applies
         self._free_at = 0.0  # in the loop's time
         self._function = Calling(handler.function, handler.concurrency, handler.name)
         self.subscription = subscribe(

@@ -39,7 +39,7 @@ class Evidence:
     """The ledger and the messages found so far.
 
     Args:
-        header: The ledger's begin line.
+        header: The ledger's first line.
 
     Attributes:
         findings: The faults; complete after `settle` and the look-ups.

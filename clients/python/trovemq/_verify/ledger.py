@@ -12,7 +12,8 @@
 write is flushed to the operating system: when the verifier is killed, only the last line can be torn, and
 sends that were in flight have no line.
 
-Invariants: the first line is the begin; nothing follows the end; an acknowledged message is not sent again.
+Invariants: the first line has the run's header; nothing follows the end; an acknowledged message is not sent
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ACKNOWLEDGED: Final = "acknowledged"
 UNKNOWN: Final = "unknown"
 REFUSED: Final = "refused"
 OUTCOMES: Final = (ACKNOWLEDGED, UNKNOWN, REFUSED)
-LINE_BYTES_MAX: Final = 16 << 20  # a begin line names every queue
+LINE_BYTES_MAX: Final = 16 << 20  # the header names every queue
 
 Place = tuple[str, int]  # broker, queue id
 
@@ -73,9 +74,9 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunHeader:
-        """Raises KeyError, TypeError, ValueError if the object is not a begin line."""
+        """Raises KeyError, TypeError, ValueError if the object is not a run's header."""
         if fields["run"] != "begin":
-            raise ValueError("the first line is not a begin")
+            raise ValueError("the first line is not a run's header")
         begins = {(str(q["broker"]), int(q["queueId"])): int(q["offset"]) for q in fields["queues"]}
         content = RunContent(int(fields["seed"]), int(fields["size"]), int(fields["keyCount"]))
         return cls(str(fields["topic"]), content, int(fields["producers"]), begins, int(fields["time"]))
@@ -173,7 +174,7 @@ class LedgerWriter:
         try:
             self._file = path.open("xb")
         except FileExistsError:
-            text = f"{path} exists: each run has a ledger of its own"
+            text = f"{path} exists: each run needs a new ledger"
             raise TroveError(errors.REQUEST_ILLEGAL, text) from None
         except OSError as failure:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{path}: {failure.strerror}") from None
@@ -205,7 +206,7 @@ class LedgerReader:
     """Reads a ledger line by line; a context manager. `entries` can be iterated once.
 
     Attributes:
-        header: The begin line.
+        header: The first line.
         ended: The end line was read: every send of the run has a line.
         torn: The last line was incomplete and was left out.
 
@@ -225,11 +226,11 @@ class LedgerReader:
         try:
             fields = self._next()
             if fields is None:
-                raise self._illegal("it has no begin line")
+                raise self._illegal("it has no header line")
             self.header: Final = RunHeader.from_json(fields)
         except (KeyError, TypeError, ValueError):
             self._file.close()
-            raise self._illegal("it is not a begin line") from None
+            raise self._illegal("its first line is not a run's header") from None
         except TroveError:
             self._file.close()
             raise

@@ -100,7 +100,7 @@ class Stream:
 
 
 class Connection:
-    """The calls of one server. Connects when it is first used, and again by itself after a break.
+    """The calls of one server. Connects when it is first used, and again after a break.
 
     Args:
         address: HOST:PORT or [IPV6]:PORT.

@@ -184,7 +184,7 @@ def consume_frame(
     leave: bool = False,
     answers: Iterable[CommandAnswer] = (),
 ) -> bytes:
-    """A serialised ConsumeFrame; `credit`: messages, negative if credit is taken back, and bytes."""
+    """A serialised ConsumeFrame; `credit`: messages (negative to take credit back) and bytes."""
     return consumer_pb2.ConsumeFrame(
         group=group,
         topic=topic,

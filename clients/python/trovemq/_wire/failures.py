@@ -49,8 +49,8 @@ def error_from_grpc(failure: CallFailure, server: str) -> TroveError:
 async def error_of_call(call: Any, failure: BaseException, server: str) -> TroveError:
     """Why a call failed, when gRPC raised `failure`.
 
-    gRPC reports a call that ended during a wait as an RpcError, as a misuse, or as a cancellation that nobody
-    requested; the call itself has its status. A real cancellation is raised.
+    gRPC reports a call that ended during a wait as an RpcError, as a misuse, or as a cancellation that no
+    caller requested; the call itself has its status. A real cancellation is raised.
     """
     if isinstance(failure, CallFailure):
         return _with_unread(call, error_from_grpc(failure, server))

@@ -28,7 +28,7 @@ class FetchAnswer:
     fetch_id: int
     error: TroveError | None
     batch: FetchedBatch
-    replies_left: int = 0
+    replies_remaining: int = 0
     """How many more replies the fetch may get; 0: it has ended."""
 
 
@@ -117,7 +117,7 @@ def fetch_request(
 
 
 def more_replies(fetch_id: int, topic: str, queue_id: int, count: int) -> bytes:
-    """A serialised FetchRequest for so many more replies to a standing fetch."""
+    """A serialised FetchRequest for `count` more replies to a standing fetch."""
     return message_pb2.FetchRequest(
         fetch_id=fetch_id, topic=topic, queue_id=queue_id, replies_more=count
     ).SerializeToString()

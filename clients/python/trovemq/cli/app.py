@@ -57,7 +57,7 @@ VERBS: Final = (
     Verb(
         "tail",
         "tailing",
-        "Print a topic's messages as they are stored. Those of all its queues, until Ctrl-C.",
+        "Print a topic's messages as they are stored. From all its queues, until Ctrl-C.",
     ),
     Verb(
         "get",
@@ -110,7 +110,7 @@ VERBS: Final = (
     Verb(
         "support-bundle",
         "support_bundle",
-        "Collect what helps to find a fault. Settings, metrics, logs, topology, health, without secrets.",
+        "Collect evidence to find a fault. Settings, metrics, logs, topology, health, without secrets.",
     ),
     Verb("errors", "status", "Explain an error. Its meaning, whether to try again, and the remedy."),
     Verb("server", "daemons", "Start a broker. All options are its own: see `trovemq server --help`."),

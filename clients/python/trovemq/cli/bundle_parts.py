@@ -38,7 +38,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 LOG_BYTES_MAX: Final = 4 << 20
-"""How many bytes of the end of each log file are taken."""
+"""The most bytes that are collected of the end of each log file."""
 PAGE_BYTES_MAX: Final = 64 << 20
 SECONDS_MAX: Final = 20.0
 PAGES: Final = ("readyz", "healthz", "metrics")

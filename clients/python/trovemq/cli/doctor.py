@@ -71,7 +71,7 @@ async def doctor(
 
 
 def counted(number: int, what: str) -> str:
-    """So many, in words."""
+    """The number and its noun, such as `3 problems`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

@@ -125,8 +125,8 @@ def clocks(evidence: Evidence) -> Iterator[Finding]:
         ahead_ms = condition.now - (broker.asked + broker.answered) / 2
         unsure_ms = (broker.answered - broker.asked) / 2
         if abs(ahead_ms) - unsure_ms > CLOCK_DIFFERENCE_MAX_MS:
-            word = "ahead of" if ahead_ms > 0 else "behind"
-            what = f"its clock is {abs(ahead_ms) / 1000:.1f} s {word} this machine's"
+            word = "fast" if ahead_ms > 0 else "slow"
+            what = f"its clock is {abs(ahead_ms) / 1000:.1f} s {word} against this machine's"
             yield Finding("clocks", broker.info.name, what, "run a time service (chrony, ntpd) on both")
 
 

@@ -129,7 +129,7 @@ def topic_entries(topics: Iterable[TopicDescription]) -> dict[str, dict[str, obj
 
 
 def group_entries(groups: Iterable[GroupDescription]) -> dict[str, dict[str, object]]:
-    """The groups with settings of their own, by name."""
+    """The groups that were created with settings, by name."""
     found: dict[str, dict[str, object]] = {}
     for group in sorted(groups, key=lambda one: (one.group, one.broker)):
         if not group.created:

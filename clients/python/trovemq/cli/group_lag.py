@@ -50,7 +50,7 @@ def _show_queues(session: Session, found: Sequence[QueueLag]) -> None:
     total = sum(queue.lag for queue in found)
     oldest = max((queue.lag_ms for queue in found), default=0)
     messages = "message" if total == 1 else "messages"
-    session.output.remark(f"behind by {total:,} {messages}, {oldest / 1000:,.1f} s")
+    session.output.remark(f"lag: {total:,} {messages}, {oldest / 1000:,.1f} s")
 
 
 @dataclass(slots=True)

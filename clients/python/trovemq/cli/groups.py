@@ -210,7 +210,7 @@ async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOp
                     "back-off": backoff_text(description.settings),
                     "members": description.member_count,
                     "topics": " ".join(description.topics) or None,
-                    "settings": "its own" if description.created else "none of its own: the defaults",
+                    "settings": "its own" if description.created else "the defaults",
                     "broker": description.broker,
                 }
             )

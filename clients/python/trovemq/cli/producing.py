@@ -175,7 +175,7 @@ async def produce(
     with ExitStack() as stack:
         source, size = _opened(file, stack)
         if file == "-" and sys.stdin.isatty():
-            session.progress.off()  # it would be drawn over what is typed
+            session.progress.off()  # it would be drawn over the typed text
             sys.stderr.write("one message a line; Ctrl-D ends\n")
         messages = islice(read_messages(source, format_, fields), skipped, None)
         async with session.client() as client, client.producer(topic) as producer:

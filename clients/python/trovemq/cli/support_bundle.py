@@ -50,7 +50,7 @@ async def support_bundle(
         typer.Option("--log", metavar="FILE", help="A daemon's log (repeatable).", show_default=False),
     ] = None,
 ) -> None:
-    """Collect what helps to find a fault. Settings, metrics, logs, topology, health, without secrets."""
+    """Collect evidence to find a fault. Settings, metrics, logs, topology, health, without secrets."""
     from importlib.metadata import version
 
     from trovemq.cli.bundle_parts import parts_of

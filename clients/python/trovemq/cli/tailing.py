@@ -123,7 +123,7 @@ async def tail(
     follow: Annotated[bool, typer.Option(help="Wait for new messages, until Ctrl-C.")] = True,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Print a topic's messages as they are stored. Those of all its queues, until Ctrl-C."""
+    """Print a topic's messages as they are stored. From all its queues, until Ctrl-C."""
     if from_start and (last is not None or since is not None):
         raise typer.BadParameter("give --from-start, or --last and --since")
     if not follow and last is None and since is None and not from_start:
@@ -169,12 +169,12 @@ class Printing:
 
     def __init__(self, session: Session, count: int | None) -> None:
         self._session = session
-        self._left = count
+        self._remaining = count
 
     @property
     def done(self) -> bool:
         """Whether the limit is reached."""
-        return self._left == 0
+        return self._remaining == 0
 
     def one(self, message: Message) -> None:
         """Adds a message, printed with the next flush."""
@@ -183,8 +183,8 @@ class Printing:
         output = self._session.output
         output.item(message.to_manifest())
         output.show(message_line(message))
-        if self._left is not None:
-            self._left -= 1
+        if self._remaining is not None:
+            self._remaining -= 1
 
     def flush(self) -> None:
         """Prints the output so far. Raises BrokenPipeError."""

@@ -15,7 +15,7 @@ BACKOFF_MS_DEFAULT: Final = (
     *(1_000, 5_000, 10_000, 30_000),
     *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
-"""RocketMQ's steps, for a group without a back-off of its own."""
+"""RocketMQ's steps (ms), for a group whose settings name no back-off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class GroupDescription:
         member_count: Consumers connected now.
         topics: Topics that it has offsets or subscriptions for.
         broker: The broker that describes it.
-        created: False if it has only offsets or members, and no settings of its own.
-        unordered_topics: Those of its topics that are of type FIFO and whose order the group does not keep:
+        created: False if it has only offsets or members, and the default settings.
+        unordered_topics: Its topics of type FIFO whose order the group does not keep:
             alter the group to be orderly.
     """
 
@@ -84,7 +84,7 @@ class QueueLag:
     """The lag of a group on one queue.
 
     Attributes:
-        topic: The topic; a retry topic of the group has a row of its own.
+        topic: The topic; a retry topic of the group has a separate row.
         queue_id: The queue.
         min_offset: Its first offset.
         max_offset: Its end.

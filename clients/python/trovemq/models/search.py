@@ -71,7 +71,7 @@ class Where:
 
     @classmethod
     def all_of(cls, *parts: Where) -> Where:
-        """All of them; without parts every message."""
+        """Messages that match all conditions; without conditions every message."""
         return cls("all", parts=parts)
 
     @classmethod

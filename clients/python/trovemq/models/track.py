@@ -96,8 +96,8 @@ class ConsumptionStatus:
             consumed: `dead`, `in-flight`, `returned`, `ready`, `locked`, `not-reached`, `no-member`,
             `delayed`, `recalled`, `in-transaction`, `rolled-back`, `given-up`, `gone`.
         consumed: Whether the group has finished with the message, and not by a fault.
-        until: When the reason ends by itself, or when the group has finished with the message (epoch ms); 0
-            if neither is known.
+        until: When the reason ends without an action, or when the group has finished with the message (epoch
+            ms); 0 if neither is known.
         attempt: The number of deliveries to the group so far.
         client_id: The consumer that has it, or had it last.
         ahead: Messages that come before it; `ahead_estimated` if there were too many to examine.

@@ -10,7 +10,7 @@
                     ...
 
 Arguments, results and errors are those of `trovemq`. All clients of a process share one event loop in a
-thread of its own. A client belongs to its process: after a fork, connect again.
+background thread. A client belongs to its process: after a fork, connect again.
 """
 
 from __future__ import annotations

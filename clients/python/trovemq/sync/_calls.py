@@ -1,7 +1,7 @@
 """Makes blocking methods from those of the asyncio client, with the same name, arguments, documentation and
 types.
 
-class Groups(Waiting[aio.Groups]):
+class Groups(SyncWrapper[aio.Groups]):
     create = waits(aio.Groups.create)          # async def -> def
     dead_letters = iterates(aio.Groups.dead_letters)   # async generator -> generator
 """
@@ -20,7 +20,7 @@ Inner = TypeVar("Inner")
 Made = TypeVar("Made")
 
 
-class Waiting(Generic[Inner]):
+class SyncWrapper(Generic[Inner]):
     """An object of the asyncio client, for threads. Any thread may call it, also several at a time."""
 
     def __init__(self, inner: Inner, thread: LoopThread) -> None:
@@ -34,7 +34,7 @@ def waits(
     """The method as a blocking one."""
 
     @wraps(method)
-    def call(self: Waiting[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: SyncWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.run(method(self._inner, *args, **kwargs))
 
     return call
@@ -46,7 +46,7 @@ def iterates(
     """The method as a generator."""
 
     @wraps(method)
-    def call(self: Waiting[Any], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+    def call(self: SyncWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
         return self._thread.iterate(method(self._inner, *args, **kwargs))
 
     return call
@@ -58,7 +58,7 @@ def makes(
     """The method, whose result is wrapped for threads."""
 
     @wraps(method)
-    def call(self: Waiting[Any], /, *args: P.args, **kwargs: P.kwargs) -> Made:
+    def call(self: SyncWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Made:
         return made(self._thread.call(lambda: method(self._inner, *args, **kwargs)), self._thread)
 
     return call

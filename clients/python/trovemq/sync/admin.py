@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from trovemq import admin as aio
 from trovemq._admin import groups, stores, users
-from trovemq.sync._calls import Waiting, iterates, waits
+from trovemq.sync._calls import SyncWrapper, iterates, waits
 from trovemq.sync._loop_thread import LoopThread
 
 
-class Groups(Waiting[groups.Groups]):
+class Groups(SyncWrapper[groups.Groups]):
     """Consumer groups; `Client.admin.groups`."""
 
     create = waits(groups.Groups.create)
@@ -28,14 +28,14 @@ class Groups(Waiting[groups.Groups]):
     find_delayed = waits(groups.Groups.find_delayed)
 
 
-class Stores(Waiting[stores.Stores]):
+class Stores(SyncWrapper[stores.Stores]):
     """Brokers' stores; `Client.admin.store`."""
 
     scrub = iterates(stores.Stores.scrub)
     backup = iterates(stores.Stores.backup)
 
 
-class Users(Waiting[users.Users]):
+class Users(SyncWrapper[users.Users]):
     """Users; `Client.admin.users`."""
 
     create = waits(users.Users.create)
@@ -46,7 +46,7 @@ class Users(Waiting[users.Users]):
     list_all = waits(users.Users.list_all)
 
 
-class Rules(Waiting[users.Rules]):
+class Rules(SyncWrapper[users.Rules]):
     """Rules of access; `Client.admin.rules`."""
 
     allow = waits(users.Rules.allow)
@@ -56,14 +56,14 @@ class Rules(Waiting[users.Rules]):
     test = waits(users.Rules.test)
 
 
-class Quotas(Waiting[users.Quotas]):
+class Quotas(SyncWrapper[users.Quotas]):
     """Quotas; `Client.admin.quotas`."""
 
     set = waits(users.Quotas.set)
     list_all = waits(users.Quotas.list_all)
 
 
-class Admin(Waiting[aio.Admin]):
+class Admin(SyncWrapper[aio.Admin]):
     """Topics, groups, stores, statistics; `Client.admin`."""
 
     def __init__(self, inner: aio.Admin, thread: LoopThread) -> None:

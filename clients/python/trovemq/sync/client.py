@@ -14,7 +14,7 @@ from trovemq.handlers import Handlers
 from trovemq.options import ClientOptions
 from trovemq.starts import Start
 from trovemq.sync import _loop_thread
-from trovemq.sync._calls import Waiting, iterates, makes, waits
+from trovemq.sync._calls import SyncWrapper, iterates, makes, waits
 from trovemq.sync.admin import Admin
 from trovemq.sync.producer import AtomicTransaction, Producer
 from trovemq.sync.received import ReceivedMessage
@@ -49,7 +49,7 @@ def connect(
     return Client(inner, thread)
 
 
-class Client(Waiting[aio.Client]):
+class Client(SyncWrapper[aio.Client]):
     """A connected client, created by `connect`. Any thread may call it, also several at a time.
 
     Attributes:

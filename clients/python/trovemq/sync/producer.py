@@ -12,13 +12,13 @@ from trovemq.atomic import CommitReceipt
 from trovemq.fetched import Buffer
 from trovemq.receipts import SendReceipt
 from trovemq.send_arguments import SendArguments
-from trovemq.sync._calls import Waiting, makes, waits
+from trovemq.sync._calls import SyncWrapper, makes, waits
 from trovemq.sync.received import ReceivedMessage
 
 _Inner = TypeVar("_Inner", transaction.Transaction, atomic.AtomicTransaction)
 
 
-class _InBlock(Waiting[_Inner]):
+class _InBlock(SyncWrapper[_Inner]):
     """A transaction that ends with its block; an exception within the block rolls it back."""
 
     def __enter__(self) -> Self:
@@ -65,7 +65,7 @@ class AtomicTransaction(_InBlock[atomic.AtomicTransaction]):
         self._thread.call(self._inner.rollback)
 
 
-class Producer(Waiting[aio.Producer]):
+class Producer(SyncWrapper[aio.Producer]):
     """Sends messages of one topic; made by `Client.producer`, used as a context manager.
 
     Threads may share a producer: messages that they send at the same time share frames.

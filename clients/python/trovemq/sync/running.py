@@ -11,12 +11,12 @@ from typing import Self
 from trovemq import running as aio
 from trovemq.client import Client
 from trovemq.handlers import Handlers
-from trovemq.sync._calls import Waiting
+from trovemq.sync._calls import SyncWrapper
 from trovemq.sync._loop_thread import LoopThread
 from trovemq.sync.received import ReceivedMessage
 
 
-class Running(Waiting[aio.Running]):
+class Running(SyncWrapper[aio.Running]):
     """Running handlers; created by `Client.run`, used as a context manager."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Self
 
 from trovemq import subscription as aio
 from trovemq.subscription import check_concurrency
-from trovemq.sync._calls import Waiting, waits
+from trovemq.sync._calls import SyncWrapper, waits
 from trovemq.sync.received import ReceivedBatch, ReceivedMessage
 
 _log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[ReceivedMessage], object]
 
 
-class Subscription(Waiting[aio.Subscription]):
+class Subscription(SyncWrapper[aio.Subscription]):
     """The messages of one topic; made by `Client.subscribe`, used as a context manager and iterator.
 
         with client.subscribe("orders", group="billing") as messages:
