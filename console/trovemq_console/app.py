@@ -1,4 +1,4 @@
-"""The console as an ASGI application: pages behind the guard, and a page for every error."""
+"""The console as an ASGI application: the guard, the pages that it admits, and a page for every error."""
 
 from __future__ import annotations
 

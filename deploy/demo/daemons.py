@@ -1,7 +1,7 @@
 """The demo's daemons and console as child processes: started, watched and stopped, each by its process id.
 
-Each child is in a session of its own, so that Ctrl-C reaches only the demo, which then stops them in order.
-On Linux the kernel ends them (SIGTERM) when the demo itself is killed: nothing is left running, and the next
+Each child is in a separate session, so that Ctrl-C reaches only the demo, which then stops them in order.
+On Linux the kernel ends them (SIGTERM) when the demo itself is killed: no child keeps running, and the next
 start finds its ports free.
 """
 

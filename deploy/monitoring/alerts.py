@@ -2,7 +2,7 @@
 
 | field | meaning |
 | --- | --- |
-| `name`, `severity` | `critical` wants somebody now, `warning` on the next working day |
+| `name`, `severity` | `critical` calls an operator now, `warning` on the next working day |
 | `query` | PromQL; it gives a series for each trouble |
 | `wait` | how long the trouble must last |
 | `summary`, `action` | the trouble, and what to do, both with Prometheus' templates |

@@ -1,6 +1,6 @@
 """`make pipeline-demo`: a broker's messages in SQL: archived, searched by tail number, averaged, drawn.
 
-It loads the flights into a store of its own (once), stops the broker, and works with the files alone. Each
+It loads the flights into a new store (once), stops the broker, and works with the files alone. Each
 step says the command that does the same. Exit codes: 0, 1 if something went wrong, 130 after Ctrl-C.
 """
 

@@ -122,7 +122,7 @@ def _spec(symbol: str) -> ErrorSpec:
 
 
 def _disk_full(text: str) -> TroveError:
-    what = f"the disk has no space: {_first_line(text)}. Nothing half-written is left visible"
+    what = f"the disk has no space: {_first_line(text)}. Half-written files are not visible"
     return TroveError(errors.DISK_FULL, what)
 
 

@@ -47,7 +47,7 @@ async def _rotate(client: Client, form: Form) -> Outcome:
 
 def _shown_once(sentence: str, made: UserCredentials) -> Outcome:
     return Outcome(
-        f"{sentence} Keep the secret now: nobody can look it up again.",
+        f"{sentence} Keep the secret now: it is not shown again.",
         ("of a credentials file", "value"),
         (("access_key", made.access_key), ("secret_key", made.secret_key)),
         _PAGE,
@@ -71,13 +71,13 @@ async def _drop(client: Client, form: Form) -> Outcome:
 
 async def _preview_enable(_client: Client, form: Form, settings: ConsoleSettings) -> Preview:
     user = form.required("user")
-    return Preview(f"Take calls of {user} again?", settings.command("user", "enable", user), "Enable")
+    return Preview(f"Accept calls of {user} again?", settings.command("user", "enable", user), "Enable")
 
 
 async def _enable(client: Client, form: Form) -> Outcome:
     user = form.required("user")
     await client.admin.users.enable(user)
-    return Outcome(f"Calls of {user} are taken.", links=_PAGE)
+    return Outcome(f"Calls of {user} are accepted.", links=_PAGE)
 
 
 async def _preview_disable(_client: Client, form: Form, settings: ConsoleSettings) -> Preview:

@@ -214,8 +214,8 @@ def check_query(manifest: Manifest, query_id: str) -> None:
     if others:
         raise _illegal(
             manifest,
-            f"it was written with another checkpoint (query {others[0]}): rows would come twice, or be left "
-            "out. Name the checkpoint that it was written with",
+            f"it was written with another checkpoint (query {others[0]}): rows would come twice, or be "
+            "missing. Name the checkpoint that it was written with",
         )
 
 

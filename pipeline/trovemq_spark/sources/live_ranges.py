@@ -72,7 +72,9 @@ def _resolved(wanted: QueueOffsets, spans: Mapping[Queue, Span], option: str, fa
         offset = wanted.of(queue)
         positions = Positions({}, dict(wanted.identities))
         if queue in wanted.queues and not positions.same_topic(queue, span.identity):
-            lose_topic(queue, offset, fail=fail, then=f"its beginning, {span.minimum}, is taken")
+            lose_topic(
+                queue, offset, fail=fail, then=f"reading begins at its earliest offset, {span.minimum}"
+            )
             offset = EARLIEST_MARK
         marks = {EARLIEST_MARK: span.minimum, LATEST_MARK: span.maximum}
         offsets[queue] = within(queue, marks.get(offset, offset), span, fail=fail)

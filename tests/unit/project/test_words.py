@@ -46,7 +46,7 @@ LEFT_AT_MOST = {
     },
     r"\b([Tt]old|[Tt]ells?|[Tt]elling)\b": {"clients": 1, "tests": 44},
     r"\bbehind\b": {
-        "broker": 3, "console": 1, "docs": 2, "store": 2,
+        "broker": 3, "docs": 2, "store": 2,
         "tests": 60,
     },
 }  # fmt: skip
@@ -97,7 +97,7 @@ DIALECT: Final[dict[str, Phrase]] = {
     r"""(?<!["'])\b(?:[Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b(?!["'])""": Phrase(
         ("body", "hoever"), "the caller, a client, no reader: the role", {
             "bench": 4, "broker/daemon": 2, "broker/groups": 4, "broker/produce": 4, "broker/server": 5,
-            "broker/transactions": 1, "console": 1, "daemon": 3, "deploy": 1, "docs": 39,
+            "broker/transactions": 1, "daemon": 3, "docs": 39,
             "pages": 7, "proto": 3, "rpc": 13, "store/files": 1, "tests": 75,
         },
     ),
@@ -148,7 +148,7 @@ DIALECT: Final[dict[str, Phrase]] = {
     ): Phrase(
         ("left",), "remaining, budget, rest", {
             "bench": 1, "broker/groups": 62, "broker/produce": 6, "broker/query": 1, "broker/server": 18,
-            "broker/timers": 1, "clients": 4, "daemon": 6, "deploy": 1, "docs": 8, "pipeline": 2,
+            "broker/timers": 1, "clients": 4, "daemon": 6, "docs": 8,
             "proto": 3, "rpc": 42, "store/engine": 7, "store/files": 11, "store/index": 40, "store/log": 3,
             "tests": 85,
         },
@@ -156,7 +156,7 @@ DIALECT: Final[dict[str, Phrase]] = {
     r"\b(?:is|are|was|were) (?:not )?taken\b(?! from\b)|\b\w*[Tt]akers?\b|\b_?Taken\b": Phrase(
         ("aken", "aker"), "accepted, assigned, charged, in use", {
             "bench": 2, "broker/groups": 21, "broker/maintenance": 1, "broker/security": 1,
-            "broker/server": 18, "console": 1, "docs": 2, "nameserver": 1, "pipeline": 1,
+            "broker/server": 18, "docs": 2,
             "proto": 4, "rpc": 2, "store/engine": 1, "store/files": 1, "store/index": 1, "tests": 44,
         },
     ),
@@ -164,7 +164,7 @@ DIALECT: Final[dict[str, Phrase]] = {
         (" own",), "separate, dedicated; its X", {
             "bench": 22, "broker": 1, "broker/atomic": 1, "broker/daemon": 3, "broker/groups": 5,
             "broker/produce": 3, "broker/server": 6, "broker/transactions": 1, "daemon": 7,
-            "deploy": 2, "docs": 41, "pages": 9, "proto": 6, "rpc": 4, "store/engine": 3, "store/files": 3,
+            "docs": 41, "pages": 9, "proto": 6, "rpc": 4, "store/engine": 3, "store/files": 3,
             "store/index": 3, "store/log": 1, "store/topics": 2, "tests": 70,
         },
     ),
