@@ -15,9 +15,9 @@ from trovemq_broker.query.get_message import message_steps
 from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.pages import WORK_MAX
 from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client
 from trovemq_broker.server.core.commands import TIMEOUT_MS
-from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.group_order import fifo_topics
 from trovemq_broker.server.wire import group_messages as wire
 from trovemq_broker.server.wire.client_commands import StoredMessage
