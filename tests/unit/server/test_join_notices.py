@@ -12,7 +12,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import TestBroker
 from tests.unit.server.test_consume_stream import filled, numbers, parts_with
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
-from trovemq_broker.server.native.join_notices import NOTICE_INTERVAL_S, JoinNotices
+from trovemq_broker.server.native.consume_streams import NOTICE_INTERVAL_S, ConsumeStreams
 from trovemq_daemon import turns as turns_module
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -33,6 +33,12 @@ class FakeStream:
         self.client_id = client_id
         self.noted_at: list[float] = []
 
+    def replace(self) -> None:
+        raise AssertionError("each client has one stream here")
+
+    def note_void(self) -> None:
+        raise AssertionError("no delivery became void here")
+
     def note_joined(self) -> None:
         self.noted_at.append(asyncio.get_running_loop().time())
 
@@ -40,7 +46,7 @@ class FakeStream:
 class Scene:
     def __init__(self, *client_ids: str) -> None:
         self.registry = ClientRegistry()
-        self.notices = JoinNotices(self.registry)
+        self.notices = ConsumeStreams(self.registry)
         self.streams = [FakeStream(client_id) for client_id in client_ids]
         for stream in self.streams:
             self.notices.add((GROUP, "orders"), stream)

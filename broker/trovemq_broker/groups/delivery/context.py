@@ -5,6 +5,9 @@ Invariant: while acknowledgements are gathered, every other event comes after th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.due_watch import NOW, DueWatch
 from trovemq_broker.groups.delivery.gathered_events import GatheredAcknowledgements
@@ -16,7 +19,6 @@ from trovemq_broker.groups.delivery.priority_order import PriorityOrder, Priorit
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import RecordReader
 from trovemq_broker.groups.delivery.renewals import Renewals
-from trovemq_broker.groups.delivery.void_watch import VoidWatch
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
@@ -24,6 +26,10 @@ from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+GroupTopicKey: TypeAlias = tuple[str, str]
+"""A consumer group and the topic that it reads."""
+VoidListener: TypeAlias = Callable[[GroupTopicKey], None]
 
 
 class Context:
@@ -51,13 +57,20 @@ class Context:
         self.woken: set[GroupTopic] = set()
         """Pairs with more messages for a receive than before, for another reason than time."""
         self.due_watch = DueWatch()
-        self.void_watch = VoidWatch()
+        self.void_listeners: list[VoidListener] = []
         self.damaged_count = 0
         """Messages skipped because their record cannot be read."""
         self.dead_letter_count = 0
         self.dead_letter_failures = 0
         """Copies to a dead-letter topic that were refused (a full disk); each is tried again."""
         self.gathering = GatheredAcknowledgements(events, self.commit)
+
+    def note_void(self, pairs: Iterable[GroupTopic]) -> None:
+        """Messages of these pairs that were in flight are so no more. Calls each listener once for a pair,
+        however many of its queues are concerned, and before a message of it is delivered again."""
+        for pair in pairs:
+            for listener in self.void_listeners:
+                listener((pair.group, pair.topic))
 
     def add(self, event: Event) -> None:
         if self.gathering.is_open:

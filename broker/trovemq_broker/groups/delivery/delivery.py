@@ -20,7 +20,7 @@ from typing import Final
 
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery import reappends, replay, rocketmq_export, snapshots
-from trovemq_broker.groups.delivery.context import Context
+from trovemq_broker.groups.delivery.context import Context, VoidListener
 from trovemq_broker.groups.delivery.due_watch import NOW, DueWatch
 from trovemq_broker.groups.delivery.exhausted import ExhaustedMessages
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
@@ -47,7 +47,6 @@ from trovemq_broker.groups.delivery.request import (
 )
 from trovemq_broker.groups.delivery.settlements import COPIED, RENEW_BEFORE_MS, Settling, illegal_duration
 from trovemq_broker.groups.delivery.snapshots import DeliveryState
-from trovemq_broker.groups.delivery.void_watch import VoidWatch
 from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -223,9 +222,10 @@ class Delivery(Settling):
     def due_watch(self) -> DueWatch:
         return self.context.due_watch
 
-    @property
-    def void_watch(self) -> VoidWatch:
-        return self.context.void_watch
+    def add_void_listener(self, listener: VoidListener) -> None:
+        """`listener((group, topic))` is called when messages in flight of this group and topic have become
+        void: by a reset of the group, or because the group or the topic was deleted."""
+        self.context.void_listeners.append(listener)
 
     def due_pairs(self, now_ms: EpochMs) -> list[GroupTopicKey]:
         """(group, topic) of pairs that have messages to deliver since the last call: leases ended, held
@@ -310,7 +310,7 @@ class Delivery(Settling):
                 self.context.wake(pair)
                 if forgotten[queue_id]:
                     voided[pair] = None
-        self.context.void_watch.void(voided)
+        self.context.note_void(voided)
         if forgotten:
             self.context.events.flush(now_ms)  # a reset is kept even if the process dies now
         return forgotten

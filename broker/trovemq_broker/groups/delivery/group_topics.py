@@ -195,7 +195,7 @@ class GroupTopicTable:
             pair = self._pairs.pop(name)
             self._context.timed.discard(pair)
             self._context.woken.discard(pair)
-        self._context.void_watch.void(voided)
+        self._context.note_void(voided)
         return bool(gone)
 
 

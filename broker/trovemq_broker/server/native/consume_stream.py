@@ -27,7 +27,7 @@ When a reset or a deletion has made deliveries void, a reply names the last batc
 that the client returns the messages that its program has not begun. A reset may concern one queue, and never
 concerns retries: the return ends leases that still count, and is refused for the others.
 
-A reply with `joined` says that another client has subscribed to the topic for the group (join_notices.py).
+A reply with `joined` says that another client has subscribed to the topic for the group (consume_streams.py).
 The client may then release messages that its program has not begun, and take back credit: a client takes
 none back before, because older brokers refuse that.
 
@@ -64,8 +64,8 @@ from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
+from trovemq_broker.server.native.consume_streams import ConsumeStreams
 from trovemq_broker.server.native.handle_settlements import settle_by_handle
-from trovemq_broker.server.native.join_notices import JoinNotices
 from trovemq_broker.server.native.membership import Membership
 from trovemq_broker.server.native.reply_stream import OpenStreams, ReplyStream
 from trovemq_broker.server.wire.client_commands import consume_answer
@@ -105,9 +105,9 @@ class ConsumerService:
         self.core: Final = core
         self.receiver: Final = receiver
         self.acknowledger: Final = acknowledger
-        self.notices: Final = JoinNotices(core.registry)
-        self.members: Final[dict[tuple[str, str, str], ConsumeStream]] = {}
-        """The streams that have begun, by client id, group and topic."""
+        self.members: Final = ConsumeStreams(core.registry)
+        """The streams that have begun."""
+        core.delivery.add_void_listener(self.members.note_void)
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -157,7 +157,6 @@ class ConsumeStream(ReplyStream):
         self._receiver = service.receiver
         self._acknowledger = service.acknowledger
         self._members = service.members
-        self._notices = service.notices
         self._client_id = client_id
         self._notifier: asyncio.Task[None] | None = None
         self._membership = Membership(core.registry, core.commands, core.clock_ms, client_id, self)
@@ -193,12 +192,7 @@ class ConsumeStream(ReplyStream):
             if task is not None:
                 task.cancel()
         if self._subscription is not None:
-            pair = self._subscription.pair
-            self._notices.discard(pair, self)
-            self._core.delivery.void_watch.end(pair, self._note_void)
-            key = (self._client_id, *pair)
-            if self._members.get(key) is self:
-                del self._members[key]
+            self._members.discard(self._subscription.pair, self)
 
     def replace(self) -> None:
         """Ends the stream, which takes no more messages, because the client has opened another one."""
@@ -264,14 +258,8 @@ class ConsumeStream(ReplyStream):
         filter_ = parse_filter(start.filter_type or "tag", start.filter) if start.filter else TAKE_ALL
         self._subscription = subscription = _Subscription(group, topic, filter_, start.invisible_ms or None)
         self._prepare(subscription)
-        pair = subscription.pair
-        self._core.delivery.void_watch.begin(pair, self._note_void)
-        key = (self._client_id, *pair)
-        if (earlier := self._members.get(key)) is not None:
-            earlier.replace()
-        self._members[key] = self
+        self._members.add(subscription.pair, self)
         self._start_deliverer(subscription)
-        self._notices.add(pair, self)
         return subscription
 
     def _start_deliverer(self, subscription: _Subscription) -> None:
@@ -412,7 +400,7 @@ class ConsumeStream(ReplyStream):
         self._idle.set()
         self._core.traffic.fetched(subscription.topic, count, size)
 
-    def _note_void(self) -> None:
+    def note_void(self) -> None:
         """Deliveries of the group became void: the client is to return all batches so far."""
         if self._batch == self._void_batch:
             return  # it has been notified of these
