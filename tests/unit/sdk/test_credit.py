@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trovemq._consume.credit import CREDIT_SHARE, Credit
-from trovemq_broker.server.native import consume_stream
+from trovemq_broker.server.native import batch_delivery
 
 STEPS = st.lists(
     st.tuples(
@@ -154,8 +154,8 @@ def test_a_large_prefetch_got_no_messages_after_the_first_ones(count_max: int, b
     credit, messages, byte_count = Credit(inbox), 0, 0
     for _ in range(200):
         more = credit.next()
-        messages = min(messages + more[0], consume_stream.CREDIT_MESSAGES_MAX)
-        byte_count = min(byte_count + more[1], consume_stream.CREDIT_BYTES_MAX)
+        messages = min(messages + more[0], batch_delivery.CREDIT_MESSAGES_MAX)
+        byte_count = min(byte_count + more[1], batch_delivery.CREDIT_BYTES_MAX)
         assert messages > 0, "the broker may send"
         assert byte_count > 0
         count = min(messages, 10_000)

@@ -14,7 +14,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import ROOMY, TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core.clients import ClientDescription
-from trovemq_broker.server.native import consume_stream
+from trovemq_broker.server.native import batch_delivery
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.receipts import handle_of
@@ -113,7 +113,7 @@ def test_new_messages_are_sent_to_who_waits_and_a_filter_counts() -> None:
 
 
 def test_a_client_that_does_not_read_costs_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consume_stream, "BATCH_MESSAGES_MAX", 2)
+    monkeypatch.setattr(batch_delivery, "BATCH_MESSAGES_MAX", 2)
 
     async def scene() -> None:
         parts = await filled(10)
@@ -131,8 +131,8 @@ def test_a_client_that_does_not_read_costs_one_batch(monkeypatch: pytest.MonkeyP
 
 
 def test_batches_that_nobody_confirms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consume_stream, "BATCH_MESSAGES_MAX", 1)
-    monkeypatch.setattr(consume_stream, "UNCONFIRMED_MAX", 3)
+    monkeypatch.setattr(batch_delivery, "BATCH_MESSAGES_MAX", 1)
+    monkeypatch.setattr(batch_delivery, "UNCONFIRMED_MAX", 3)
 
     async def scene() -> None:
         parts = await filled(10)

@@ -12,7 +12,7 @@ from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, 
 from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
-from trovemq_broker.server.native import consume_stream
+from trovemq_broker.server.native import batch_delivery
 from trovemq_broker.server.native.consume_stream import ConsumeStream
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import consumer_pb2
@@ -87,7 +87,7 @@ def test_after_a_reset_a_member_kept_all_that_it_had_prefetched(end: bool) -> No
 
 def test_a_batch_on_its_way_is_void_and_the_next_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many resets follow each other before the client reads."""
-    monkeypatch.setattr(consume_stream, "BATCH_MESSAGES_MAX", 2)
+    monkeypatch.setattr(batch_delivery, "BATCH_MESSAGES_MAX", 2)
 
     async def scene() -> None:
         parts = await filled(2)
@@ -142,8 +142,9 @@ def test_notices_that_wait_to_be_written_are_one() -> None:
         await client.open(1)
         (stream,) = client.service.streams._streams
         assert isinstance(stream, ConsumeStream)
+        assert stream._begun is not None
         for batch in (2, 3, 4):
-            stream._batch = batch
+            stream._begun.delivery._batch = batch
             stream.note_void()
             assert stream._waiting == 1
         await turns(40)

@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from trovemq_broker.groups.members.receive_waits import GroupTopicKey
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.clients import ClientRegistry
 
 NOTICE_INTERVAL_S: Final = 1.0
