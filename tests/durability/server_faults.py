@@ -279,7 +279,7 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "messages that were not written to a gone client are not returned",
-        "broker/trovemq_broker/server/core/receiver.py",
+        "broker/trovemq_broker/server/rocketmq/receive_calls.py",
         "        finally:\n            if not written:\n                self._give_back(taken, begun)\n",
         "        except ValueError:\n            self._give_back(taken, begun)\n",
         (
@@ -296,7 +296,7 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "a wake-up that a gone client got is lost",
-        "broker/trovemq_broker/server/core/polls.py",
+        "broker/trovemq_broker/server/rocketmq/polls.py",
         "        if unused:\n            self._parts.waits.wake(poll.wait.pair)\n",
         "",
         (
@@ -306,7 +306,7 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "only the first 128 polls of a tick end",
-        "broker/trovemq_broker/server/core/polls.py",
+        "broker/trovemq_broker/server/rocketmq/polls.py",
         "        if polls:\n            self._ends[until] =",
         "        if polls and not polls:\n            self._ends[until] =",
         ("tests/unit/server/rocketmq/test_polls.py::test_polls_of_one_time_end_together_in_steps",),

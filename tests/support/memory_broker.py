@@ -18,6 +18,7 @@ from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.core.settings import CoreSettings
 from trovemq_broker.server.rocketmq.puller import Puller
+from trovemq_broker.server.rocketmq.receive_calls import ReceiveCalls
 from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.statuses import reader
@@ -99,6 +100,7 @@ class TestBroker(BrokerCore):
         self.events = model.events
         self.sender = Sender(self)
         self.receiver = Receiver(self)
+        self.receives = ReceiveCalls(self, self.receiver)
         self.acknowledger = Acknowledger(self)
         self.ender = Ender(self)
         self.pulls = Puller(self)
@@ -135,7 +137,7 @@ class TestBroker(BrokerCore):
         request = receive_request(topic, **fields)
         context = context or RpcContext()
         context.write = context.write_now  # type: ignore[method-assign]
-        handler = CallHandler(on_calls=self.receiver.on_calls, streams=True)
+        handler = CallHandler(on_calls=self.receives.on_calls, streams=True)
         await for_coroutines(handler).unary_stream(request, context)
         return [service.ReceiveMessageResponse.FromString(element) for element in context.written]
 

@@ -94,8 +94,8 @@ class Door:
         self.handlers: dict[str, Any] = {}
         server: Any = self
         (made := RocketmqService(self.parts)).add_to(server)
-        self.taken: Any = made.receiver._taken
-        self.polls: Any = made.receiver._polls
+        self.taken: Any = made.receives._taken
+        self.polls: Any = made.receives._polls
 
     def add_registered_method_handlers(self, _service: str, handlers: dict[str, Any]) -> None:
         self.handlers |= handlers

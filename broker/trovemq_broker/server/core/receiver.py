@@ -1,68 +1,30 @@
-"""ReceiveMessage: messages of a topic for a consumer group, now or when some come within the polling time.
+"""Receives of both protocols: messages of a topic for a consumer group, now or when some come.
 
-The stream is: one status, the messages if there are some, the time of delivery
-(docs/rocketmq-protocol.md, "Order of the stream"). Its elements are serialised here, so the
-handler's response_serializer is None.
-
-A receive needs no task: it finds messages at once, or waits for them without one (polls.py), and the whole
-stream is one answer. One that must let others look first continues in a task. Large replies are made one by
-one, as the client reads them.
-
-Delivered messages belong to the call until its stream has been written: where the client goes away before,
-they are delivered again without a counted attempt, those that the client cannot have at once
-(broker/trovemq_broker/groups/delivery/redelivery.py).
+A receive that finds no messages waits in a line of its group and topic. One that has read much leaves the
+next iteration of the event loop to others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from enum import Enum, auto
-from math import ceil
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from trovemq_broker.groups.delivery.redelivery import return_messages
-from trovemq_broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest, messages_of
+from trovemq_broker.filters.filter import Filter
+from trovemq_broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_broker.groups.members.receive_waits import Wait
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client, Subscription
-from trovemq_broker.server.core.polls import Poll, Polls
-from trovemq_broker.server.wire.resources import group_name, topic_to_read
-from trovemq_broker.server.wire.rocketmq_messages import duration_ms, received
-from trovemq_broker.server.wire.statuses import (
-    OK_STATUS,
-    Context,
-    ProtocolError,
-    client_id_of,
-    metadata_value,
-    request_of,
-)
-from trovemq_broker.server.wire.usual_messages import topic_field, usual_element
-from trovemq_daemon.calls import Call
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 POLLING_MAX_S: Final = 20.0
-POLLING_SHARED_MIN_S: Final = 5.0
-POLLING_TICK_S: Final = 0.5  # a poll of POLLING_SHARED_MIN_S and more may end so much late
-ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
-REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
-POLLING_CODE_SINCE: Final = (5, 0, 3)  # older clients do not know ILLEGAL_POLLING_TIME
-VERSION_KEY: Final = "x-mq-client-version"
-ATTEMPT_ID_SIZE_MAX: Final = 255
-REPLIES_SMALL: Final = 65_536
-"""Bytes of a stream that is answered at once. A larger one is written as its client reads it."""
 REDELIVERY_WAIT_MAX_MS: Final = 500  # the clock may be set meanwhile
 REDELIVERY_GATHER_S: Final = 0.05  # what is due earlier than expected is late by so much
 REDELIVERY_TURN_MS: Final = 1
@@ -70,24 +32,6 @@ LONG_LOOK_READS: Final = 256
 """A look for messages with so many reads, about a millisecond, is the last one of its pass of the loop: a
 filter may drop most of a backlog, and a client may receive hundreds of times at once. The next pass is left
 to other receives."""
-
-_OK: Final = service_pb2.ReceiveMessageResponse(status=OK_STATUS).SerializeToString()
-_NOTHING: Final = service_pb2.ReceiveMessageResponse(
-    status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
-).SerializeToString()
-
-
-class _Then(Enum):
-    """The next step of a receive without messages."""
-
-    WAITS = auto()
-    OTHERS_FIRST = auto()
-    LOOKED = auto()
-
-
-_WAITS: Final = _Then.WAITS
-_OTHERS_FIRST: Final = _Then.OTHERS_FIRST
-_LOOKED: Final = _Then.LOOKED
 
 
 class ReplySpace(Protocol):
@@ -102,252 +46,13 @@ class ReplySpace(Protocol):
         ...
 
 
-class _Taken(NamedTuple):
-    """Messages that were delivered to one call."""
-
-    attempt: ReceiveRequest
-    messages: list[Delivered]
-    size: int
-    """The sum of their records' bytes."""
-
-    @classmethod
-    def of(cls, attempt: ReceiveRequest, runs: list[DeliveredRun]) -> _Taken:
-        return cls(attempt, messages_of(runs), sum(run.size for run in runs))
-
-    def elements(self, name: v2.Resource | None) -> Iterator[bytes]:
-        """Those of the stream, each made when it is asked for. `name`: as the client names the topic, where
-        that is not its stored name."""
-        topic = topic_field(name or v2.Resource(name=self.attempt.topic))
-        for one in self.messages:
-            yield usual_element(one, topic) or received(one, name)
-
-
 class Receiver:
     def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
-        self._taken: dict[Call, _Taken] = {}
-        """Messages of streams of replies that have not begun."""
-        self._resting = False
+        self.is_resting = False
         """Whether a long look was made in this pass of the loop."""
-        self._polls = Polls(parts, self._nothing, self._look_again)
-
-    def on_calls(self, calls: Sequence[Call]) -> None:
-        """ReceiveMessage."""
-        for call in calls:
-            try:
-                self._receive(call)
-            except Exception as error:
-                call.answer(error)
-
-    def _receive(self, call: Call) -> None:
-        request: service_pb2.ReceiveMessageRequest = request_of(call)
-        taken = self._take_now(request, call)
-        if isinstance(taken, _Taken):
-            self._answer(call, taken, _own_name(request))
-        elif taken is not _WAITS:
-            call.run(self._receive_in_task(call, request, looked=taken is _LOOKED))
-
-    async def _receive_in_task(
-        self, call: Call, request: service_pb2.ReceiveMessageRequest, *, looked: bool
-    ) -> None:
-        context = call.context
-        until = _shared_end(asyncio.get_running_loop().time(), self._polling_s(request, context), context)
-        attempt = self._request(request, context)
-        with self._parts.registry.receiving(attempt.client_id, context):
-            taken = _Taken.of(attempt, await self.next_runs(attempt, until, context, call, looked=looked))
-        self._answer_late(call, taken, _own_name(request))
-
-    def _look_again(self, poll: Poll) -> None:
-        """For a poll that was woken."""
-        call = poll.call
-        if not call.may_answer():
-            self._polls.end(poll)
-            self._parts.waits.wake(poll.wait.pair)  # it has not used its wake-up
-            return
-        try:
-            taken = self._take_of_poll(poll)
-            if taken is _OTHERS_FIRST:
-                call.run(self._continue_in_task(poll))
-            elif isinstance(taken, _Taken):
-                self._answer(call, taken, poll.name)
-        except Exception as error:
-            call.answer(error)
-
-    async def _continue_in_task(self, poll: Poll) -> None:
-        call = poll.call
-        if not self._polls.take(poll):
-            return
-        try:
-            runs = await self._runs_in_line(
-                poll.attempt,
-                poll.wait,
-                poll.until,
-                call.context,
-                poll.client,
-                call,
-                looked=True,
-                woken=poll.woken,
-            )
-        finally:
-            self._polls.leave_line(poll)
-        self._answer_late(call, _Taken.of(poll.attempt, runs), poll.name)
-
-    def _answer_late(self, call: Call, taken: _Taken, name: v2.Resource | None) -> None:
-        """The answer after a wait in a task. The caller may have lost its right to the messages meanwhile."""
-        if call.may_answer():
-            self._answer(call, taken, name)
-        elif taken.messages:
-            self._give_back(taken, 0)
-
-    def _answer(self, call: Call, taken: _Taken, name: v2.Resource | None) -> None:
-        if not taken.messages:
-            call.answer(self._nothing())
-            return
-        try:
-            replies = self._small_replies(taken, name) if call.sends_at_once else None
-        except Exception:
-            self._give_back(taken, 0)
-            raise
-        if replies is None:
-            self._taken[call] = taken
-            call.on_end(self._return_untaken)
-            call.answer(self._replies(call, name))
-            return
-        call.answer(replies)
-        if call.context.cancelled():  # the answer was refused
-            self._give_back(taken, 0)
-        else:
-            topic, size = taken.attempt.topic, sum(map(len, replies[1:-1]))
-            self._parts.traffic.fetched(topic, len(taken.messages), size)
-
-    async def _replies(self, call: Call, name: v2.Resource | None) -> AsyncGenerator[bytes, None]:
-        """The stream, of which each reply is made when the client has taken the one before it: unread replies
-        take no memory. The records are views of the log, which stays mapped for as long."""
-        taken = self._taken.pop(call, None)
-        if taken is None:  # the call has ended, and they came back
-            return
-        begun, written = 0, False  # messages whose writing has begun; all of the stream
-        try:
-            byte_count = 0
-            yield _OK
-            for element in taken.elements(name):
-                byte_count += len(element)
-                begun += 1
-                yield element
-            yield self._delivered_at()
-            written = True
-        finally:
-            if not written:
-                self._give_back(taken, begun)
-        self._parts.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
-
-    def _take_now(self, request: service_pb2.ReceiveMessageRequest, call: Call) -> _Taken | _Then:
-        """The messages that are there. _WAITS: none are, and the call waits for some. _OTHERS_FIRST: others
-        look first. _LOOKED: others look before the call looks again."""
-        parts, delivery, context = self._parts, self._parts.delivery, call.context
-        polling_s = self._polling_s(request, context)  # its refusal is the first
-        topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
-        empty = delivery.seems_empty(group, topic, parts.clock_ms())
-        if self._resting or parts.waits.closed:
-            return _OTHERS_FIRST
-        attempt = self._request(request, context)
-        if parts.registry.has_left(attempt.client_id):
-            return _OTHERS_FIRST
-        if not empty and parts.waits.has((group, topic), attempt.filter):
-            return _OTHERS_FIRST  # they were woken, and look first
-        if runs := self._attempt(attempt, context):
-            return _Taken.of(attempt, runs)
-        if delivery.next_visible_ms(group, topic) == 0:
-            return _LOOKED
-        until = _shared_end(asyncio.get_running_loop().time(), polling_s, context)
-        self._polls.begin(attempt, until, call, _own_name(request))
-        return _WAITS
-
-    def _take_of_poll(self, poll: Poll) -> _Taken | _Then:
-        """As _take_now(), for a poll that was woken. It looks as _runs_in_line() does."""
-        parts, attempt = self._parts, poll.attempt
-        if self._resting or parts.waits.closed or self._is_gone(poll.client) or not poll.call.has_capacity():
-            return _OTHERS_FIRST
-        try:
-            poll.attempt = attempt = self._renewed(attempt)
-            runs = self._attempt(attempt, poll.call.context)
-        except Exception:
-            self._polls.end(poll)
-            raise
-        if runs:
-            self._polls.end(poll)
-            parts.waits.wake(poll.wait.pair)  # there may be more than one call takes
-            return _Taken.of(attempt, runs)
-        poll.woken = False
-        if poll.is_last or parts.delivery.next_visible_ms(*poll.wait.pair) == 0:
-            return _OTHERS_FIRST
-        self._polls.wait_again(poll)
-        return _WAITS
-
-    def _small_replies(self, taken: _Taken, name: v2.Resource | None) -> list[bytes] | None:
-        """The whole stream; None where it is large, perhaps only with inflated bodies."""
-        if taken.size > REPLIES_SMALL:
-            return None
-        replies, size = [_OK], 0
-        for element in taken.elements(name):
-            replies.append(element)
-            size += len(element)
-            if size > REPLIES_SMALL:
-                return None
-        replies.append(self._delivered_at())
-        return replies
-
-    def _return_untaken(self, call: Call) -> None:
-        """The call ended before its stream began."""
-        taken = self._taken.pop(call, None)
-        if taken is not None:
-            self._give_back(taken, 0)
-
-    def _nothing(self) -> list[bytes]:
-        return [_NOTHING, self._delivered_at()]
-
-    def _delivered_at(self) -> bytes:
-        seconds, millis = divmod(self._parts.clock_ms(), 1000)
-        time = Timestamp(seconds=seconds, nanos=millis * 1_000_000)
-        return service_pb2.ReceiveMessageResponse(delivery_timestamp=time).SerializeToString()
 
     # --- the request --------------------------------------------------------------------------------
-    def _polling_s(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> float:
-        """How long the call may wait (docs/rocketmq-protocol.md, "Polling time").
-
-        Raises POLLING_TIME_ILLEGAL.
-        """
-        remaining: float | None = context.time_remaining()
-        if request.HasField("long_polling_timeout"):
-            wanted = duration_ms(request.long_polling_timeout) / 1000
-        elif remaining is not None:
-            timeout_ms = self._parts.registry.request_timeout_ms(client_id_of(context))
-            wanted = remaining - (timeout_ms or REQUEST_TIMEOUT_DEFAULT_MS) / 2000
-        else:
-            wanted = POLLING_MAX_S
-        least = self._parts.settings.receive_poll_min_ms / 1000
-        wanted = min(max(wanted, least), POLLING_MAX_S)
-        if remaining is None or wanted <= remaining - ANSWER_BEFORE_S:
-            return wanted
-        if wanted > remaining and remaining < least:
-            raise _polling_time_illegal(remaining, context)
-        return remaining - ANSWER_BEFORE_S
-
-    def _request(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> ReceiveRequest:
-        topic = topic_to_read(request.message_queue.topic)
-        name = group_name(request.group)
-        filter_ = read_filter(request.filter_expression)
-        invisible_ms = None if request.auto_renew else duration_ms(request.invisible_duration)
-        return self.prepare(
-            name,
-            topic,
-            filter_,
-            invisible_ms,
-            client_id_of(context),
-            count_max=min(max(request.batch_size, 1), self._parts.settings.receive_count_max),
-            attempt_id=request.attempt_id[:ATTEMPT_ID_SIZE_MAX],
-        )
-
     def prepare(
         self,
         group: str,
@@ -415,17 +120,17 @@ class Receiver:
         waits = self._parts.waits
         if self._parts.registry.has_left(attempt.client_id):
             return []  # the client's termination overtook the call: nobody would return its messages
-        looks = not looked and not self._resting
-        delivered = self._attempt(attempt, context) if looks else []
+        looks = not looked and not self.is_resting
+        delivered = self.attempt(attempt, context) if looks else []
         if delivered or waits.closed:
             return delivered
         client = self._parts.registry.get(attempt.client_id)
         with waits.enter(attempt.group.name, attempt.topic, attempt.filter) as wait:
-            return await self._runs_in_line(
+            return await self.runs_in_line(
                 attempt, wait, until, context, client, space, looked=looked or looks
             )
 
-    async def _runs_in_line(
+    async def runs_in_line(
         self,
         attempt: ReceiveRequest,
         wait: Wait,
@@ -445,22 +150,22 @@ class Receiver:
             if space is not None and not space.has_capacity():
                 waits.wake(pair)  # who has space looks first
                 await space.wait_for_capacity()
-            if context.done() or self._is_gone(client):
+            if context.done() or self.is_gone(client):
                 break
-            attempt = self._renewed(attempt)
-            delivered = self._attempt(attempt, context)
-        if delivered or context.done() or self._is_gone(client):
+            attempt = self.renewed(attempt)
+            delivered = self.attempt(attempt, context)
+        if delivered or context.done() or self.is_gone(client):
             waits.wake(pair)  # there may be more than one call takes
         return delivered
 
-    def _renewed(self, attempt: ReceiveRequest) -> ReceiveRequest:
+    def renewed(self, attempt: ReceiveRequest) -> ReceiveRequest:
         """For another look: topic and group may have been deleted or changed meanwhile. Raises TroveError."""
         parts = self._parts
         check_readable(parts.store, attempt.topic)
         current = parts.groups.require(attempt.group.name)
         return replace(attempt, group=current, now_ms=parts.clock_ms())
 
-    def _is_gone(self, client: Client | None) -> bool:
+    def is_gone(self, client: Client | None) -> bool:
         """Whether the client, which was known when its call began, has unregistered or expired since."""
         return client is not None and self._parts.registry.get(client.client_id) is not client
 
@@ -485,19 +190,19 @@ class Receiver:
 
     async def _next_pass(self) -> None:
         """Returns in a pass of the loop without a long look so far."""
-        while self._resting:  # noqa: ASYNC110 (whoever goes first may look for long again)
+        while self.is_resting:  # noqa: ASYNC110 (whoever goes first may look for long again)
             await asyncio.sleep(0)
 
     def _rest(self) -> None:
         """The pass of the loop has had its long look."""
-        if not self._resting:
-            self._resting = True
+        if not self.is_resting:
+            self.is_resting = True
             asyncio.get_running_loop().call_soon(self._end_rest)
 
     def _end_rest(self) -> None:
-        self._resting = False
+        self.is_resting = False
 
-    def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[DeliveredRun]:
+    def attempt(self, attempt: ReceiveRequest, context: Context) -> list[DeliveredRun]:
         if context.done():
             return []  # the client is gone: a message delivered to it would be lost for its invisible time
         waits, pair = self._parts.waits, (attempt.group.name, attempt.topic)
@@ -513,11 +218,6 @@ class Receiver:
         for filter_ in attempt.left:
             waits.wake_for(pair, filter_)
         return delivered
-
-    def _give_back(self, taken: _Taken, begun: int) -> None:
-        group, topic = taken.attempt.group.name, taken.attempt.topic
-        return_messages(self._parts.delivery, group, topic, taken.messages, begun, self._parts.clock_ms())
-        self._parts.waits.wake((group, topic))
 
     async def watch_redeliveries(self) -> None:
         """Wakes receives when messages become visible again, and makes messages whose last attempt has ended
@@ -537,32 +237,6 @@ class Receiver:
             parts.delivery.make_dead_letters(parts.clock_ms())
 
 
-def _shared_end(now: float, polling_s: float, context: Context) -> float:
-    """When a poll ends that begins `now`, by the loop's clock. Long ones end together in ticks: one turn of
-    the loop for several costs much less than a turn for each."""
-    end = now + polling_s
-    if polling_s < POLLING_SHARED_MIN_S:
-        return end
-    shared = ceil(end / POLLING_TICK_S) * POLLING_TICK_S
-    remaining = context.time_remaining()
-    return shared if remaining is None or shared - now <= remaining - ANSWER_BEFORE_S else end
-
-
-def _own_name(request: service_pb2.ReceiveMessageRequest) -> v2.Resource | None:
-    """The topic as the client names it, where that is not its stored name."""
-    name = request.message_queue.topic
-    return name if name.resource_namespace else None
-
-
-def read_filter(expression: v2.FilterExpression) -> Filter:
-    """Raises TroveError FILTER_ILLEGAL. An unspecified type is that of tags."""
-    if expression.type in (v2.TAG, v2.FILTER_TYPE_UNSPECIFIED):
-        return parse_filter("tag", expression.expression) if expression.expression else TAKE_ALL
-    if expression.type == v2.SQL:
-        return parse_filter("sql", expression.expression)
-    raise TroveError(errors.FILTER_ILLEGAL, f"filter type {expression.type} is neither TAG nor SQL")
-
-
 def check_readable(store: MessageStore, topic: str) -> None:
     """Raises TroveError TOPIC_NOT_FOUND, PERMISSION_MISSING."""
     config = store.topics.get(topic)
@@ -576,18 +250,3 @@ def check_consumer(group: SubscriptionGroup) -> None:
     """Raises TroveError PERMISSION_MISSING if the group may not consume."""
     if not group.consume_enable:
         raise TroveError(errors.PERMISSION_MISSING, f"group {group.name} may not consume")
-
-
-def _polling_time_illegal(remaining: float, context: Context) -> TroveError:
-    message = f"{remaining:.1f} s until the call's deadline are too short for a long poll"
-    if _version(metadata_value(context, VERSION_KEY)) < POLLING_CODE_SINCE:
-        return ProtocolError(v2.BAD_REQUEST, message, errors.POLLING_TIME_ILLEGAL)
-    return TroveError(errors.POLLING_TIME_ILLEGAL, message)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    """`5.1.2-SNAPSHOT` -> (5, 1, 2); a text that is not a version counts as a new one."""
-    numbers = text.partition("-")[0].split(".")
-    if len(numbers) < 2 or not all(part.isascii() and part.isdigit() and len(part) < 9 for part in numbers):
-        return POLLING_CODE_SINCE
-    return tuple(map(int, numbers))

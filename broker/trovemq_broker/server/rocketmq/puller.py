@@ -21,13 +21,8 @@ from trovemq_broker.fetch.pull import TAGS_MAX, PullRequest, PullResult
 from trovemq_broker.filters.filter import Filter
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.core.receiver import (
-    ANSWER_BEFORE_S,
-    POLLING_MAX_S,
-    check_consumer,
-    check_readable,
-    read_filter,
-)
+from trovemq_broker.server.core.receiver import POLLING_MAX_S, check_consumer, check_readable
+from trovemq_broker.server.rocketmq.receive_calls import ANSWER_BEFORE_S, read_filter
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms, message_of, timestamp_ms
 from trovemq_broker.server.wire.statuses import OK_STATUS, Context

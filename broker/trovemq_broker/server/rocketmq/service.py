@@ -25,6 +25,7 @@ from trovemq_broker.server.rocketmq.admin import Admin
 from trovemq_broker.server.rocketmq.group_views import GroupViews
 from trovemq_broker.server.rocketmq.liveness import Liveness
 from trovemq_broker.server.rocketmq.puller import Puller
+from trovemq_broker.server.rocketmq.receive_calls import ReceiveCalls
 from trovemq_broker.server.rocketmq.routes import Routes
 from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.telemetry import Telemetry
@@ -65,6 +66,7 @@ class RocketmqService:
         self.telemetry = Telemetry(parts)
         self.sender = Sender(parts)
         self.receiver = Receiver(parts)
+        self.receives = ReceiveCalls(parts, self.receiver)
         self.acknowledger = Acknowledger(parts)
         self.ender = Ender(parts)
         self.puller = Puller(parts)
@@ -128,7 +130,7 @@ class RocketmqService:
         """The methods whose calls are handled together if they arrived together."""
         return {
             "SendMessage": _turn_handler("SendMessage", self.sender.on_calls, self._parts.traffic.refused),
-            "ReceiveMessage": _turn_handler("ReceiveMessage", self.receiver.on_calls),
+            "ReceiveMessage": _turn_handler("ReceiveMessage", self.receives.on_calls),
             "AckMessage": _turn_handler("AckMessage", self.acknowledger.on_calls),
         }
 

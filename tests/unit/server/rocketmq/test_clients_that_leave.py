@@ -106,8 +106,8 @@ async def played(loop: MemoryLoop, seed: int, faults: Faults) -> None:
         while parts.delivery.in_flight_count or len(consumers.seen) < MESSAGES:
             await consumers.round(channel, "last")
     assert set(consumers.seen) == {f"M{number}" for number in range(MESSAGES)}
-    receiver: Any = v2_service.receiver
-    assert not receiver._taken, "messages waited for a coroutine that never began"
+    receives: Any = v2_service.receives
+    assert not receives._taken, "messages waited for a coroutine that never began"
     metrics_of: Any = metrics
     assert not any(metrics_of._streams.values())
     watching.cancel()

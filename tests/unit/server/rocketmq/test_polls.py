@@ -15,7 +15,7 @@ from tests.support.engine import append, record
 from tests.support.fake_loop import turns
 from tests.support.rocketmq_door import RECEIVE, Call, Door, messages, receive, scene
 from tests.support.settling import change_invisible
-from trovemq_broker.server.core.polls import ENDS_A_TURN
+from trovemq_broker.server.rocketmq.polls import ENDS_A_TURN
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

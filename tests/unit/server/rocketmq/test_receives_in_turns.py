@@ -41,7 +41,7 @@ async def received(
 ) -> None:
     """One receive of one message."""
     request, context = receive_request(topic, batch_size=1, **filter_), RpcContext(client_id)
-    handler = CallHandler(on_calls=parts.receiver.on_calls, streams=True)
+    handler = CallHandler(on_calls=parts.receives.on_calls, streams=True)
     await for_coroutines(handler).unary_stream(request, context)
     for element in context.written:
         reply = service_pb2.ReceiveMessageResponse.FromString(element)

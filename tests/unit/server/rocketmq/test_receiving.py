@@ -272,7 +272,7 @@ def test_a_namespaced_topic_is_answered_by_the_client_s_name() -> None:
         await turns()
         request = receive_request()
         request.message_queue.topic.resource_namespace = "ns"
-        stream = called(parts.receiver.on_calls, streams=True)(request, RpcContext())
+        stream = called(parts.receives.on_calls, streams=True)(request, RpcContext())
         replies = [service.ReceiveMessageResponse.FromString(element) async for element in stream]
         assert replies[1].message.topic == v2.Resource(resource_namespace="ns", name="orders")
 
@@ -435,7 +435,7 @@ def with_moving_clock(parts: TestBroker) -> None:
 
 async def broken_off(parts: TestBroker, elements: int) -> list[v2.Message]:
     """The messages that a client was written before it broke its receive off."""
-    stream = called(parts.receiver.on_calls, streams=True)(receive_request(), RpcContext())
+    stream = called(parts.receives.on_calls, streams=True)(receive_request(), RpcContext())
     taken = [service.ReceiveMessageResponse.FromString(await anext(stream)) for _ in range(elements)]
     await stream.aclose()
     return [reply.message for reply in taken if reply.HasField("message")]
@@ -446,7 +446,7 @@ def test_a_stream_that_is_broken_off_at_once_gives_its_messages_back() -> None:
         parts = parts_with()
         await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))
         await turns()
-        stream = called(parts.receiver.on_calls, streams=True)(receive_request(), RpcContext())
+        stream = called(parts.receives.on_calls, streams=True)(receive_request(), RpcContext())
         await anext(stream)
         waiting = asyncio.ensure_future(parts.messages())
         await turns()
@@ -506,7 +506,7 @@ def test_what_was_settled_is_not_returned_with_its_cancelled_receive() -> None:
         parts = parts_with()
         await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))
         await turns()
-        stream = called(parts.receiver.on_calls, streams=True)(receive_request(), RpcContext())
+        stream = called(parts.receives.on_calls, streams=True)(receive_request(), RpcContext())
         await anext(stream)
         first = service.ReceiveMessageResponse.FromString(await anext(stream)).message
         await parts.acknowledge(first.system_properties.receipt_handle)
