@@ -35,8 +35,7 @@ CASES: Final = (
     ("8 queues x 8", 8, 8),
     ("8 queues x 16", 16, 8),
     ("64 queues x 2", 2, 64),
-    ("2 queues x 24", 24, 2),
-    ("2 queues x 48", 48, 2),
+    ("2 queues x 32", 32, 2),
     ("4, sender by IPv6", 4, 1),
     ("64, sender by IPv6", 64, 1),
 )

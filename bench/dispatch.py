@@ -63,7 +63,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     shapes = [(1, 1, "rows"), (4, 1, "rows"), (16, 1, "rows"), (16, 8, "parts"), (16, 8, "run")]
-    shapes += [(48, 1, "rows"), (48, 1, "columns"), (48, 8, "run"), (64, 1, "columns"), (64, 1, "uniform")]
+    shapes += [(32, 1, "rows"), (32, 1, "columns"), (32, 8, "run"), (64, 1, "columns"), (64, 1, "uniform")]
     shapes += [(64, 8, "parts"), (64, 8, "run"), (64, 8, "joined"), (1000, 1, "uniform")]
     shapes += [(1000, 1, "columns"), (1000, 8, "run")]
     for count, queues, form in shapes:

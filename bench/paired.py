@@ -4,7 +4,7 @@
     python -m bench.appends --against TREE                 beside it the same of another source tree
     python -m bench.appends --with ROWS_MAX=0 --case any   beside it the same with another constant
 
-Each side is a process, and the two are measured alternately, round by round: what else the machine does
+Each side is a process, and the two are measured alternately, round by round: other work of the machine
 affects both. A figure is the median of the rounds, in microseconds of processor time. The ratio is the median
 of the rounds' ratios: above 1, this tree with its constants is faster.
 """

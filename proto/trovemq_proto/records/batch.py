@@ -11,7 +11,7 @@ from trovemq_proto.errors import DamagedError
 from trovemq_proto.records import index_entries as entries
 from trovemq_proto.records.columns import Int64s, RecordColumns
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields
 from trovemq_proto.records.index_entries import IndexEntries
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
 from trovemq_proto.records.message import Message, build_message, decode_message, decode_received, received
@@ -31,14 +31,14 @@ class RecordBatch(RecordColumns):
 
     def messages(self) -> Iterator[Message]:
         """All records, decoded one by one. Raises as decode_message does, at the record concerned."""
-        if len(self) <= SMALL_BATCH_MAX:
+        if len(self) <= ROWS_MAX:
             return map(self.message, range(len(self)))
         return self._built(inflate=True)
 
     def received(self) -> Iterator[Message]:
         """The messages as a program gets them (message.received): a body that cannot be inflated does no
         harm. Raises TroveError RECORD_DAMAGED at a record without its CRC."""
-        if len(self) <= SMALL_BATCH_MAX:
+        if len(self) <= ROWS_MAX:
             return (decode_received(self.record(index)) for index in range(len(self)))
         return map(received, self._built(inflate=False))
 

@@ -17,7 +17,7 @@ from zlib_ng.zlib_ng import crc32
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.cached import cached_property
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, read_fields
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields, has_few_records, read_fields
 from trovemq_proto.records.geometry import (
     Geometry,
     measure,
@@ -152,7 +152,7 @@ class RecordColumns:
 
     def check_well_formed(self) -> None:
         """Raises TroveError BATCH_ILLEGAL when a record's lengths do not add up or its magic is unknown."""
-        _ = self.rows if len(self) <= SMALL_BATCH_MAX else self.geometry
+        _ = self.rows if len(self) <= ROWS_MAX else self.geometry
 
     # --- the records ---
 
@@ -215,7 +215,7 @@ class RecordColumns:
     @property
     def by_rows(self) -> bool:
         """Whether plain Python is faster than columns."""
-        return "rows" in self.__dict__ or (self.alike is None and len(self.positions) <= SMALL_BATCH_MAX)
+        return "rows" in self.__dict__ or (self.alike is None and len(self.positions) <= ROWS_MAX)
 
     def row(self, index: int) -> RecordFields:
         """The fields of one record, read in plain Python."""
@@ -445,7 +445,7 @@ class RecordColumns:
         if len(self.positions) == 1:
             row = self.rows[0]
             return bytes(self.data[row.property_position : row.property_position + row.property_size])
-        if len(self) <= SMALL_BATCH_MAX:
+        if len(self) <= ROWS_MAX:
             spans = [(row.property_position, row.property_position + row.property_size) for row in self.rows]
             return b"".join([self.data[start:end] for start, end in spans])
         if self.uniform:
@@ -472,12 +472,14 @@ def _within(positions: Int64s, sizes: Int64s, length: int) -> bool:
 
 
 def _few_rows(data: memoryview) -> list[RecordFields] | None:
-    """The records that fill `data` exactly; None if they do not, or if they are more than a few."""
+    """The records that fill `data` exactly; None if they do not, or if they are more than ROWS_MAX."""
+    if not has_few_records(data):
+        return None
     rows: list[RecordFields] = []
     position, length = 0, len(data)
     while position < length:
         fields = read_fields(data, position, length)
-        if fields is None or len(rows) == SMALL_BATCH_MAX or fields.size * SMALL_BATCH_MAX < length:
+        if fields is None:
             return None
         rows.append(fields)
         position += fields.size

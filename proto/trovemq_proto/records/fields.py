@@ -26,11 +26,12 @@ from trovemq_proto.records.layout import (
 )
 
 Bytes = bytes | memoryview
-SMALL_BATCH_MAX: Final = 24
-"""Up to this many records, plain Python is faster than NumPy with its overhead."""
+ROWS_MAX: Final = 32
+"""Records of a batch that cost less as rows, in plain Python, than as columns: bench/appends.py, "32 any"."""
 
 _SIZE_MAGIC_SYS_FLAG: Final = Struct(f">iI{SYS_FLAG_AT - MAGIC_AT - 4}xi")
 _INT: Final = Struct(">i")
+_UNSIGNED_INT: Final = Struct(">I")
 _LONG: Final = Struct(">q")
 _SHORT: Final = Struct(">h")
 _UNSIGNED_SHORT: Final = Struct(">H")
@@ -97,6 +98,19 @@ def queue_offset(data: Bytes, position: int) -> QueueOffset:
     """QUEUEOFFSET of the record at `position`."""
     (offset,) = _LONG.unpack_from(data, position + QUEUE_OFFSET_AT)
     return QueueOffset(offset)
+
+
+def has_few_records(data: memoryview) -> bool:
+    """Whether ROWS_MAX records or fewer fill `data`, or one of the first is not well formed."""
+    position, last = 0, len(data) - RECORD_SIZE_MIN
+    for _ in range(ROWS_MAX):
+        if position > last:
+            return True
+        (size,) = _UNSIGNED_INT.unpack_from(data, position)
+        if size < RECORD_SIZE_MIN:
+            return True
+        position += size
+    return position >= len(data)
 
 
 def split_fields(data: Bytes) -> Iterator[RecordFields]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.records.columns import RecordColumns
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, store_timestamp
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields, store_timestamp
 from trovemq_proto.records.geometry import strided_rows
 from trovemq_proto.records.hash_columns import POWERS, fold_hashes, row_hashes
 from trovemq_proto.records.hashes import index_hash, java_hash, prefix_hash, utf16_units
@@ -61,7 +61,7 @@ def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     code = _only_tags_code(batch)
     if code is not None:
         return np.full(len(batch), code, np.int64)
-    if len(batch) <= SMALL_BATCH_MAX or batch.has_rows:
+    if len(batch) <= ROWS_MAX or batch.has_rows:
         return np.array(row_tags_codes(batch), np.int64)
     unscheduled = _is_unscheduled(batch)
     codes = np.zeros(len(batch), np.int64)
@@ -114,7 +114,7 @@ def _is_unscheduled(batch: RecordColumns) -> bool:
 
 def index_entries(batch: RecordColumns, tags: bool) -> IndexEntries:
     """All records' entries, in the records' order and in each record in the order above."""
-    if len(batch) <= SMALL_BATCH_MAX:
+    if len(batch) <= ROWS_MAX:
         found = [(i, h) for i, row in enumerate(batch.rows) for h in plain_index_hashes(batch, row, tags)]
         return IndexEntries(
             np.array([i for i, _ in found], np.int64), np.array([h for _, h in found], np.int32)

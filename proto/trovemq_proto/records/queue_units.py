@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.columns import QueuePart, RecordColumns
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields
 from trovemq_proto.records.index_entries import plain_topic, row_tags_code, row_tags_codes, tags_codes
 from trovemq_proto.records.layout import (
     QUEUE_ID_AT,
@@ -56,7 +56,7 @@ def units_of(
     row = batch.rows[0] if count == 1 else batch.alike
     if row is not None and alive is None and physical_offset + row.position >= applied:
         return _alike_units(batch, row, count, physical_offset)
-    if count <= SMALL_BATCH_MAX or batch.has_rows:
+    if count <= ROWS_MAX or batch.has_rows:
         return _row_units(batch, physical_offset, applied, alive)
     return _column_units(batch, physical_offset, applied, alive)
 

@@ -16,17 +16,16 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.column_rules import first_unfit
 from trovemq_proto.records.columns import Buffer, QueuePart
-from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields, has_few_records, read_fields
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
 from trovemq_proto.records.queue_rules import QueueRules
 
-ROWS_MAX: Final = 32
-"""Records of a batch that cost less one by one; bench/appends.py, "any"."""
 UNIFORM_MIN: Final = 8
-"""Uniform records that cost less as columns; bench/appends.py, "alike"."""
+"""Records of one layout that cost less as a matrix of bytes: bench/appends.py, "16 alike"."""
 _SIZE: Final = Struct(">I")
 PART_ROWS_MAX: Final = 8
-"""As ROWS_MAX, of each of several queues; bench/appends.py, "8 queues"."""
+"""Records of each queue that cost less as rows, where a batch is of many queues: bench/appends.py, "64 queues
+x 2"."""
 RULES_KNOWN: Final = 16_384  # queues of which the rules are kept: 15 MB at most
 
 
@@ -67,14 +66,10 @@ def read_batch(data: memoryview, rules: QueueRules) -> RecordBatch:
     (size,) = _SIZE.unpack_from(data) if total > 4 else (0,)  # of the first record
     batch = None
     try:
-        if size == total:
-            special: list[int] = []
-            rows = [rules.read(data, 0, total, 0, special)]
-            return RecordBatch.of_rows(data, rows, rules.topic, True, bool(special))
         if 0 < size * UNIFORM_MIN <= total and not total % size and rules.append_property_crc:
             batch = _read_uniform(data, rules, size)
-        if batch is None and total <= size * ROWS_MAX:
-            batch = _read_rows(data, rules, total / ROWS_MAX)
+        if batch is None and (size == total or has_few_records(data)):
+            batch = _read_rows(data, rules)
     except TroveError:
         # A record that is not well formed comes first; more than a few are refused as columns are.
         if not 0 < len(_split(data, rules.topic)) <= ROWS_MAX:
@@ -116,30 +111,23 @@ def _read_uniform(data: memoryview, rules: QueueRules, size: int) -> RecordBatch
     return RecordBatch.of_uniform(data, form.first, len(data) // size, rules.topic, checked=True)
 
 
-def _read_rows(data: memoryview, rules: QueueRules, size_min: float) -> RecordBatch | None:
-    """The records that fill `data`; None if one before the last has less than size_min bytes."""
+def _read_rows(data: memoryview, rules: QueueRules) -> RecordBatch:
+    """The records that fill `data`."""
     rows: list[RecordFields] = []
     special: list[int] = []
     position, end = 0, len(data)
-    while True:
+    while position < end or not rows:
         row = rules.read(data, position, end, len(rows), special)
         rows.append(row)
-        size = row[1]
-        position += size
-        if position == end:
-            return RecordBatch.of_rows(data, rows, rules.topic, True, bool(special))
-        if size < size_min:
-            return None
+        position += row[1]
+    return RecordBatch.of_rows(data, rows, rules.topic, True, bool(special))
 
 
 def _read_columns(data: memoryview, rules: QueueRules) -> RecordBatch:
     batch = _split(data, rules.topic)
     if not len(batch):
         raise TroveError(errors.BATCH_ILLEGAL, "the batch is empty")
-    if len(batch) <= ROWS_MAX:  # the first one is small beside the rest
-        rows = _read_rows(data, rules, 0)
-        assert rows is not None, "records of any size are read"
-        return rows
+    assert len(batch) > ROWS_MAX, "fewer records are read as rows"
     index = first_unfit(batch, (rules,), (len(batch),))
     if index is not None:
         position = int(batch.positions[index])

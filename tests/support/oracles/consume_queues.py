@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.columns import QueuePart, RecordColumns
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, store_timestamp
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields, store_timestamp
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.records.index_entries import deliver_time
 from trovemq_proto.records.layout import (
@@ -129,7 +129,7 @@ class FormerQueues(ConsumeQueues):
         if self._apply_next(batch):
             return
         runs = None
-        if len(batch.records) <= SMALL_BATCH_MAX or batch.records.has_rows:
+        if len(batch.records) <= ROWS_MAX or batch.records.has_rows:
             if self._apply_few(batch):
                 return
         else:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields
 from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import (
     BORN_HOST_AT,
@@ -62,7 +62,7 @@ def patch_batch(
     assert first_queue_offset >= 0, "queue offsets count from 0"
     view = memoryview(buffer)
     _patch_seals(view, batch, seal)
-    if len(batch) <= SMALL_BATCH_MAX:
+    if len(batch) <= ROWS_MAX:
         for index, row in enumerate(batch.rows):
             at = physical_offset + row.position
             offset = first_queue_offset + index if queue_offsets is None else queue_offsets[index]
@@ -82,7 +82,7 @@ def patch_batch(
 
 
 def _patch_seals(view: memoryview, batch: RecordBatch, seal: int | None) -> None:
-    if len(batch) <= SMALL_BATCH_MAX:
+    if len(batch) <= ROWS_MAX:
         for row in batch.rows:
             at = row.position + PREPARED_OFFSET_AT + header_shift(row.sys_flag)
             if seal is not None or view[at] & 0x80:

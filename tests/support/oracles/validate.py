@@ -16,7 +16,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.columns import Buffer, QueuePart
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
-from trovemq_proto.records.fields import SMALL_BATCH_MAX, RecordFields, read_fields
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields, read_fields
 from trovemq_proto.records.internal_columns import forbidden_names
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name
 from trovemq_proto.records.layout import (
@@ -75,7 +75,7 @@ def validate_batch(
     if not len(batch):
         raise TroveError(errors.BATCH_ILLEGAL, "the batch is empty")
     expected = _expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
-    if len(batch) <= SMALL_BATCH_MAX:
+    if len(batch) <= ROWS_MAX:
         for index, row in enumerate(batch.rows):
             expected.check(batch.data, index, row)
         return batch
@@ -103,7 +103,7 @@ def validate_parts(
     if len(batch) != sum(part.size for part in parts):
         raise TroveError(errors.BATCH_ILLEGAL, f"the parts have another number of records than {len(batch)}")
     common = Expected("", 0, body_size_max, store_host_ipv6, append_property_crc)
-    if len(batch) > SMALL_BATCH_MAX and not _unfit_parts(batch, parts, common).any():
+    if len(batch) > ROWS_MAX and not _unfit_parts(batch, parts, common).any():
         return batch
     indexes = iter(range(len(batch)))
     for topic, queue_id, count in parts:

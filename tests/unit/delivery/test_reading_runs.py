@@ -15,7 +15,6 @@ from tests.support.delivery import LEASE_MS, Engine
 from tests.support.engine import SMALL
 from trovemq_broker.groups.delivery import records as record_reader
 from trovemq_broker.groups.delivery.records import (
-    ROWS_MAX,
     AdjacentRecords,
     _columns,
     _rows,
@@ -23,6 +22,7 @@ from trovemq_broker.groups.delivery.records import (
 from trovemq_broker.groups.delivery.request import RECEIVE_BYTES_MAX, DeliveredRun
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record
+from trovemq_proto.records.fields import ROWS_MAX
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.consume_queue import Unit

@@ -14,13 +14,13 @@ from trovemq_daemon.metrics import Buckets
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch, columns, index_entries, queue_units, validate
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
+from trovemq_proto.records.fields import ROWS_MAX
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_PREPARED
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log import sectors
 from trovemq_store.log.projection import DispatchBatch
 
-MODULES = (columns, index_entries, queue_units, traffic_module)
+MODULES = (columns, index_entries, queue_units, traffic_module, validate)
 
 sizes = st.lists(st.integers(0, 300), min_size=1, max_size=8)
 batches = st.lists(st.tuples(st.integers(0, 3), sizes, st.booleans()), min_size=1, max_size=6)
@@ -28,8 +28,7 @@ batches = st.lists(st.tuples(st.integers(0, 3), sizes, st.booleans()), min_size=
 
 def by_columns(patch: pytest.MonkeyPatch) -> None:
     for module in MODULES:
-        patch.setattr(module, "SMALL_BATCH_MAX", 0)
-    patch.setattr(validate, "ROWS_MAX", 0)
+        patch.setattr(module, "ROWS_MAX", 0)
     patch.setattr(validate, "PART_ROWS_MAX", 0)
     patch.setattr(validate, "UNIFORM_MIN", 1 << 30)
 
@@ -142,7 +141,7 @@ def test_sizes_are_counted_alike(bodies: list[int]) -> None:
         assert counted() == few
 
 
-@pytest.mark.parametrize("count", [SMALL_BATCH_MAX - 1, SMALL_BATCH_MAX, SMALL_BATCH_MAX + 1])
+@pytest.mark.parametrize("count", [ROWS_MAX - 1, ROWS_MAX, ROWS_MAX + 1])
 def test_the_last_few_and_the_first_many(count: int) -> None:
     for uneven in (False, True):
         data = b"".join(record(bytes(n % 7 if uneven else 5)) for n in range(count))

@@ -86,7 +86,7 @@ def test_columns_and_index_of_good_runs(run: list[Record]) -> None:
 def test_index_of_few_records_in_each_way(run: list[Record], small_batch_max: int, odd_share: int) -> None:
     data, records = placed(run, 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "SMALL_BATCH_MAX", small_batch_max)
+        patch.setattr(index_module, "ROWS_MAX", small_batch_max)
         patch.setattr(uniform_properties, "ODD_SHARE", odd_share)
         assert_same_index(RecordBatch.split(data), records)
 

@@ -48,7 +48,7 @@ def form_of(records_max: int) -> Iterator[None]:
             patched.setattr(validate, name, records_max)
         patched.setattr(validate, "UNIFORM_MIN", 1 << 30)
         for module in (columns, oracle, oracle_patch):
-            patched.setattr(module, "SMALL_BATCH_MAX", records_max)
+            patched.setattr(module, "ROWS_MAX", records_max)
         yield
 
 
@@ -215,11 +215,7 @@ def test_batches_of_any_size_are_read_as_before(
     raw = b"".join(map(reference.encode, run))
     if data.draw(st.booleans()):
         raw = data.draw(spoiled(raw))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            oracle, "SMALL_BATCH_MAX", validate.ROWS_MAX
-        )  # of unfit records both name the same one
-        compare(raw, [QueuePart(TOPIC, QUEUE_ID, len(run))], ipv6=False, crc=crc)
+    compare(raw, [QueuePart(TOPIC, QUEUE_ID, len(run))], ipv6=False, crc=crc)
 
 
 @pytest.mark.parametrize("at", range(9))

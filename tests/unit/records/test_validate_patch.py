@@ -39,7 +39,7 @@ def small_batch_max(request: pytest.FixtureRequest) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validate_module, "ROWS_MAX", request.param)
         patch.setattr(validate_module, "UNIFORM_MIN", 1 << 30)
-        patch.setattr(columns_module, "SMALL_BATCH_MAX", request.param)
+        patch.setattr(columns_module, "ROWS_MAX", request.param)
         yield request.param
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records import parse_properties
-from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.fields import ROWS_MAX, read_fields
 from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import (
     PHYSICAL_OFFSET_AT,
@@ -29,10 +29,6 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
-
-ROWS_MAX: Final = 32
-"""A run of at most this many records is read as rows, a longer one as columns. With cold caches, rows of 32
-records take half the time of columns."""
 
 Int64s = NDArray[np.int64]
 

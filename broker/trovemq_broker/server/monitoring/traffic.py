@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from trovemq_daemon.metrics import Buckets
 from trovemq_daemon.slow_requests import SlowRequests
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.fields import SMALL_BATCH_MAX
+from trovemq_proto.records.fields import ROWS_MAX
 
 # RocketMQ's bounds of rocketmq_message_size, in bytes
 MESSAGE_SIZE_BUCKETS: Final = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
@@ -66,7 +66,7 @@ class Traffic:
             sizes = self.message_sizes[topic] = Buckets(MESSAGE_SIZE_BUCKETS)
         if positions is None or message_count == 1 or _have_one_size(positions, byte_count):
             sizes.add_alike(message_count, byte_count)
-        elif message_count <= SMALL_BATCH_MAX:
+        elif message_count <= ROWS_MAX:
             for begin, end in pairwise([*positions.tolist(), byte_count]):
                 sizes.add(end - begin)
         else:
