@@ -30,7 +30,7 @@ from trovemq_proto.records import (
     check_record,
     java_hash,
 )
-from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.fields import ROWS_MAX, read_fields
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT, SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
@@ -38,10 +38,9 @@ from trovemq_store.files.files import StorageError, UnreadableError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 
 UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
-FEW_MAX: Final = 96  # up to this many messages are read without columns; with more, columns cost less
 TAGS_MAX: Final = 64
-RUN_MEAN_MIN: Final = 128  # adjacent records on average, from which runs are read one by one
-GAP_MAX: Final = 64 << 10  # bytes between two records that are cheaper to read than to ask for each record
+GAP_MAX: Final = 64 << 10
+"""Bytes between two records of which the disk is asked together: bench/pulls.py, "500 of 8 queues"."""
 _OFFSETS: Final = Struct(">qq")  # QUEUEOFFSET and, after it, PHYSICALOFFSET
 
 Indexes = NDArray[np.int64]
@@ -69,7 +68,7 @@ class PullRequest(NamedTuple):
 
 
 class PullResult(NamedTuple):
-    """The result of a pull. `slices` are runs of records in queue order (views of the log: use them at
+    """`slices` are runs of records in queue order (views of the log: use them at
     once)."""
 
     slices: list[memoryview]
@@ -119,18 +118,24 @@ class Puller:
         return self._read(request, queue, low, high)
 
     def topic_identity(self, topic: str) -> PhysicalOffset:
-        """See MessageStore.topic_identity."""
+        """The physical offset below which the topic's records belong to a deleted one of its name."""
         return self._store.topic_identity(topic)
 
     def _read(
         self, request: PullRequest, queue: ConsumeQueue, low: QueueOffset, high: QueueOffset
     ) -> PullResult:
         count = min(high - request.offset, UNITS_MAX)
-        few_count = min(count, request.messages_max or count)
-        if few_count <= FEW_MAX and not request.tags:
-            few = self._read_few(request, queue, few_count, low, high)
-            if few is not None:
-                return few
+        wanted_count = min(count, request.messages_max or count)
+        if wanted_count <= ROWS_MAX and not request.tags:
+            result = self._read_rows(request, queue, wanted_count, low, high)
+            if result is not None:
+                return result
+        return self._read_columns(request, queue, count, low, high)
+
+    def _read_columns(
+        self, request: PullRequest, queue: ConsumeQueue, count: int, low: QueueOffset, high: QueueOffset
+    ) -> PullResult:
+        """`count`: units that are examined."""
         try:
             units = _readable_units(queue, request.offset, count)
         except (
@@ -154,13 +159,13 @@ class Puller:
         return gathered.result(QueueOffset(request.offset + scanned), low, high)
 
     def _last(self, queue: ConsumeQueue, offset: QueueOffset) -> PullResult | None:
-        """The queue's last message, as one gets it who has waited for it. None if _read_few() would return
-        None."""
+        """The queue's last message, for which consumers have waited: bench/pulls.py, "1 adjacent". None if
+        it is not as expected or its CRC must be checked."""
         store, low = self._store, queue.min_offset
         if offset < low:
             return None
         try:
-            ((place, size, _),) = queue.few_units(offset, 1)
+            ((place, size, _),) = queue.unit_rows(offset, 1)
             if place < self._checked_from or place < store.min_offset or place + size > store.visible_offset:
                 return None
             data = store.read(PhysicalOffset(place), size)
@@ -176,13 +181,13 @@ class Puller:
         high = QueueOffset(offset + 1)
         return PullResult([data], 1, size, high, low, high)
 
-    def _read_few(
+    def _read_rows(
         self, request: PullRequest, queue: ConsumeQueue, count: int, low: QueueOffset, high: QueueOffset
     ) -> PullResult | None:
-        """Few messages, as at the end of the queue, read without columns. None if they are not as expected or
-        their CRC must be checked: then the caller reads them in the general way."""
+        """Messages as at the end of the queue. None if they are not as expected or their CRC must be checked:
+        then the caller reads columns."""
         try:
-            units = queue.few_units(request.offset, count)
+            units = queue.unit_rows(request.offset, count)
             runs = self._runs(request, units) if len(units) == count else None
             if runs is None:
                 return None
@@ -272,9 +277,6 @@ class _Gathered:
             return
         segments = physical_offsets // self._store.settings.commit_log_file_size
         cut = segments[1:] != segments[:-1]
-        gaps = physical_offsets[1:] != physical_offsets[:-1] + sizes[:-1]
-        if np.count_nonzero(gaps) * RUN_MEAN_MIN <= len(sizes):
-            cut |= gaps
         for part in _parts(cut):
             self._add_of_segment(queue_offsets[part], physical_offsets[part], sizes[part])
 
@@ -291,7 +293,7 @@ class _Gathered:
             if whole is not None:
                 self._batches.append((whole, queue_offsets))
                 return
-        good = _checked_one_by_one(data, positions, sizes, start, inside)
+        good = _good_records(data, positions, sizes, start, inside)
         self._damaged += queue_offsets[~good].tolist()
         for at, size in zip(physical_offsets[~good].tolist(), sizes[~good].tolist(), strict=True):
             self._store.damage.met(at, size, RecordState.DAMAGED.value)
@@ -398,9 +400,7 @@ def _parts(cut: Flags) -> Iterator[slice]:
         yield slice(begin, end)
 
 
-def _checked_one_by_one(
-    data: memoryview, positions: Indexes, sizes: Indexes, start: int, inside: Flags
-) -> Flags:
+def _good_records(data: memoryview, positions: Indexes, sizes: Indexes, start: int, inside: Flags) -> Flags:
     """Which records are good: each is parsed completely, with its CRC. `inside`: those that may be read at
     all."""
     good = inside.copy()

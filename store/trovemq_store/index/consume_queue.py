@@ -172,9 +172,9 @@ class ConsumeQueue:
             offset = QueueOffset(offset + len(piece))
         return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
 
-    def few_units(self, offset: QueueOffset, count: int) -> list[Unit]:
-        """As units(), for a few units that must exist, without columns; fewer if their file ends before. The
-        last unit of the queue is known without reading a file."""
+    def unit_rows(self, offset: QueueOffset, count: int) -> list[Unit]:
+        """The units from `offset` on, which must exist, as tuples; fewer than `count` if their file ends
+        before. The last unit of the queue is known without reading a file. Raises StorageError."""
         assert count > 0, "a caller asks for units"
         assert self._first_unit <= offset <= self._end - count, "the units are written"
         known_offset, known_unit = self._known

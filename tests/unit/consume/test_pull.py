@@ -119,20 +119,20 @@ def test_a_few_messages_are_read_as_many_are(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Puller, "_last", lambda *_: None)
         assert reader.pull(request) == short
-        patch.setattr("trovemq_broker.fetch.pull.FEW_MAX", 0)
+        patch.setattr("trovemq_broker.fetch.pull.ROWS_MAX", 0)
         assert reader.pull(request) == short
 
 
 def test_a_few_messages_of_a_backlog_cost_what_the_last_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pull of one message looked at the next 8,192 units of its queue."""
     looked: list[int] = []
-    few_units = ConsumeQueue.few_units
+    unit_rows = ConsumeQueue.unit_rows
 
     def watched(queue: ConsumeQueue, offset: QueueOffset, count: int) -> Any:
         looked.append(count)
-        return few_units(queue, offset, count)
+        return unit_rows(queue, offset, count)
 
-    monkeypatch.setattr(ConsumeQueue, "few_units", watched)
+    monkeypatch.setattr(ConsumeQueue, "unit_rows", watched)
     monkeypatch.setattr(ConsumeQueue, "units", None)
     result = puller_of_checked(SHARED).pull(PullRequest("orders", QueueId(0), QueueOffset(2), 3))
     assert [message.queue_offset for message in messages(result)] == [2, 3, 4]
@@ -237,7 +237,7 @@ PLACES = {"nothing": -1, "size": 3, "queue offset": 27, "physical offset": 35, "
 
 
 @pytest.mark.parametrize("at", PLACES)
-@pytest.mark.parametrize("without", [(), ("_last",), ("_last", "_read_few")])
+@pytest.mark.parametrize("without", [(), ("_last",), ("_last", "_read_rows")])
 def test_the_last_message_by_itself_is_read_as_any_other(
     at: str, without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

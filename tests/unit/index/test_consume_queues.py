@@ -346,7 +346,7 @@ def test_each_message_to_the_257th_queue_and_on_opened_a_file_again(tmp_path: Pa
     first = queues.get("t0", QueueId(0))
     assert first is not None
     assert [first.unit(QueueOffset(n))[0] for n in range(2)] == [0, position // 2]
-    assert len(first.units(QueueOffset(0), 2)) == len(first.few_units(QueueOffset(0), 2)) == 2
+    assert len(first.units(QueueOffset(0), 2)) == len(first.unit_rows(QueueOffset(0), 2)) == 2
     assert _opened(files) == 0
     queues.close()
     assert files.open_count == 0

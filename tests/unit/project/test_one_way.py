@@ -1,7 +1,4 @@
-"""One way for a message: only the records and the wire have a form for few messages beside one for many.
-
-`EXCEPTIONS` are the functions that still have one. The list may only become shorter.
-"""
+"""One way for a message: only the records and the wire have a form for few messages beside one for many."""
 
 from __future__ import annotations
 
@@ -14,10 +11,6 @@ from tests.unit.project.test_tidy import CODE, modules, relative, within
 NAMES: Final = re.compile(r"_(few|many|usual|plain|one)$")
 FORMS: Final = ("proto/trovemq_proto/records", "broker/trovemq_broker/server/wire")
 """The packages that may choose a form by the number of messages."""
-EXCEPTIONS: Final = {
-    "broker/trovemq_broker/fetch/pull.py::_checked_one_by_one",
-    "broker/trovemq_broker/fetch/pull.py::_read_few",
-}
 
 
 def functions() -> set[str]:
@@ -31,9 +24,5 @@ def functions() -> set[str]:
     }
 
 
-def test_no_new_function_takes_few_or_many_messages_apart() -> None:
-    assert functions() - EXCEPTIONS == set()
-
-
-def test_an_exception_that_is_gone_is_not_listed() -> None:
-    assert EXCEPTIONS - functions() == set()
+def test_no_function_takes_few_or_many_messages_apart() -> None:
+    assert functions() == set()

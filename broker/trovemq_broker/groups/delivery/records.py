@@ -96,7 +96,7 @@ class RecordReader:
         units: list[Unit] = []
         try:
             while len(units) < count:  # a file may end before
-                units += queue.few_units(QueueOffset(begin + len(units)), count - len(units))
+                units += queue.unit_rows(QueueOffset(begin + len(units)), count - len(units))
         except StorageError:
             return None
         total = 0
