@@ -272,7 +272,7 @@ def test_messages_of_an_emptied_store_counted_as_consumed_after_a_kill() -> None
     assert not store.recovery.lowered_offsets
 
 
-def test_a_damaged_file_of_offsets_was_replaced_by_its_older_copy_in_silence() -> None:
+def test_an_older_copy_of_a_damaged_file_was_read_in_silence() -> None:
     files = MemoryFileSystem()
     store = open_store(files, SMALL_SYNC)
     for number in range(9):
