@@ -173,7 +173,7 @@ ENGINE_FAULTS: Final = (
     Planted(
         "a group with messages that wait is forgotten",
         "broker/trovemq_broker/maintenance/group_expiry.py",
-        "[name for name in old if name not in look.waiting][:FORGOTTEN_MAX]",
+        "[name for name in old if name not in scan.waiting][:FORGOTTEN_MAX]",
         "old[:FORGOTTEN_MAX]",
         ("tests/unit/daemon/test_group_expiry.py::test_a_group_is_kept_while_it_is_used_or_wanted",),
     ),
@@ -277,7 +277,7 @@ ENGINE_FAULTS: Final = (
     Planted(
         "a replaced half comes back after a restart",
         "broker/trovemq_broker/transactions/transactions.py",
-        "        if replaced is not None:\n            self._name([replaced], now_ms)\n",
+        "        if replaced is not None:\n            self._write_ops([replaced], now_ms)\n",
         "",
         (
             "tests/unit/transactions/test_transactions.py::"

@@ -148,7 +148,7 @@ def _check_same(run: TransactionRun, acknowledged_count: int, committed: Committ
     ):
         text = (
             f"another transaction, of {len(places)} messages and {committed.acknowledged_count} "
-            f"acknowledgements, was committed as {run.transaction_id}: start over, with an id of its own"
+            f"acknowledgements, was committed as {run.transaction_id}: start over with a new id"
         )
         raise TroveError(errors.TRANSACTION_ILLEGAL, text)
 

@@ -40,8 +40,8 @@ class AtomicCounters:
 
 
 @dataclass(slots=True, eq=False)
-class OpenTransaction:
-    """One open transaction; `run` is None once it has ended."""
+class AtomicTransaction:
+    """One transaction; `run` is None once it has ended."""
 
     transaction_id: str
     timeout_ms: int
@@ -62,7 +62,7 @@ class OpenTransactions:
         self._commits = commits
         self._limits = limits
         self._check_queue = check_queue
-        self._open: dict[str, OpenTransaction] = {}
+        self._open: dict[str, AtomicTransaction] = {}
         self.bytes = 0
         self.counters: Final = AtomicCounters()
 
@@ -73,7 +73,7 @@ class OpenTransactions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, transaction_id: str, timeout_ms: int) -> OpenTransaction:
+    def begin(self, transaction_id: str, timeout_ms: int) -> AtomicTransaction:
         """Opens a transaction. An open one with that id is rolled back, because its client has started over.
 
         TroveError TRANSACTION_ILLEGAL, LIMIT_EXCEEDED, REQUEST_ILLEGAL.
@@ -92,13 +92,13 @@ class OpenTransactions:
             text = f"{len(self._open)} transactions are open (atomic_open_max)"
             raise TroveError(errors.LIMIT_EXCEEDED, text)
         timeout_ms = timeout_ms or min(DEFAULT_TIMEOUT_MS, limits.atomic_timeout_max_ms)
-        opened = OpenTransaction(transaction_id, timeout_ms, self._commits.new_run(transaction_id))
+        opened = AtomicTransaction(transaction_id, timeout_ms, self._commits.new_run(transaction_id))
         self._open[transaction_id] = opened
         return opened
 
     def add(
         self,
-        transaction: OpenTransaction,
+        transaction: AtomicTransaction,
         topic: str,
         queue_id: QueueId,
         batch: RecordBatch,
@@ -116,9 +116,10 @@ class OpenTransactions:
         self._count(transaction, len(run.data) - before)
 
     def acknowledge(
-        self, transaction: OpenTransaction, group: str, topic: str, receipt_handles: Sequence[str]
+        self, transaction: AtomicTransaction, group: str, topic: str, receipt_handles: Sequence[str]
     ) -> None:
-        """Adds acknowledgements; the commit checks their handles. TroveError as add()."""
+        """Adds acknowledgements; the commit checks their handles. TroveError TRANSACTION_SIZE_EXCEEDED,
+        LIMIT_EXCEEDED, TRANSACTION_ILLEGAL (it has ended)."""
         _run_of(transaction)
         check_acknowledgement_count(len(transaction.acknowledgements) + len(receipt_handles))
         size = sum(len(handle) + HANDLE_OVERHEAD for handle in receipt_handles)
@@ -126,8 +127,11 @@ class OpenTransactions:
         transaction.acknowledgements += (Acknowledgement(group, topic, handle) for handle in receipt_handles)
         self._count(transaction, size)
 
-    def commit(self, transaction: OpenTransaction, now_ms: EpochMs) -> Committed:
-        """Commits: see AtomicCommits.commit(). If that raises, the transaction is rolled back."""
+    def commit(self, transaction: AtomicTransaction, now_ms: EpochMs) -> Committed:
+        """Commits: messages and acknowledgements are in the log when this returns, and durable once the log
+        is on disk up to the result's `end`. TroveError TRANSACTION_SIZE_EXCEEDED, TRANSACTION_DUPLICATE,
+        TRANSACTION_ILLEGAL, RECEIPT_HANDLE_ILLEGAL, a refusal of a queue, or an error of the append: then the
+        transaction is rolled back."""
         run = _run_of(transaction)
         try:
             if transaction.transaction_id not in self._commits.ends:
@@ -145,13 +149,13 @@ class OpenTransactions:
             self.counters.committed += 1
         return committed
 
-    def roll_back(self, transaction: OpenTransaction) -> None:
+    def roll_back(self, transaction: AtomicTransaction) -> None:
         """Rolls back, unless it has ended: nothing of it was stored."""
         if transaction.run is not None:
             self._end(transaction)
             self.counters.rolled_back += 1
 
-    def give_up(self, transaction: OpenTransaction) -> TroveError:
+    def give_up(self, transaction: AtomicTransaction) -> TroveError:
         """Rolls back after the time-out. Returns the client's error."""
         self._end(transaction)
         self.counters.timed_out += 1
@@ -171,7 +175,7 @@ class OpenTransactions:
             text = f"{error.message}; those of the last {remembered_ms} ms are"
             raise TroveError(error.spec, text, **error.fields, remembered_ms=remembered_ms) from error
 
-    def check_not_committed(self, transaction: OpenTransaction) -> None:
+    def check_not_committed(self, transaction: AtomicTransaction) -> None:
         """TroveError TRANSACTION_ILLEGAL if a transaction with this id was committed: that cannot be
         undone."""
         if transaction.transaction_id in self._commits.ends:
@@ -183,11 +187,11 @@ class OpenTransactions:
             text = f"open transactions keep {self.bytes} bytes, the limit is {self._limits.atomic_bytes_max}"
             raise TroveError(errors.LIMIT_EXCEEDED, f"{text} (atomic_bytes_max)")
 
-    def _count(self, transaction: OpenTransaction, size: int) -> None:
+    def _count(self, transaction: AtomicTransaction, size: int) -> None:
         transaction.bytes += size
         self.bytes += size
 
-    def _end(self, transaction: OpenTransaction) -> None:
+    def _end(self, transaction: AtomicTransaction) -> None:
         if transaction.run is None:
             return
         self.bytes -= transaction.bytes
@@ -197,7 +201,7 @@ class OpenTransactions:
             del self._open[transaction.transaction_id]
 
 
-def _run_of(transaction: OpenTransaction) -> TransactionRun:
+def _run_of(transaction: AtomicTransaction) -> TransactionRun:
     if transaction.run is None:
         raise TroveError(errors.TRANSACTION_ILLEGAL, f"transaction {transaction.transaction_id} has ended")
     return transaction.run

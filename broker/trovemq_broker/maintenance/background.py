@@ -26,8 +26,9 @@ from trovemq_store.files.files import ScarceError, StorageError
 CATCH_UP_BYTES: Final = 1 << 20  # the most bytes of the log in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps, in which requests are served
 LAG_POLL_S: Final = 0.5
-"""Between two looks for records that are not indexed. A step takes about a millisecond, for one record or
-for 500: at 1,000 messages a second, the 99th percentile of their times does not show two such waits."""
+"""Seconds between two checks for records that are not indexed. A step takes about a millisecond, for one
+record or for 500: at 1,000 messages a second, the 99th percentile of their times does not show two such
+waits."""
 SEGMENT_PAUSE_S: Final = 0.05
 SPACE_POLL_S: Final = 1.0  # how often a full disk is checked
 FREEZE_POLL_S: Final = 5.0
@@ -49,7 +50,7 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
 async def catch_up(store: MessageStore) -> None:
     """Lets projections that lag catch up with the log, in small steps."""
     loop = asyncio.get_running_loop()
-    # In the next turn of the loop: replies that this one makes are written at its end.
+    # In the next iteration of the loop: at the end of this one its replies are written.
     store.index_later(lambda index: loop.call_soon(loop.call_soon, index))
     store.index_files_by_work()
     try:
@@ -66,7 +67,7 @@ async def _catch_up(store: MessageStore) -> None:
             more = store.catch_up(CATCH_UP_BYTES) or (made and store.index_file_work() is not None)
             reads_times = store.read_times()
         except ScarceError as error:  # nothing of the log was skipped
-            wait_out("store.index_behind", error)
+            log_failure("store.index_behind", error)
             await sleep_to_tick(LAG_POLL_S)
             continue
         stuck = bool(store.lagging) and not more
@@ -120,7 +121,7 @@ async def _refill_reserve(store: MessageStore) -> None:
     try:
         work = store.reserve.work()
     except ScarceError as error:
-        wait_out("store.reserve_unknown", error)
+        log_failure("store.reserve_unknown", error)
         return
     if work is not None:
         try:
@@ -164,13 +165,13 @@ async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> N
             try:
                 await run_in_thread(spare.run)
             except StorageError as error:
-                wait_out("store.spare_segment_failed", error)
+                log_failure("store.spare_segment_failed", error)
             finally:
                 store.finish_spare(spare)
         await asyncio.sleep(SEGMENT_PAUSE_S)
 
 
-def wait_out(event: str, error: StorageError) -> None:
+def log_failure(event: str, error: StorageError) -> None:
     """Logs a failed call that will be repeated; raises TroveError STORE_FAILED if it was a sync."""
     raise_failed_sync(error)
     get_logger().warning(event, reason=str(error))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from trovemq_broker.maintenance.background import wait_out
+from trovemq_broker.maintenance.background import log_failure
 from trovemq_broker.maintenance.projection_flushes import ProjectionFlushes
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
@@ -73,7 +73,7 @@ class ClockTask:
             if wants_step:
                 await self._step()
         except StorageError as error:
-            wait_out("clock.not_saved", error)
+            log_failure("clock.not_saved", error)
         except TroveError as error:
             if error.spec is errors.STORE_FAILED:
                 raise

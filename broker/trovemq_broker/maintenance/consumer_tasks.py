@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.transactions.records import GIVEN_UP_TOPIC
-from trovemq_broker.transactions.transactions import OpenTransaction
+from trovemq_broker.transactions.transactions import TransactionCheck
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick
@@ -28,9 +28,9 @@ Result = TypeVar("Result")
 
 TIMER_WAIT_MAX_S: Final = 1.0
 """The longest wait for a timer: the clock may be set meanwhile, so it is read at least this often."""
-TIMER_TURN_S: Final = 0.01
-"""The pause between two turns. Timers that become due in it share a turn, whose cost hardly depends on their
-number."""
+TIMER_PAUSE_S: Final = 0.01
+"""Seconds between two deliveries. Timers that become due meanwhile are delivered together: the cost hardly
+depends on their number."""
 TIMER_GATHER_S: Final = 0.01
 """Messages that become due within this time after a delivery are delivered together: an append and a wake-up
 for each of them would overload a busy broker."""
@@ -67,10 +67,12 @@ class TimerTask:
                 await self._wait(min(away_s, TIMER_WAIT_MAX_S))
                 continue
             self.lateness_max_ms = max(self.lateness_max_ms, now_ms - due_ms)
-            delivered = await _appending("timers.not_delivered", lambda: timers.deliver_due(self._clock_ms()))
+            delivered = await _try_append(
+                "timers.not_delivered", lambda: timers.deliver_due(self._clock_ms())
+            )
             self.delivered_count += delivered or 0
             more = delivered == self._model.settings.timer_batch_max
-            await asyncio.sleep(0 if more else TIMER_TURN_S)  # requests go in between
+            await asyncio.sleep(0 if more else TIMER_PAUSE_S)  # requests go in between
 
     async def _wait(self, seconds: float) -> None:
         self._changed.clear()
@@ -109,7 +111,7 @@ async def flush_events_and_renew_leases(
 
 async def _flush_events(model: ConsumerState, clock_ms: Clock) -> None:
     if model.events.pending_count:
-        await _appending("events.not_written", lambda: model.events.flush(clock_ms()))
+        await _try_append("events.not_written", lambda: model.events.flush(clock_ms()))
 
 
 def log_copy_failures(model: ConsumerState) -> None:
@@ -129,17 +131,17 @@ def log_copy_failures(model: ConsumerState) -> None:
 async def check_transactions(
     model: ConsumerState,
     may_ask: Callable[[str, str], bool],
-    ask: Callable[[OpenTransaction], Awaitable[None]],
+    ask: Callable[[TransactionCheck], Awaitable[None]],
     clock_ms: Clock,
 ) -> None:
-    """Asks producers about transactions that they left open. Those that are given up are logged."""
+    """Asks producers about transactions that they left open, and logs transactions that are given up."""
     transactions = model.transactions
     while True:
         await sleep_to_tick(CHECK_POLL_S)
         next_ms = transactions.next_check_ms()
         if next_ms is None or next_ms > clock_ms():
             continue
-        due = await _appending(
+        due = await _try_append(
             "transactions.not_checked", lambda: transactions.due_checks(clock_ms(), may_ask)
         )
         for transaction in due or ():
@@ -162,7 +164,7 @@ async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> 
         try:
             await save()
         except TroveError as error:
-            _wait_out("groups.not_saved", error)
+            _log_failure("groups.not_saved", error)
 
 
 async def save_snapshots(
@@ -182,22 +184,22 @@ async def save_snapshots(
             get_logger().warning("consumers.snapshot_not_saved", reason=str(error))
         except TroveError as error:
             model.snapshot_failures += 1
-            _wait_out("consumers.snapshot_not_saved", error)
+            _log_failure("consumers.snapshot_not_saved", error)
 
 
-async def _appending(event: str, action: Callable[[], Result]) -> Result | None:
+async def _try_append(event: str, action: Callable[[], Result]) -> Result | None:
     """The action's result. None, after a pause, if the disk is full or a call failed."""
     try:
         return action()
     except StorageError as error:
-        _wait_out(event, TroveError(errors.UNKNOWN_ERROR, str(error)))
+        _log_failure(event, TroveError(errors.UNKNOWN_ERROR, str(error)))
     except TroveError as error:
-        _wait_out(event, error)
+        _log_failure(event, error)
     await asyncio.sleep(RETRY_PAUSE_S)
     return None
 
 
-def _wait_out(event: str, error: TroveError) -> None:
+def _log_failure(event: str, error: TroveError) -> None:
     if not error.retriable and error.spec not in (errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
         raise error
     get_logger().warning(event, reason=error.message)

@@ -8,7 +8,7 @@ from typing import Final
 
 from trovemq_daemon.logging import get_logger
 
-LOOK_INTERVAL_S: Final = 60.0
+CHECK_INTERVAL_S: Final = 60.0
 
 
 async def watch_limits(warnings: Mapping[str, Callable[[], str]]) -> None:
@@ -20,4 +20,4 @@ async def watch_limits(warnings: Mapping[str, Callable[[], str]]) -> None:
             if text and name not in shown:
                 get_logger().warning("limit.near", table=name, detail=text)
             shown = shown | {name} if text else shown - {name}
-        await asyncio.sleep(LOOK_INTERVAL_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)

@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from trovemq_broker.maintenance.background import wait_out
+from trovemq_broker.maintenance.background import log_failure
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_store.engine.message_store import MessageStore
@@ -59,7 +59,7 @@ class ProjectionFlushes:
             async with self.flushing:
                 await run_in_thread(partial(store.flush_projections, queues=queues))
         except StorageError as error:
-            wait_out("store.projection_flush_failed", error)
+            log_failure("store.projection_flush_failed", error)
         else:
             self._synced_s = now_s if queues else self._synced_s
 

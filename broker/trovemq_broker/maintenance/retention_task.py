@@ -8,10 +8,10 @@ Invariants
 - A segment is removed only after its pending messages were appended again and are on disk. The exception: the
   disk is full and has no space for the copies; then each lost message is counted.
 - A message that was delivered during the copying is not lost: pending messages are copied once more in the
-  same step of the loop that removes the segments for readers.
+  same iteration of the event loop that removes the segments for readers.
 - Above the warning level new messages are refused; the broker's own records are not.
 - Messages that a topic keeps until they are acknowledged are removed only because of a full disk or the
-  topic's own age limit. Those that a full disk removes are counted, and logged by topic and group.
+  topic's own age limit. Messages that a full disk removes are counted, and logged by topic and group.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from trovemq_store.log.segment_age import closed_segments
 POLL_S: Final = 2.0
 """How often a full disk is checked, so that messages are accepted soon after there is space."""
 CARRY_STEP_BYTES: Final = 256 << 10
-"""Bytes of the log whose pending records are copied in one step of the loop."""
+"""Bytes of the log whose pending records are copied in one iteration of the event loop."""
 CARRIED_PERCENT_MAX: Final = 90
-"""If the disk is full and more than this part of the bytes to be freed is pending, to copy them would free
-nothing."""
+"""If the disk is full and a larger part of the bytes to be freed is pending, pending messages are not copied:
+the copies would take the space."""
 DROPPED_LINES_MAX: Final = 100
 """The most log lines of one run for dropped messages; the others are only counted."""
 
@@ -137,7 +137,7 @@ class RetentionTask:
         while True:
             await sleep_to_tick(min(self._interval_s, POLL_S))
             try:
-                disk = await self.look()
+                disk = await self.check_disk()
                 if time.monotonic() - cleaned_at >= self._interval_s:
                     cleaned_at = time.monotonic()
                     await self.clean(disk)
@@ -147,7 +147,7 @@ class RetentionTask:
                 self.counters.failures += 1
                 get_logger().warning("retention.failed", reason=str(error))
 
-    async def look(self) -> DiskUse:
+    async def check_disk(self) -> DiskUse:
         """Reads how full the disk is, and refuses or accepts new messages. Raises StorageError."""
         files = self._store.files
         disk = await run_in_thread(lambda: DiskUse(files.total_bytes(), files.free_bytes()))
@@ -178,7 +178,7 @@ class RetentionTask:
         return TroveError(
             errors.DISK_FULL,
             f"{disk.used_percent:.1f} % of the disk is used, "
-            f"new messages are taken up to {self._policy.warning_percent} %",
+            f"new messages are accepted up to {self._policy.warning_percent} %",
         )
 
     async def clean(self, disk: DiskUse) -> int:
@@ -256,7 +256,7 @@ class RetentionTask:
         min_offset, hour = store.min_offset, time.localtime(self._clock_ms() / 1000).tm_hour
         run = store.time_runs.run_at(PhysicalOffset(segments[0].end - 1)) if segments else None
         before_ms = run.before_ms if run is not None and run.steps_back else 0
-        held = await self._look_in_steps(self._trusted_ms(policy.unacknowledged_max_ms))
+        held = await self._find_holders_in_steps(self._trusted_ms(policy.unacknowledged_max_ms))
         return await run_in_thread(
             lambda: decide(
                 closed_segments(store.files, safe),
@@ -271,14 +271,14 @@ class RetentionTask:
             )
         )
 
-    async def _look_in_steps(self, now_ms: EpochMs) -> HeldLog:
+    async def _find_holders_in_steps(self, now_ms: EpochMs) -> HeldLog:
         """Finds what holds the log; requests run between two topics. The segments are checked again, in one
         step, before they are removed."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
-        return self._note_holders(await _in_turns(steps))
+        return self._note_holders(await _in_steps(steps))
 
-    def _look_what_is_held(self, now_ms: EpochMs) -> HeldLog:
+    def _find_holders(self, now_ms: EpochMs) -> HeldLog:
         max_ms = self._policy.unacknowledged_max_ms
         return self._note_holders(held_log(self._store, self._model, max_ms, self._subscribers, now_ms))
 
@@ -313,14 +313,14 @@ class RetentionTask:
         await self._carry_audit_records(decision)
         freed = decision.end - self._store.min_offset
         if decision.pressed and self._live_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
-            return self._least(decision.end)
+            return self._least_removable(decision.end)
         try:
-            await self._carry_in_steps(decision.end)
+            await self._reappend_in_steps(decision.end)
         except TroveError as error:
             no_space = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
             if not (decision.pressed and no_space):
                 raise
-            return self._least(decision.end)
+            return self._least_removable(decision.end)
         return decision.end, True
 
     async def _carry_audit_records(self, decision: Decision) -> None:
@@ -336,7 +336,7 @@ class RetentionTask:
                 raise
             get_logger().warning("retention.dropped_audit_records", reason=str(error))
 
-    def _least(self, end: PhysicalOffset) -> tuple[PhysicalOffset, bool]:
+    def _least_removable(self, end: PhysicalOffset) -> tuple[PhysicalOffset, bool]:
         """The segments before the first one with pending records; if there are none, the oldest segment, with
         its pending records."""
         size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
@@ -345,7 +345,7 @@ class RetentionTask:
             return PhysicalOffset(outstanding // size * size), True
         return PhysicalOffset(begin + size), False
 
-    async def _carry_in_steps(self, end: PhysicalOffset) -> None:
+    async def _reappend_in_steps(self, end: PhysicalOffset) -> None:
         store, model = self._store, self._model
         lowest = model.lowest_live_record()
         if lowest is None or lowest >= end:
@@ -374,11 +374,11 @@ class RetentionTask:
         """Removes the segments for readers. None if a topic holds the log by now."""
         store, model = self._store, self._model
         trim = store.trim(end)
-        await _in_turns(trim.prepare())
+        await _in_steps(trim.prepare())
         await run_in_thread(trim.measure)
-        held = self._look_what_is_held(self._trusted_ms(self._policy.unacknowledged_max_ms))
+        held = self._find_holders(self._trusted_ms(self._policy.unacknowledged_max_ms))
         if held.held_from < end and not pressed:
-            await _in_turns(trim.abandon())
+            await _in_steps(trim.abandon())
             return None
         self._note_unacknowledged(held, end)
         if carry:
@@ -393,7 +393,7 @@ class RetentionTask:
         return trim
 
     async def _remove(self, trim: StoreTrim) -> None:
-        await _in_turns(trim.follow())
+        await _in_steps(trim.follow())
         await self._durable(self._store.end_offset)
         await run_in_thread(trim.remove)
         self._leaving = None
@@ -436,7 +436,7 @@ class RetentionTask:
         )
 
 
-async def _in_turns(steps: Steps[Result]) -> Result:
+async def _in_steps(steps: Steps[Result]) -> Result:
     """The result of the steps; requests run between them."""
     while True:
         try:

@@ -31,14 +31,14 @@ STEP_BYTES_WORTH: Final = 256 << 10
 however few messages it has."""
 POLL_S: Final = 0.5
 QUIET_POLLS: Final = 2
-"""While the log does not grow, so many polls pass between two looks for entries of removed records: each look
-takes a thread."""
+"""Polls between two sweeps (for entries of removed records) while the log does not grow: each sweep takes a
+thread."""
 FAILURE_PAUSE_S: Final = 1.0
 
 
 class TreeTask:
-    """The task of one store. share_percent: of a processor, while messages arrive or are looked up; looked_up
-    returns how many look-ups there were."""
+    """The task of one store. share_percent: the share of one processor that the trees use while messages
+    arrive or are looked up. looked_up: returns the number of look-ups so far."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class TreeTask:
                 swept = (little or not stepped) and await self._sweep()
                 self.failure = ""
             except StorageError as error:
-                await self._wait_out(error)
+                await self._pause_after(error)
                 continue
             took_s = self._clock_s() - began
             pause_s = took_s * self._pause_of_work
             if not stepped and not swept:
-                await self._rest(seen)
+                await self._wait_for_work(seen)
             elif little and not swept and pause_s < POLL_S:
                 await sleep_to_tick(POLL_S)
             elif busy and not trees.urgent:
@@ -87,7 +87,7 @@ class TreeTask:
         """Both change before the trees have something to read."""
         return self._store.flushed_offset, self._store.visible_offset
 
-    async def _rest(self, seen: tuple[int, int]) -> None:
+    async def _wait_for_work(self, seen: tuple[int, int]) -> None:
         """Returns when there may be work."""
         trees = self._store.trees
         assert trees is not None
@@ -126,7 +126,7 @@ class TreeTask:
             lambda: trees.sweep(SWEEP_ENTRIES) or trees.sweep_ids(since_of, steady_ms, SWEEP_ENTRIES)
         )
 
-    async def _wait_out(self, error: StorageError) -> None:
+    async def _pause_after(self, error: StorageError) -> None:
         raise_failed_sync(error)
         if not self.failure:
             get_logger().warning("store.trees_behind", reason=f"searches scan the log: {error}")

@@ -410,7 +410,7 @@ class Quotas:
         if longest is not None:
             if wait_ms > WAIT_MAX_MS:
                 self.refused[longest.subject] += 1
-                raise _exceeded(longest, "more was taken than its rates allow", wait_ms)
+                raise _exceeded(longest, "its rates are exceeded", wait_ms)
             self.slowed[longest.subject] += 1
         for use in uses:
             use.take_request(size)

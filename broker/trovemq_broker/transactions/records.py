@@ -171,7 +171,7 @@ def op_records(
     halves: Iterable[HalfMessage], now_ms: EpochMs, withdrawn: Container[int] = frozenset()
 ) -> Iterator[tuple[NewRecord, list[HalfMessage]]]:
     """Op records that name these halves, each with its halves, in order. Each half in `withdrawn` (queue
-    offsets) has a record of its own, which names the id that is free again."""
+    offsets) has a separate record, which names the id that is free again."""
     body = bytearray()
     named: list[HalfMessage] = []
     for half in halves:

@@ -54,16 +54,15 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import ScarceError
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-CHECKS_PER_TURN_MAX: Final = 256
+CHECKS_PER_STEP_MAX: Final = 256
 UNASKED_TIME_MAX_MS: Final = 72 * 3_600_000
-"""How long a transaction waits for a producer that can be asked; as long as RocketMQ keeps files by default.
-"""
+"""How long a transaction waits for a producer that can be asked: RocketMQ keeps files for this time."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction whose producer is to be asked now. `message`: the half as its producer sent it (real
-    topic and queue); `client_id`: that of the producer, "" if it is no longer known."""
+class TransactionCheck:
+    """A question to the producer of an open transaction. `message`: the half message as the producer sent it
+    (real topic and queue); `client_id`: the producer's, "" if it is no longer known."""
 
     topic: str
     transaction_id: str
@@ -73,7 +72,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A transaction that ended without its producer's word, after so many checks."""
+    """A transaction that ended without an answer of its producer, after `checks` checks."""
 
     topic: str
     transaction_id: str
@@ -120,7 +119,7 @@ class Transactions:
         self._op_next = self._stored_position(OP_TOPIC)
         self._is_appending = False
         self._saved_at = -1  # the log's synced end when the positions were saved last
-        self._given_up: deque[GivenUp] = deque(maxlen=CHECKS_PER_TURN_MAX)
+        self._given_up: deque[GivenUp] = deque(maxlen=CHECKS_PER_STEP_MAX)
         self.committed: Counter[str] = Counter()
         self.rolled_back: Counter[str] = Counter()
         """Rolled-back transactions since the start, by topic."""
@@ -157,7 +156,7 @@ class Transactions:
         second half of the same topic and id replaces the first one.
 
         Its first check is after `immunity_ms`; 0: after the time in the settings. TroveError
-        TRANSACTION_ILLEGAL (no UNIQ_KEY), LIMIT_EXCEEDED, and as MessageStore.append.
+        TRANSACTION_ILLEGAL (no UNIQ_KEY), LIMIT_EXCEEDED, and the errors of MessageStore.append.
         """
         if not record.properties.get(PROPERTY_UNIQ_KEY):
             raise TroveError(
@@ -187,14 +186,14 @@ class Transactions:
         self._half_next = QueueOffset(half.offset + 1)
         replaced = self._open.add(half)
         if replaced is not None:
-            self._name([replaced], now_ms)
+            self._write_ops([replaced], now_ms)
         return result
 
     def end(self, transaction_id: str, topic: str, commit: bool, now_ms: EpochMs) -> AppendResult | None:
         """Commits or rolls back. Returns the result for the committed message, None for a rollback.
 
         TroveError TRANSACTION_ILLEGAL (unknown, or ended before), TOPIC_NOT_FOUND (the topic was deleted),
-        and as MessageStore.append; then the transaction is still open.
+        and the errors of MessageStore.append; then the transaction is still open.
         """
         half = self._open.of(topic, transaction_id)
         if half is None:
@@ -232,11 +231,11 @@ class Transactions:
     def _end(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
         for half in halves:
             self._open.remove(half)
-        self._name(halves, now_ms)
+        self._write_ops(halves, now_ms)
 
-    def _name(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
-        """Writes op records for ended halves. Those that cannot be written now are written with the next
-        ones: they have ended, and must not end twice."""
+    def _write_ops(self, halves: list[HalfMessage], now_ms: EpochMs) -> None:
+        """Writes op records for ended halves. A record that cannot be written now is written with the next
+        ones: its halves have ended, and must not end twice."""
         self._unnamed += halves
         try:
             self._store.topics.ensure_internal(OP_TOPIC, 1, now_ms=now_ms)
@@ -260,18 +259,18 @@ class Transactions:
 
     def due_checks(
         self, now_ms: EpochMs, may_ask: Callable[[str, str], bool] = lambda _client_id, _topic: True
-    ) -> list[OpenTransaction]:
+    ) -> list[TransactionCheck]:
         """The transactions whose producers are to be asked now, the longest due first. Each is counted as
         checked. `may_ask`: whether a producer is connected that can be asked about a client's transaction of
-        a topic; if not, the check is put off by the interval, see `_waits_for_producer`.
+        a topic; if not, the check is postponed by the interval, for at most UNASKED_TIME_MAX_MS.
 
-        At most CHECKS_PER_TURN_MAX per call: if more are due, next_check_ms() is not in the future.
+        At most CHECKS_PER_STEP_MAX per call: if more are due, next_check_ms() is not in the future.
         Transactions that had transaction_check_max checks are given up instead: moved to
         TRANS_CHECK_MAX_TIME_TOPIC.
         """
         self.save_positions()
-        asked: list[OpenTransaction] = []
-        for _ in range(CHECKS_PER_TURN_MAX):
+        asked: list[TransactionCheck] = []
+        for _ in range(CHECKS_PER_STEP_MAX):
             half = self._open.take_due(now_ms)
             if half is None:
                 break
@@ -284,12 +283,12 @@ class Transactions:
         return asked
 
     def _waits_for_producer(self, half: HalfMessage, now_ms: EpochMs) -> bool:
-        """Whether a transaction that nobody can be asked about stays open without being counted as checked:
-        for UNASKED_TIME_MAX_MS, unless so many are open that others would be refused."""
+        """Whether a transaction without a connected producer stays open, and its check is not counted: for
+        UNASKED_TIME_MAX_MS, unless half of transactions_max are open."""
         is_young = now_ms - half.prepared_ms < UNASKED_TIME_MAX_MS
         return is_young and 2 * len(self._open) < self._settings.transactions_max
 
-    def _check(self, half: HalfMessage, now_ms: EpochMs) -> OpenTransaction | None:
+    def _check(self, half: HalfMessage, now_ms: EpochMs) -> TransactionCheck | None:
         try:
             message = real_message(self._message(half))
         except ScarceError:  # asked after the next interval, and not counted
@@ -310,7 +309,7 @@ class Transactions:
         )
         if message is None:
             return None
-        return OpenTransaction(half.topic, half.transaction_id, half.client_id, message)
+        return TransactionCheck(half.topic, half.transaction_id, half.client_id, message)
 
     def _give_up(self, half: HalfMessage, now_ms: EpochMs) -> None:
         try:
@@ -340,7 +339,7 @@ class Transactions:
         self._given_up.append(GivenUp(half.topic, half.transaction_id, half.client_id, half.checks))
 
     def take_given_up(self) -> list[GivenUp]:
-        """The transactions that were given up since the last call, CHECKS_PER_TURN_MAX at most."""
+        """The transactions that were given up since the last call, CHECKS_PER_STEP_MAX at most."""
         given_up = list(self._given_up)
         self._given_up.clear()
         return given_up
@@ -382,7 +381,7 @@ class Transactions:
         self._op_next = max(self._op_next, op_end)
 
     def _read_halves(self, ops: list[_Op]) -> list[HalfMessage]:
-        """Reads new halves. Returns those that a later one replaced."""
+        """Reads new halves. Returns the halves that a later one replaced."""
         found: list[HalfMessage] = []
         op_offset = self._op_next
         waiting = deque(ops)
@@ -456,7 +455,7 @@ class Transactions:
         """Saves, before a clean stop, the positions from which RocketMQ continues. They may be below
         transactions that have ended; op records above them name those."""
         if self._unnamed:
-            self._name([], now_ms)
+            self._write_ops([], now_ms)
         self.save_positions()
 
     def save_positions(self) -> None:
@@ -487,7 +486,7 @@ class Transactions:
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
         """Appends open halves below that offset again, at the end of their topic. Returns how many.
 
-        TroveError as MessageStore.append; halves before the failed one are copied.
+        Raises the errors of MessageStore.append; halves before the failed one are copied.
         """
         assert physical_offset <= self._store.end_offset, (
             "else the carried records would have to be carried again"
@@ -522,4 +521,4 @@ class Transactions:
         )
         self._half_next = QueueOffset(moved.offset + 1)
         self._open.add(moved)
-        self._name([half], now_ms)
+        self._write_ops([half], now_ms)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.atomic import SEGMENT, AtomicStore, batch_of
 from trovemq_broker.atomic.limits import AtomicLimits
-from trovemq_broker.atomic.open_transactions import OpenTransaction, OpenTransactions
+from trovemq_broker.atomic.open_transactions import AtomicTransaction, OpenTransactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
@@ -27,13 +27,13 @@ def opened(atomic: AtomicStore, **limits: int) -> OpenTransactions:
     return OpenTransactions(atomic.commits, AtomicLimits(**limits), lambda _topic, _queue_id: None)
 
 
-def with_a_message(transactions: OpenTransactions, transaction_id: str) -> OpenTransaction:
+def with_a_message(transactions: OpenTransactions, transaction_id: str) -> AtomicTransaction:
     transaction = transactions.begin(transaction_id, 0)
     transactions.add(transaction, "orders", QUEUE, batch_of("orders", QUEUE, [b"body"], SEGMENT), None)
     return transaction
 
 
-ENDS: list[Callable[[AtomicStore, OpenTransactions, OpenTransaction], object]] = [
+ENDS: list[Callable[[AtomicStore, OpenTransactions, AtomicTransaction], object]] = [
     lambda atomic, transactions, one: transactions.commit(one, atomic.now_ms),
     lambda _atomic, transactions, one: transactions.roll_back(one),
     lambda _atomic, transactions, one: transactions.give_up(one),
@@ -42,7 +42,7 @@ ENDS: list[Callable[[AtomicStore, OpenTransactions, OpenTransaction], object]] =
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_memory_of_a_transaction_was_counted_after_its_end(
-    atomic: AtomicStore, end: Callable[[AtomicStore, OpenTransactions, OpenTransaction], object]
+    atomic: AtomicStore, end: Callable[[AtomicStore, OpenTransactions, AtomicTransaction], object]
 ) -> None:
     transactions = opened(atomic)
     transaction = with_a_message(transactions, "t")

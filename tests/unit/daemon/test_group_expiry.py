@@ -26,9 +26,9 @@ LOOK_S = 3_600.0
 
 
 @pytest.fixture(autouse=True)
-def few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look an hour, which forgets three groups at most."""
-    monkeypatch.setattr(group_expiry, "LOOK_INTERVAL_S", LOOK_S)
+def few_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One scan an hour, which forgets three groups at most."""
+    monkeypatch.setattr(group_expiry, "SCAN_INTERVAL_S", LOOK_S)
     monkeypatch.setattr(group_expiry, "FORGOTTEN_MAX", 3)
 
 
@@ -140,7 +140,7 @@ def test_a_group_is_kept_while_it_is_used_or_wanted() -> None:
     scene(script)
 
 
-def test_one_look_forgets_a_bounded_number() -> None:
+def test_one_scan_forgets_a_bounded_number() -> None:
     async def script(world: World) -> None:
         for number in range(5):
             world.use(f"app-{number}")

@@ -9,7 +9,7 @@ import pytest
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import fake_time
 from trovemq_broker.maintenance import limits
-from trovemq_broker.maintenance.limits import LOOK_INTERVAL_S, watch_limits
+from trovemq_broker.maintenance.limits import CHECK_INTERVAL_S, watch_limits
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -64,11 +64,11 @@ async def test_the_log_warns_once_each_time_that_a_table_comes_near_its_limit(
     monkeypatch.setattr(limits, "get_logger", Logger)
     task = asyncio.ensure_future(watch_limits({"groups": groups.limit_warning}))
     use(groups, 8)
-    await asyncio.sleep(3 * LOOK_INTERVAL_S)
+    await asyncio.sleep(3 * CHECK_INTERVAL_S)
     groups.delete("app-1")
-    await asyncio.sleep(3 * LOOK_INTERVAL_S)
+    await asyncio.sleep(3 * CHECK_INTERVAL_S)
     use(groups, 8)
-    await asyncio.sleep(3 * LOOK_INTERVAL_S)
+    await asyncio.sleep(3 * CHECK_INTERVAL_S)
     task.cancel()
 
     assert logged == ["limit.near groups 8 of at most"] * 2

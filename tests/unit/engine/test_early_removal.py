@@ -125,7 +125,7 @@ def test_forced_cleaning_is_reported_loudly_and_filling_without_it_too(
     for free, expected in ((20, []), (14, ["retention.disk_filling"]), (13, []), (20, []), (14, None)):
         reported.clear()
         monkeypatch.setattr(broker.store.files, "free_bytes", lambda free=free: free)
-        asyncio.run(broker.task.look())
+        asyncio.run(broker.task.check_disk())
         assert reported == (["retention.disk_filling"] if expected is None else expected)
 
 

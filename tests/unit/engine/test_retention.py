@@ -544,13 +544,13 @@ def test_new_messages_are_refused_while_the_disk_is_over_its_level() -> None:
     refusals = [broker.refusal]
     everything = sum(files.file_size(path) for path in every_path(files))
     files.capacity = int(everything / 0.95)
-    asyncio.run(broker.task.look())
+    asyncio.run(broker.task.check_disk())
     refusals.append(broker.refusal)
     full = broker.task.counters.disk_full
     assert full
     assert broker.task.counters.disk_used_percent == pytest.approx(95, abs=0.1)
     files.capacity = int(everything / 0.85)
-    asyncio.run(broker.task.look())
+    asyncio.run(broker.task.check_disk())
     refusals.append(broker.refusal)
     assert [refusal and refusal.symbol for refusal in refusals] == [None, "DISK_FULL", None]
     assert not broker.task.counters.disk_full
@@ -582,11 +582,11 @@ async def test_the_task_continues_after_a_failure_and_ends_with_the_store() -> N
         TroveError(errors.STORE_FAILED),
     ]
 
-    async def look() -> DiskUse:
+    async def check_disk() -> DiskUse:
         raise failures.pop(0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker.task, "look", look)
+        patch.setattr(broker.task, "check_disk", check_disk)
         with pytest.raises(TroveError, match="STORE_FAILED"):
             await broker.task.run()
     assert broker.task.counters.failures == 2

@@ -180,5 +180,5 @@ async def segments_removed(broker: BrokerServices, names: Sequence[str]) -> int:
     await parts.group_commit.durable(work.log_end)
     work.run()
     with waits_forbidden(names):
-        assert (await broker.tasks.retention.look()).total > 0
+        assert (await broker.tasks.retention.check_disk()).total > 0
         return await broker.tasks.retention.clean(DiskUse(1 << 30, 1 << 20))

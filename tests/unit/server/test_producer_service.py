@@ -21,7 +21,7 @@ from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.producer_messages import TOPICS_MAX
 from trovemq_broker.timers.recall_handle import decode_recall_handle
-from trovemq_broker.transactions.transactions import OpenTransaction
+from trovemq_broker.transactions.transactions import TransactionCheck
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import decode_stored
@@ -77,12 +77,12 @@ class Bench:
         self.parts.store.dispatch()
         return [one for queue in range(4) for one in read_queue(self.parts.store, topic, QueueId(queue))]
 
-    def due(self, after_ms: int = 60_000) -> list[OpenTransaction]:
+    def due(self, after_ms: int = 60_000) -> list[TransactionCheck]:
         """Open transactions whose producers are to be asked at that time."""
         self.parts.now_ms = EpochMs(self.parts.now_ms + after_ms)
         return self.parts.transactions.due_checks(self.parts.now_ms)
 
-    def check(self, transaction: OpenTransaction) -> str | None:
+    def check(self, transaction: TransactionCheck) -> str | None:
         half = transaction.message
         message = StoredMessage(half.record, transaction.topic, half.queue_id, half.queue_offset)
         return self.parts.commands.recover_orphaned_transaction(

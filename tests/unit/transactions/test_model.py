@@ -106,7 +106,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def commit_and_die_before_the_op_record(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.ids(OPEN)))
-        self.transactions._name = lambda *_: None  # type: ignore[method-assign]
+        self.transactions._write_ops = lambda *_: None  # type: ignore[method-assign]
         self.transactions.end(name, "orders", True, self.now)
         self.known[name].history.append(COMMITTED)
         self.kill()

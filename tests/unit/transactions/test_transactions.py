@@ -12,7 +12,7 @@ from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from trovemq_broker.transactions.transactions import (
-    CHECKS_PER_TURN_MAX,
+    CHECKS_PER_STEP_MAX,
     TRANSACTION_GROUP,
     UNASKED_TIME_MAX_MS,
     GivenUp,
@@ -268,11 +268,11 @@ def test_the_producers_own_time_before_the_first_check() -> None:
 
 def test_a_turn_asks_about_a_bounded_number() -> None:
     broker = Broker()
-    for number in range(CHECKS_PER_TURN_MAX + 3):
+    for number in range(CHECKS_PER_STEP_MAX + 3):
         broker.transactions.prepare(message(f"A{number}", body=b""), NOW_MS)
     broker.store.dispatch()
     now = NOW_MS + 6_000
-    assert len(broker.transactions.due_checks(now)) == CHECKS_PER_TURN_MAX
+    assert len(broker.transactions.due_checks(now)) == CHECKS_PER_STEP_MAX
     assert broker.transactions.next_check_ms() == now
     assert len(broker.transactions.due_checks(now)) == 3
 
@@ -298,7 +298,7 @@ def test_killed_between_commit_record_and_op_record(settings: StoreSettings) -> 
     broker = Broker(settings)
     for number in range(3):
         broker.transactions.prepare(message(f"A{number}"), NOW_MS)
-    broker.transactions._name = lambda *_: None  # type: ignore[method-assign]  # the process dies before
+    broker.transactions._write_ops = lambda *_: None  # type: ignore[method-assign]  # the process dies before
     broker.transactions.end("A1", "orders", True, NOW_MS)
     broker.kill()
     broker.open()
@@ -313,7 +313,7 @@ def test_a_commit_whose_body_cannot_be_inflated_stopped_the_start() -> None:
     broker = Broker()
     half = replace(message("A1"), sys_flag=SYS_FLAG_COMPRESSED | COMPRESSION_ZLIB)
     broker.transactions.prepare(half, NOW_MS)
-    broker.transactions._name = lambda *_: None  # type: ignore[method-assign]  # the process dies before
+    broker.transactions._write_ops = lambda *_: None  # type: ignore[method-assign]  # the process dies before
     broker.transactions.end("A1", "orders", True, NOW_MS)
     broker.kill()
     broker.open()
@@ -329,7 +329,7 @@ def test_killed_between_give_up_record_and_op_record(settings: StoreSettings) ->
     for check in range(3):
         broker.transactions.due_checks(NOW_MS + 6_000 + check * 30_000)
     broker.events.flush(NOW_MS)
-    broker.transactions._name = lambda *_: None  # type: ignore[method-assign]  # the process dies before
+    broker.transactions._write_ops = lambda *_: None  # type: ignore[method-assign]  # the process dies before
     broker.transactions.due_checks(NOW_MS + 96_000)
     broker.kill()
     broker.open()

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from trovemq_broker.atomic.ends import Committed
-from trovemq_broker.atomic.open_transactions import OpenTransaction
+from trovemq_broker.atomic.open_transactions import AtomicTransaction
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire import transaction_messages as wire
 from trovemq_broker.server.wire.native_calls import Context, Reply, Request
@@ -95,7 +95,7 @@ class TransactionService:
             transactions.roll_back(opened)  # without effect if it has ended
 
     async def _next(
-        self, context: Context, opened: OpenTransaction, deadline: float
+        self, context: Context, opened: AtomicTransaction, deadline: float
     ) -> wire.TransactionCommand | None:
         try:
             async with asyncio.timeout_at(deadline):
@@ -106,7 +106,9 @@ class TransactionService:
             )
             raise self._parts.atomic.give_up(opened) from None
 
-    async def _read(self, context: Context, opened: OpenTransaction | None) -> wire.TransactionCommand | None:
+    async def _read(
+        self, context: Context, opened: AtomicTransaction | None
+    ) -> wire.TransactionCommand | None:
         """The next command; None at the stream's end. Raises TroveError SERVICE_NOT_AVAILABLE when the broker
         is stopping."""
         reading = asyncio.ensure_future(context.read())
@@ -121,14 +123,14 @@ class TransactionService:
             reading.cancel()
         return None if is_end(frame) else wire.command_of(frame)
 
-    def _add(self, opened: OpenTransaction, messages: wire.AddMessages, born_host: bytes | None) -> None:
+    def _add(self, opened: AtomicTransaction, messages: wire.AddMessages, born_host: bytes | None) -> None:
         topic, queue_id = messages.topic, messages.queue_id
         batch = self._parts.appender.checked_batch(
             topic, queue_id, messages.records, of_open_transaction=True
         )
         self._parts.atomic.add(opened, topic, queue_id, batch, born_host)
 
-    async def _commit(self, opened: OpenTransaction) -> Reply:
+    async def _commit(self, opened: AtomicTransaction) -> Reply:
         parts = self._parts
         if parts.group_commit.full:
             await parts.group_commit.wait_for_capacity()

@@ -32,7 +32,7 @@ from trovemq_broker.server.rocketmq.telemetry import Telemetry
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.statuses import reader, request_of, with_status
-from trovemq_broker.transactions.transactions import OpenTransaction
+from trovemq_broker.transactions.transactions import TransactionCheck
 from trovemq_daemon.calls import CallHandler, OnCalls, calls_of
 from trovemq_daemon.grpc_services import calls_handler, method_handler
 from trovemq_daemon.logging import LogLevel
@@ -89,7 +89,7 @@ class RocketmqService:
         """Whether a producer is connected that can be asked about the client's transaction of the topic."""
         return self._parts.commands.has_producer(client_id, topic)
 
-    async def check_transaction(self, transaction: OpenTransaction) -> None:
+    async def check_transaction(self, transaction: TransactionCheck) -> None:
         """Asks a producer about a transaction that was left open; if none is connected, nothing happens until
         the next round."""
         half = transaction.message
