@@ -16,7 +16,7 @@ CONSUME_QUEUE_UNIT_SIZE: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Sizes are in bytes. Those of files must equal the ones that the store was written with."""
+    """Sizes are in bytes. The sizes of files must equal the ones that the store was written with."""
 
     commit_log_file_size: int = 1_073_741_824  # mappedFileSizeCommitLog
     consume_queue_file_size: int = 6_000_000  # mappedFileSizeConsumeQueue

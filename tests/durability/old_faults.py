@@ -308,7 +308,7 @@ FAULTS: Final = (
     Planted(
         "One delayed message on a bad sector, and all that were due with it were forgotten",
         "broker/trovemq_broker/timers/due_deliveries.py",
-        "        record = store.read_given(physical_offset, size)",
+        "        record = store.read_or_empty(physical_offset, size)",
         "        record = store.read(physical_offset, size)",
         (
             "tests/unit/delivery/test_unreadable.py::test_delayed_messages_were_forgotten_with_the_one_that_cannot_be_read",

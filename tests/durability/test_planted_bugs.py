@@ -47,7 +47,7 @@ BUGS = (
     Planted(
         "what is behind the end is not zeroed",
         "store/trovemq_store/engine/opening.py",
-        "        return zero_behind(self._files, self._log, end)",
+        "        return zero_after(self._files, self._log, end)",
         "        return 0",
         (f"{RESTART}test_a_torn_record_at_the_end_is_cut_and_its_bytes_are_zeroed[50]",),
     ),

@@ -14,7 +14,7 @@ from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 from trovemq_store.settings import StoreSettings
 
 SETTINGS: Final = replace(SMALL_SYNC, tree_index_enable=True)
@@ -102,14 +102,14 @@ def step(store: MessageStore, bytes_max: int = 1 << 20) -> bool:
     return True
 
 
-def stored(store: MessageStore, topic: str = TOPIC) -> list[tuple[str, Place]]:
+def stored(store: MessageStore, topic: str = TOPIC) -> list[tuple[str, MessagePosition]]:
     """Every message of the topic in the log, in its order: its id and where it is."""
     flush(store)
     found = []
     for begin, records, alive in store.scan(store.min_offset, store.end_offset):
         for index, message in enumerate(records.messages()):
             if message.topic == topic and (alive is None or alive[index]):
-                place = Place(
+                place = MessagePosition(
                     PhysicalOffset(begin + int(records.positions[index])),
                     message.queue_id,
                     message.queue_offset,
@@ -119,7 +119,7 @@ def stored(store: MessageStore, topic: str = TOPIC) -> list[tuple[str, Place]]:
     return found
 
 
-def places_of(result: AppendResult, queue_id: QueueId) -> list[Place]:
+def places_of(result: AppendResult, queue_id: QueueId) -> list[MessagePosition]:
     """Where each message of the batch is, by the sender's replies."""
     found = []
     kept = 0
@@ -127,7 +127,7 @@ def places_of(result: AppendResult, queue_id: QueueId) -> list[Place]:
         place = result.duplicates.get(index)
         if place is None:
             offset = result.physical_offset + int(result.positions[kept])
-            place = Place(
+            place = MessagePosition(
                 PhysicalOffset(offset),
                 queue_id,
                 QueueOffset(result.first_queue_offset + kept),

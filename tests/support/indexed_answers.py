@@ -30,7 +30,7 @@ from trovemq_proto.records.priorities import PRIORITY_COUNT
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from trovemq_store.index.trees.store_trees import StoreTrees
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 
 CONDITIONS: Final[tuple[Condition, ...]] = (
     Has(KEY, b"all"),
@@ -114,19 +114,19 @@ class IndexedAnswers(StoreMachine):
         another id, number or time perhaps."""
         return any(m.hit and m.topic == topic for m in (*self.sent, *self.gone))
 
-    def known(self, topic: str, unique_id: str, now_ms: EpochMs) -> tuple[list[Place], bool]:
+    def known(self, topic: str, unique_id: str, now_ms: EpochMs) -> tuple[list[MessagePosition], bool]:
         """Where a message of the id may be said to be, and whether it may not be stored again. The index may
         know a message that is damaged or that retention removed, and need not."""
         window_ms = self.options_of(topic).window_ms
         since_ms = max(now_ms, self.store.last_store_timestamp) - window_ms
-        places: list[Place] = []
+        places: list[MessagePosition] = []
         if not window_ms or not unique_id:
             return places, False
         for m in (*reversed(self.sent), *reversed(self.gone)):
             if (m.topic, m.unique_key) != (topic, unique_id) or m.store_timestamp <= since_ms:
                 continue
             places.append(
-                Place(
+                MessagePosition(
                     PhysicalOffset(m.physical_offset),
                     m.queue_id,
                     QueueOffset(m.queue_offset),

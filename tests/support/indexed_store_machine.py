@@ -23,7 +23,7 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.files.trees import TreeChange
 from trovemq_store.index.trees.layout import FORMAT_KEY, META, NUMBER
 from trovemq_store.index.trees.store_trees import TREE_NAMES
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 
 DIRECTORY: Final = "trovemq/trees"
 DATA: Final = f"{DIRECTORY}/data.mdb"
@@ -53,7 +53,7 @@ class IndexedStoreMachine(NumberedSteps):
         judged = [self.known(topic, message.unique_key, self.now) for message in messages]
         next_offset = self.queue_end(topic, QueueId(queue), len(self.sent))
         result = self.append(records, topic, queue, self.now)
-        stored: dict[str, Place] = {}
+        stored: dict[str, MessagePosition] = {}
         reported = zip(messages, judged, places_of(result, QueueId(queue)), strict=True)
         for index, (message, (places, certain), place) in enumerate(reported):
             repeated = stored.get(message.unique_key) if self.options_of(topic).window_ms else None

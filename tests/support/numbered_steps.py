@@ -26,7 +26,7 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffse
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.index.trees.producer_sequences import DEPTH
 from trovemq_store.index.trees.producers import Gap
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 
 PRODUCERS: Final = ("p", "q")
 NUMBER_STEPS: Final = (1, 1, 1, 2, 4, 0, -1, -5, DEPTH, 1 - DEPTH, -DEPTH, -DEPTH)
@@ -39,7 +39,7 @@ class Expected:
     """The expected result of a batch. `originals`: where each message is that is not stored, or the index of
     the one in the batch that is."""
 
-    originals: dict[int, Place | int] = field(default_factory=dict)
+    originals: dict[int, MessagePosition | int] = field(default_factory=dict)
     gaps: dict[int, Gap] = field(default_factory=dict)
     filled: int = 0
 
@@ -212,7 +212,7 @@ class NumberedSteps(TransactionSteps):
         self.appended()
 
     def check_duplicates(
-        self, messages: list[Sent], places: list[Place], result: AppendResult, highest: int
+        self, messages: list[Sent], places: list[MessagePosition], result: AppendResult, highest: int
     ) -> None:
         """The invariants where not all is known."""
         for index, m in enumerate(messages):
@@ -263,7 +263,7 @@ def check_same(original: Sent, again: Sent) -> None:
         raise TroveError(errors.PRODUCER_SEQUENCE_CONFLICT)
 
 
-def place_in_log(m: Sent) -> Place:
-    return Place(
+def place_in_log(m: Sent) -> MessagePosition:
+    return MessagePosition(
         PhysicalOffset(m.physical_offset), m.queue_id, QueueOffset(m.queue_offset), m.store_timestamp
     )

@@ -14,7 +14,7 @@ from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 
 PRODUCERS_MAX = 3
 DEPTH = 6
@@ -28,7 +28,7 @@ class Message(NamedTuple):
 
 class Stored(NamedTuple):
     message: Message
-    place: Place
+    place: MessagePosition
 
 
 def opened(
@@ -67,7 +67,7 @@ def in_log(store: MessageStore) -> list[Stored]:
         for index, message in enumerate(records.messages()):
             if message.topic == TOPIC:
                 own = message.properties
-                place = Place(
+                place = MessagePosition(
                     PhysicalOffset(begin + int(records.positions[index])),
                     message.queue_id,
                     message.queue_offset,

@@ -29,7 +29,7 @@ from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.records.hosts import pack_host
 from trovemq_store.files.memory import SECTOR_SIZE
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 IDS: Final = 6
@@ -82,7 +82,7 @@ class TransactionSteps(IndexedAnswers):
             topic, QueueId(queue), 0, 0, EpochMs(0), "", body, f"k{pick % 4} all", TAGS[pick % 3], unique_key
         )
 
-    def placed(self, message: Sent, place: Place) -> Sent:
+    def placed(self, message: Sent, place: MessagePosition) -> Sent:
         return replace(
             message,
             queue_offset=place.queue_offset,
@@ -177,7 +177,7 @@ class TransactionSteps(IndexedAnswers):
             assert (reported.topic, reported.queue_id) == (m.topic, m.queue_id)
             assert reported.queue_offset == ends[m.topic, m.queue_id]
             ends[m.topic, m.queue_id] += 1
-            place = Place(
+            place = MessagePosition(
                 reported.physical_offset, m.queue_id, reported.queue_offset, committed.store_timestamp
             )
             self.sent.append(self.placed(m, place))

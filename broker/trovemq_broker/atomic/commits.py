@@ -88,11 +88,13 @@ class AtomicCommits:
             self._add_own(run, EVENTS_TOPIC, EVENTS_QUEUE_ID, body, now_ms)
         body = encode_end(run.message_count, len(acknowledgements), now_ms)
         self._add_own(run, ENDS_TOPIC, ENDS_QUEUE_ID, body, now_ms)
-        judged = self._judge(run, queues, now_ms)  # last, because the run cannot grow while its views exist
+        ids_by_queue = self._check_duplicates(
+            run, queues, now_ms
+        )  # last, because the run cannot grow while its views exist
         fault_point("atomic.before_append")
         result = run.append_to(self._store, now_ms)
         fault_point("atomic.after_append")
-        for queue, ids in judged.items():
+        for queue, ids in ids_by_queue.items():
             places = result.physical_offset + run.part(queue).positions
             self._deduplication.remember(queue[0], ids, places.tolist(), result.end)
         if prepared:
@@ -106,12 +108,12 @@ class AtomicCommits:
         fault_point("atomic.after_commit")
         return committed
 
-    def _judge(
+    def _check_duplicates(
         self, run: TransactionRun, queues: Sequence[QueueKey], now_ms: EpochMs
     ) -> dict[QueueKey, list[bytes]]:
         """The ids of the messages of topics with `deduplicate`, by queue. TroveError TRANSACTION_DUPLICATE if
         one is already stored, or occurs twice: a transaction is stored unchanged or not at all."""
-        judged: dict[QueueKey, list[bytes]] = {}
+        ids_by_queue: dict[QueueKey, list[bytes]] = {}
         seen: set[tuple[str, bytes]] = set()
         for queue in queues:
             topic = queue[0]
@@ -121,7 +123,7 @@ class AtomicCommits:
             if has_numbers(part):
                 text = f"a message for topic {topic} has a producer's number: leave it out in a transaction"
                 raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text, topic=topic)
-            ids = judged[queue] = ids_of(part)
+            ids = ids_by_queue[queue] = ids_of(part)
             known = self._deduplication.known(topic, ids, now_ms)
             for unique_id in filter(None, ids):
                 if unique_id in known or (topic, unique_id) in seen:
@@ -130,7 +132,7 @@ class AtomicCommits:
                     text = f"the id {shown!r} is in topic {topic} already, or twice in the transaction"
                     raise TroveError(errors.TRANSACTION_DUPLICATE, text, id=shown, topic=topic)
                 seen.add((topic, unique_id))
-        return judged
+        return ids_by_queue
 
     def _add_own(
         self, run: TransactionRun, topic: str, queue_id: QueueId, body: bytes, now_ms: EpochMs

@@ -159,7 +159,7 @@ class TransactionEnds:
             raise TroveError(
                 errors.TRANSACTION_NOT_FOUND, f"no committed transaction {shown!r} is known here", id=shown
             )
-        data = self._store.read_given(end.begin, end.end - end.begin)
+        data = self._store.read_or_empty(end.begin, end.end - end.begin)
         try:
             records = RecordBatch.split(data)
             messages = _stored_messages(records, end)

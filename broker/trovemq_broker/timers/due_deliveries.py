@@ -122,7 +122,7 @@ def _parts(
             outcome.ended.append(index)
             outcome.dropped_count += 1
             continue
-        record = store.read_given(physical_offset, size)
+        record = store.read_or_empty(physical_offset, size)
         bytes_remaining -= size
         copy = writer.copy_failures.copied(
             "delayed message",

@@ -44,7 +44,7 @@ class SegmentResult:
     last_store_timestamp: int = 0
     damages: list[tuple[PhysicalOffset, PhysicalOffset]] = field(default_factory=list)
     runs: dict[QueueKey, NDArray[np.void]] = field(default_factory=dict)
-    bytes_behind: int = 0
+    bytes_after: int = 0
     """Bytes that are not zero after the last segment's records."""
     items: ItemCounts = field(default_factory=ItemCounts)
     found: Counted = field(default_factory=Counted)
@@ -77,7 +77,7 @@ class _SegmentCheck:
             else:
                 self._run(step)
         if is_last:
-            result.bytes_behind = written_bytes(segment.file, max(result.end - segment.start, 0))
+            result.bytes_after = written_bytes(segment.file, max(result.end - segment.start, 0))
         if self._items is not None:
             result.items = self._items.finish(result.end, result.damages, is_last=is_last)
         result.runs = {key: _merged(np.concatenate(runs)) for key, runs in self._runs.items()}

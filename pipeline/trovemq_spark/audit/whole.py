@@ -132,7 +132,7 @@ class Audit:
             if file.size != size:
                 path = f"{LOG_DIRECTORY}/{file.name}"
                 found.of("segmentSize").add(path, 0, f"has {file.size} bytes, the first segment {size}")
-        tail_bytes = sum(result.bytes_behind for result in results)
+        tail_bytes = sum(result.bytes_after for result in results)
         note = not store.clean or not store.own_state
         report_tail(found.of("logTail"), store.log_place(end), end, tail_bytes, note=note)
 

@@ -144,7 +144,7 @@ class StoreView:
             scan.unreadable.append((run.offset_of(index), str(error)))
             return None
 
-    def bytes_behind(self, end: PhysicalOffset) -> int:
+    def bytes_after(self, end: PhysicalOffset) -> int:
         """Bytes at or after `end` that are not zero: recovery would cut them."""
         count = 0
         for segment in self.log.segments.covering(end, self.log.segments.capacity_end):

@@ -62,7 +62,7 @@ def verify(view: StoreView, findings: Findings) -> Summary:
         pass
     for _ in check.finish(scan.end):
         pass
-    bytes_cut = view.bytes_behind(scan.end)
+    bytes_cut = view.bytes_after(scan.end)
     _report_log(view, scan, bytes_cut, findings)
     _check_files(view, findings)
     check_trees(view, findings)

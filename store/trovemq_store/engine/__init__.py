@@ -1,4 +1,4 @@
-"""MessageStore: the commit log and its projections as one thing, and the ways to append to it.
+"""MessageStore: the commit log and its projections as one thing, and the kinds of append.
 
 `appending` appends, `message_store` dispatches and syncs, `reading` reads; `opening` recovers, `trim` and
 `early_removal` delete old segments, `disk_reserve` keeps space for the broker's own records,

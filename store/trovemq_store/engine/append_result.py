@@ -15,10 +15,10 @@ from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueOf
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.ids import encode_offset_msg_id
 from trovemq_store.index.trees.producers import Gap
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 from trovemq_store.log.commit_log import AppendStatus
 
-_NO_PLACES: Final[Mapping[int, Place]] = {}
+_NO_PLACES: Final[Mapping[int, MessagePosition]] = {}
 _NO_GAPS: Final[Mapping[int, Gap]] = {}
 
 Seal = Callable[[memoryview, PhysicalOffset], int]
@@ -51,7 +51,7 @@ class AppendResult(NamedTuple):
     record_count: int
     store_host: bytes
     positions: NDArray[np.int64]
-    duplicates: Mapping[int, Place] = _NO_PLACES
+    duplicates: Mapping[int, MessagePosition] = _NO_PLACES
     synced_at: PhysicalOffset = LOG_ORIGIN
     gaps: Mapping[int, Gap] = _NO_GAPS
 
@@ -96,7 +96,12 @@ class AppendResult(NamedTuple):
             before += len(known)
 
     def _part(
-        self, first: int, count: int, before: int, known: Mapping[int, Place], gaps: Mapping[int, Gap]
+        self,
+        first: int,
+        count: int,
+        before: int,
+        known: Mapping[int, MessagePosition],
+        gaps: Mapping[int, Gap],
     ) -> AppendResult:
         """The result of `count` messages. `before`: the number of duplicates before them; `known`: the
         duplicates among them, counted from the first one."""
@@ -170,7 +175,7 @@ def results_of_parts(
 
 
 def only_duplicates(
-    duplicates: Mapping[int, Place], synced_at: PhysicalOffset, store_host: bytes
+    duplicates: Mapping[int, MessagePosition], synced_at: PhysicalOffset, store_host: bytes
 ) -> AppendResult:
     """The result where nothing was appended, because all messages of the batch had been stored before."""
     first = duplicates[0]

@@ -61,8 +61,8 @@ class StoreAppending(StoreReading):
 
         parts: topic, queue id and number of the records that lie together, in order; the result has the
         place of each. The caller has checked topics and queues. A writable buffer is patched in place and
-        belongs to the store from then on. internal: records of the broker's own, which are taken also while
-        the disk reserve refuses new messages. seal: those of an atomic transaction.
+        belongs to the store from then on. internal: the broker's own records, which are accepted also while
+        the disk reserve refuses new messages. seal: of an atomic transaction.
 
         TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
         OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.

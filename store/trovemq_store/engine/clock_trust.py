@@ -1,4 +1,5 @@
-"""Whether the clock may be trusted with removing old messages: `trovemq/clock.json`, a file of our own.
+"""Whether the clock may be trusted with removing old messages: `trovemq/clock.json`, which RocketMQ does not
+have.
 
     {"formatVersion": 1, "bootId": "…", "difference": ms, "since": ms, "crc32": "…"}
 
@@ -31,7 +32,7 @@ PATH: Final = "trovemq/clock.json"
 FORMAT_VERSION: Final = 1
 TRUSTED_AFTER_MS: Final = 3_600_000
 AGREE_MAX_MS: Final = 60_000
-"""The clock may drift from the boot time by so much, or be set by so much."""
+"""The clock may drift from the boot time by this much, or be set by it, and still agrees."""
 
 
 class ClockTrust:

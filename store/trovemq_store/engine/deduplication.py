@@ -38,7 +38,7 @@ from trovemq_store.index.trees.producer_sequences import (
 )
 from trovemq_store.index.trees.producers import DedupResult, Gap
 from trovemq_store.index.trees.store_trees import StoreTrees
-from trovemq_store.index.trees.unique_ids import Known, Place
+from trovemq_store.index.trees.unique_ids import Known, MessagePosition
 from trovemq_store.index.trees.unique_keys import ids_of
 
 OnDuplicate = Callable[[str, bytes], None]
@@ -78,17 +78,18 @@ class Deduplication:
         *,
         born_host: bytes | None = None,
     ) -> list[AppendResult]:
-        """MessageStore.append() for the messages of a producer, which have one part where their topic is
-        deduplicated.
+        """Appends the messages of a producer, without those that are stored already. They have one part if
+        their topic is deduplicated.
 
-        Raises TroveError as that does, and INDEX_DISABLED, OS_PAGE_CACHE_BUSY; then nothing was stored.
+        Raises the errors of MessageStore.append, and TroveError INDEX_DISABLED, OS_PAGE_CACHE_BUSY,
+        PRODUCER_SEQUENCE_ILLEGAL; then nothing was stored.
         """
         topic, queue_id, _ = parts[0]
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms:
             return self._store.append(batch, parts, now_ms, born_host=born_host)
         assert len(parts) == 1, "records of other queues are appended separately"
-        trees = self._judge(topic, len(batch))
+        trees = self._ready_trees(topic, len(batch))
         ids, numbered = ids_of(batch), numbers_of(batch)
         dedup = self._deduplicate(trees, topic, window_ms, ids, numbered, now_ms)
         kept = list(range(len(ids)))
@@ -124,7 +125,7 @@ class Deduplication:
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms or not unique_id:
             return write()
-        trees = self._judge(topic, 1)
+        trees = self._ready_trees(topic, 1)
         known = self._known(trees, topic, window_ms, [unique_id], now_ms)
         if known:
             return self._answered(topic, [unique_id], DedupResult({0: known[unique_id]}), None)
@@ -133,9 +134,14 @@ class Deduplication:
         return result
 
     def known(self, topic: str, ids: list[bytes], now_ms: EpochMs) -> Mapping[bytes, Known]:
-        """Those of the topic's ids that may not be stored again now. Raises as append()."""
+        """The ids that may not be stored again in the topic now. TroveError INDEX_DISABLED,
+        OS_PAGE_CACHE_BUSY, UNKNOWN_ERROR, RESOURCES_SCARCE."""
         window_ms = self._store.topics.options(topic).deduplicate_ms
-        return self._known(self._judge(topic, len(ids)), topic, window_ms, ids, now_ms) if window_ms else {}
+        return (
+            self._known(self._ready_trees(topic, len(ids)), topic, window_ms, ids, now_ms)
+            if window_ms
+            else {}
+        )
 
     def remember(
         self, topic: str, ids: list[bytes], physical_offsets: list[PhysicalOffset], end: PhysicalOffset
@@ -155,15 +161,16 @@ class Deduplication:
             counts.pop(topic, None)
 
     def next_sequence(self, topic: str, producer: bytes, now_ms: EpochMs) -> int:
-        """The sequence number of the next message of that producer id. Raises as append(), and
-        TOPIC_NOT_FOUND, REQUEST_ILLEGAL, PRODUCER_SEQUENCE_ILLEGAL."""
+        """The sequence number of the next message of that producer id. TroveError TOPIC_NOT_FOUND,
+        REQUEST_ILLEGAL, PRODUCER_SEQUENCE_ILLEGAL, INDEX_DISABLED, OS_PAGE_CACHE_BUSY, UNKNOWN_ERROR,
+        RESOURCES_SCARCE."""
         check_producer_id(producer)
         self._store.topics.require(topic)
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms:
             text = f"topic {topic} is not deduplicated: give it the option deduplicate, or do not number"
             raise TroveError(errors.REQUEST_ILLEGAL, text, topic=topic)
-        trees = self._judge(topic, 0)
+        trees = self._ready_trees(topic, 0)
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
             found = trees.producers.highest(topic, producer, self._store.time.since(window_ms, now_ms)) + 1
         if found > SEQUENCE_MAX:
@@ -171,7 +178,7 @@ class Deduplication:
             raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text)
         return found
 
-    def _judge(self, topic: str, count: int) -> StoreTrees:
+    def _ready_trees(self, topic: str, count: int) -> StoreTrees:
         trees = self._store.trees
         if trees is None:
             raise disabled(topic)
@@ -242,11 +249,11 @@ class Deduplication:
         topic: str,
         ids: list[bytes],
         dedup: DedupResult,
-        stored: tuple[AppendResult, Mapping[int, Place]] | None,
+        stored: tuple[AppendResult, Mapping[int, MessagePosition]] | None,
     ) -> AppendResult:
         """The result of a batch with duplicates. stored: the result of the other messages, and their places
         by index; None if there are none."""
-        duplicates: dict[int, Place] = {}
+        duplicates: dict[int, MessagePosition] = {}
         for index, unique_id in enumerate(ids):
             if index in dedup.known:
                 duplicates[index] = dedup.known[index].place
@@ -294,10 +301,10 @@ def _repeats(ids: list[bytes]) -> dict[int, int]:
     return found
 
 
-def _places(result: AppendResult, queue_id: QueueId, kept: list[int]) -> dict[int, Place]:
+def _places(result: AppendResult, queue_id: QueueId, kept: list[int]) -> dict[int, MessagePosition]:
     offsets = result.physical_offset + result.positions.astype(np.int64)
     return {
-        index: Place(
+        index: MessagePosition(
             offset, queue_id, QueueOffset(result.first_queue_offset + number), result.store_timestamp
         )
         for number, (index, offset) in enumerate(zip(kept, offsets.tolist(), strict=True))

@@ -87,7 +87,7 @@ class MessageStore(StoreAppending):
         """Locks, recovers and opens. `process_id` is written to `abort`.
 
         TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED, DISK_FULL,
-        CREATE_MAPPED_FILE_FAILED; then no file is left open.
+        CREATE_MAPPED_FILE_FAILED; then no file stays open.
         """
         names = IndexFileNames(now_ms)
         guarded = GuardedFileSystem(files, reserve_chunk_size(settings.commit_log_file_size))
@@ -356,7 +356,8 @@ class MessageStore(StoreAppending):
         """delete_topic() for callers that may not block: run() in another thread, then
         finish_delete_topic() here.
 
-        From now on nothing is appended to the topic. Raises as delete_topic(), except for errors of files.
+        From now on nothing is appended to the topic. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL,
+        SERVICE_NOT_AVAILABLE.
         """
         change = self.topics.begin_delete(topic, now_ms=now_ms)
         return TopicDeletion(self._deletions, change, self._log.end)

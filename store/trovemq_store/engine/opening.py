@@ -53,7 +53,7 @@ from trovemq_store.log.recovery import (
     RecoveredLog,
     foreign_scan_start,
     scan_log,
-    zero_behind,
+    zero_after,
 )
 from trovemq_store.log.segments import DIRECTORY
 from trovemq_store.log.state import StoreState
@@ -474,8 +474,8 @@ class _Opening:
         if self._clean and self._saved is not None:
             # At most the bytes of one failed append can be there, which could not be zeroed.
             size_max = max(self._settings.batch_size_max, run_size_max(self._settings.commit_log_file_size))
-            return zero_behind(self._files, self._log, end, size_max)
-        return zero_behind(self._files, self._log, end)
+            return zero_after(self._files, self._log, end, size_max)
+        return zero_after(self._files, self._log, end)
 
     def _lower_offsets(self) -> tuple[tuple[str, int], ...]:
         """Lowers offsets that are above the end of their queue, also on disk: after a kill they would count

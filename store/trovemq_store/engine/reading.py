@@ -79,7 +79,7 @@ class StoreReading:
         if not can_read_record(segment.file, position, limit):
             self.damage.met(physical_offset, 0, RecordState.UNREADABLE.value)
             raise DamagedError(
-                errors.RECORD_DAMAGED, f"the disk does not give the record at {physical_offset}"
+                errors.RECORD_DAMAGED, f"the disk does not return the record at {physical_offset}"
             )
         view = segment.file.view()
         found, size = check_record(view, position, limit, physical_offset=physical_offset, check_crc=check)
@@ -102,8 +102,9 @@ class StoreReading:
         disk does not return them; with check_readable=False the caller has checked that with can_read()."""
         return self._log.read(physical_offset, size, check_readable=check_readable)
 
-    def read_given(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
-        """As read(), but bytes that the disk does not return are empty, too, and counted as damage."""
+    def read_or_empty(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
+        """Raw log bytes within one segment, unchecked; empty if they are not all there, or if the disk does
+        not return them, which is counted as damage."""
         try:
             return self._log.read(physical_offset, size)
         except UnreadableError:
@@ -187,5 +188,5 @@ class StoreReading:
             times.read(run)
             if run.end - begin >= bytes_max:
                 return not times.complete
-        times.read_to(times.known_from)  # nothing but blanks and damage is left
+        times.read_to(times.known_from)  # the rest has only blanks and damage
         return False

@@ -15,7 +15,7 @@ Steps: TypeAlias = Generator[None, None, Result]
 
 
 def finished(steps: Steps[Result]) -> Result:
-    """The result, without a pause: for threads of their own, command lines and tests."""
+    """The result, without a pause: for other threads, command lines and tests."""
     while True:
         try:
             next(steps)

@@ -113,7 +113,7 @@ class StoreCheckpoint:
         fault_point("state.before_save")
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         marked = min(self._queues.synced_position, log_end)
-        if queues:  # the log's begin is read before those of the queues: it rises after them
+        if queues:  # the log's minimum is read before those of the queues: it rises after them
             self._synced = True
             self._log_begin = self._queues.log_begin
             self._begins = self._begins_of(queue_ends)
@@ -148,7 +148,7 @@ class StoreCheckpoint:
         return min(steps, default=0)
 
     def _begins_of(self, queue_ends: QueueEnds) -> list[tuple[ConsumeQueue, QueueOffset]]:
-        """Those of these queues that have units, and their min queue offsets."""
+        """The queues that have units, with their min queue offsets."""
         found = [
             self._queues.get(topic, queue_id)
             for topic, ends in queue_ends.items()

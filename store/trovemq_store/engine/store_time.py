@@ -6,7 +6,7 @@ step back to the clock, once in the log. Boot time runs on evenly since the mach
 
 A deduplication window is real time. Physical offsets are in the order of real time, whatever the clocks say:
 tick() notes where the log ended when. Only records from before the first tick are judged by their store
-times. A caller without ticks has a clock of its own, and windows go by store time alone.
+times. Without a tick the caller's times count, and windows go by store time alone.
 
 Invariant: a record leaves a window only after the whole window has passed, as far as the clocks show.
 """

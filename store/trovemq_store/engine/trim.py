@@ -78,7 +78,7 @@ class StoreTrim:
     def hide(self) -> None:
         """Moves the minimum of the log and of each queue."""
         assert not self._of_queues.hidden, "once"
-        assert self.physical_offset >= self._consume_queues.log_begin, "the log's begin only rises"
+        assert self.physical_offset >= self._consume_queues.log_begin, "the log's minimum only rises"
         segments = self._log.segments.take_before(self.physical_offset)
         assert self._log.min_offset == self.physical_offset, "a segment that is not the last one begins there"
         self._of_queues.hidden = True

@@ -145,7 +145,7 @@ class GuardedFileSystem:
 
     def make_space(self, error: StorageError) -> None:
         """Removes one file of the reserve after a call has met a full disk. Raises the call's error if it has
-        another cause, or no file is left."""
+        another cause, or no file of it is there."""
         if not error.disk_full:
             self._note(error)
             raise error

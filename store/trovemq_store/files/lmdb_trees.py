@@ -1,7 +1,7 @@
 """Trees in LMDB: one environment in a directory, `data.mdb` and `lock.mdb`.
 
 LMDB writes pages to free places, syncs them, then writes and syncs the page that names the new roots: a
-commit is whole after any crash, without a log of its own. Its sync is never switched off.
+commit is whole after any crash, without a separate log. Its sync is never switched off.
 
 The mapping has a fixed size. When a commit does not fit, the size is doubled and the commit repeated. That
 must not happen while a reader is open, so readers are counted.

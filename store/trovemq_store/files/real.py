@@ -176,7 +176,7 @@ class RealFile:
                 end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), self._size)
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    return  # only a hole is left
+                    return  # the rest is a hole
                 start, end = end, self._size  # the file system does not say
             yield start, end
 
@@ -409,7 +409,7 @@ class RealFileSystem:
             os.close(descriptor)
 
     def sync_all(self) -> bool:
-        """Works only while the store's lock is held: then all failures since it was taken are known."""
+        """Works only while the store's lock is held: then every failure since it was acquired is known."""
         return self._whole is not None and self._whole.run()
 
     def lock(self, path: str) -> None:

@@ -22,8 +22,8 @@ from typing import Final, Protocol, Self
 KEY_SIZE_MAX: Final = 511
 """Bytes of a key: LMDB's limit."""
 LONG_RUN: Final = 100
-"""So many entries of one change fill their pages if they lie between two neighbours; fewer may leave them
-half empty."""
+"""From this many entries on, a run of entries between two neighbours fills its pages; a shorter one may leave
+them half empty."""
 
 
 class ByteRows(Protocol):
@@ -80,7 +80,7 @@ class TreeReader(Protocol):
     def get(self, tree: str, key: bytes) -> bytes | None: ...
 
     def get_all(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Those of the keys that exist, with their values; fastest if the keys are sorted."""
+        """The existing ones of the keys, with their values; fastest if the keys are sorted."""
         ...
 
     def items(

@@ -215,7 +215,8 @@ class ConsumeQueue:
         self.publish(offset, len(units))
 
     def write(self, offset: QueueOffset, units: bytes) -> None:
-        """append() of the bytes of whole units, which are invisible before publish(). Raises as append()."""
+        """Writes the bytes of whole units at max_offset, or above it: then blanks fill the gap. They are
+        invisible before publish(). Raises StorageError, and then the queue is as before."""
         size = len(units)
         assert size > 0, "a run has units"
         assert size % UNIT_SIZE == 0, "units are whole"
@@ -345,7 +346,7 @@ class ConsumeQueue:
         trusted_position: PhysicalOffset | None,
         deleted_below: PhysicalOffset = LOG_ORIGIN,
         *,
-        drop_behind_gap: bool = False,
+        drop_after_gap: bool = False,
     ) -> None:
         """Finds the queue's files and its end; see ConsumeQueues.load.
 
@@ -353,7 +354,7 @@ class ConsumeQueue:
         """
         if self._load_short(trusted_position, deleted_below):
             return
-        self._bases = self._listed_files(deleted_below, drop_behind_gap=drop_behind_gap)
+        self._bases = self._listed_files(deleted_below, drop_after_gap=drop_after_gap)
         if trusted_position is not None:
             self.truncate_to(trusted_position)
         elif self._bases:
@@ -364,7 +365,8 @@ class ConsumeQueue:
         assert self._min <= self._end, "the minimum never passes the end"
 
     def _load_short(self, trusted_position: PhysicalOffset | None, deleted_below: PhysicalOffset) -> bool:
-        """Loads a queue whose units lie in one page, as load() would. False if it has to be read in full."""
+        """Loads a queue whose units lie in one page. False if it is not one: then its files must be
+        listed."""
         short = read_short_queue(
             self._files, self._directory, self._file_size, trusted_position, deleted_below
         )
@@ -385,7 +387,7 @@ class ConsumeQueue:
         are on disk. They are if the last file has a unit, which lies below trusted_position."""
         return self.has_units and self._end * UNIT_SIZE > self._bases[-1]
 
-    def _listed_files(self, deleted_below: PhysicalOffset, *, drop_behind_gap: bool) -> list[int]:
+    def _listed_files(self, deleted_below: PhysicalOffset, *, drop_after_gap: bool) -> list[int]:
         names = [
             n
             for n in self._files.list(self._directory)
@@ -396,10 +398,10 @@ class ConsumeQueue:
         bases: list[int] = []
         for name in names:
             # A power cut may keep some names of files that were created since the last sync, without sizes.
-            unsynced = drop_behind_gap and self._files.file_size(f"{self._directory}/{name}") == 0
+            unsynced = drop_after_gap and self._files.file_size(f"{self._directory}/{name}") == 0
             base = 0 if unsynced else self._checked_base(name)
             behind_gap = bool(bases) and base != bases[-1] + self._file_size
-            if behind_gap and not unsynced and not drop_behind_gap:
+            if behind_gap and not unsynced and not drop_after_gap:
                 raise self._mismatch(name, f"does not follow {bases[-1]:020d}")
             if unsynced or behind_gap:
                 self._files.remove(f"{self._directory}/{name}")
@@ -474,8 +476,8 @@ class ConsumeQueue:
         return start
 
     def _without_blanks(self, count: int) -> int:
-        """How many of the first `count` units of the last file are left without the blanks at their end,
-        which filled a gap before a unit that was cut. Blanks at the beginning of the queue stay: they say at
+        """How many of the first `count` units of the last file come before the blanks at their end, which
+        filled a gap before a unit that was cut. Blanks at the beginning of the queue stay: they say at
         which offset it continues."""
         sizes = self._file_units(self._bases[-1], 0, count)["size"]
         while count and sizes[count - 1] == BLANK_SIZE:

@@ -124,7 +124,7 @@ class ConsumeQueues:
             below = deleted_below.get(topic, LOG_ORIGIN)
             queue = self._queue(topic, queue_id)
             # Units after a missing file are of no use: the queue ends there, and is replayed.
-            queue.load(trusted_position, below, drop_behind_gap=ends_known or trusted_position is not None)
+            queue.load(trusted_position, below, drop_after_gap=ends_known or trusted_position is not None)
             if below and not queue.file_offsets:
                 self.delete_queue(topic, queue_id)
                 continue

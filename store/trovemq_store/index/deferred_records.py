@@ -2,7 +2,7 @@
 
 Invariants
 - The batches are in log order.
-- `size_bytes` and `count` are those of all of them; both are 0 once the batches are indexed.
+- `size_bytes` and `count` are the sums over the batches; both are 0 once the batches are indexed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class DeferredRecords:
         self.size_bytes = self.count = 0
 
     def take(self) -> DispatchBatch | None:
-        """All of them as one run; then there are none. None if they do not follow one another in the log: a
-        blank lies between them."""
+        """Removes all batches and returns their records as one run. None if a blank of the log lies between
+        them."""
         batches = self._batches
         assert batches, "the caller knows that there are some"
         self.clear()

@@ -203,7 +203,7 @@ class Dispatcher:
         run = self._deferred.take() if self._deferred.count else None
         for projection in lagging:
             if run is None or projection.position != self._deferred_from:
-                self._read_on(projection, bytes_max)
+                self._read_lagging(projection, bytes_max)
             else:
                 self._try_apply(projection, self._alive(run))
         after = [projection.position for projection in lagging]
@@ -213,7 +213,7 @@ class Dispatcher:
         """The run, with the records of topics that have been deleted marked."""
         return replace(run, alive=self._deletions.alive_mask(run.records, run.physical_offset))
 
-    def _read_on(self, projection: Projection, bytes_max: int) -> None:
+    def _read_lagging(self, projection: Projection, bytes_max: int) -> None:
         target = self.position
         for run in self._read_log(projection.position, target, bytes_max):
             if not self._try_apply(projection, self._alive(run)):
@@ -221,5 +221,5 @@ class Dispatcher:
             bytes_max -= run.records.nbytes
             if bytes_max <= 0:
                 return
-        # Nothing but blanks and damage is left below the target.
+        # Below the target there are only blanks and damage.
         self._try_apply(projection, DispatchBatch(NO_RECORDS, target, target))

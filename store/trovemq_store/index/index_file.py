@@ -290,8 +290,8 @@ class IndexFile:
     def truncate_to(self, physical_offset: PhysicalOffset, end_timestamp: EpochMs | None) -> None:
         """Cuts the items of records at or after physical_offset; slots and header are rebuilt from the rest.
 
-        Only the items below physical_offset are trusted, and the begin fields of the header, which were
-        written with the first of them. end_timestamp: store time of the record that is then the last one;
+        Only the items below physical_offset are trusted, and the header's fields of the first record, which
+        were written with the first item. end_timestamp: store time of the record that is then the last one;
         None: it is estimated from the seconds of its item. Raises StorageError.
         """
         count = self.valid_count(physical_offset)
@@ -400,7 +400,7 @@ class IndexFileWork:
 
 
 def make_index_file(files: FileSystem, temporary: str, size: int) -> None:
-    """A preallocated file of zeros, on disk. StorageError: no file is left."""
+    """Creates a preallocated file of zeros, on disk. StorageError; then no file stays."""
     try:
         files.remove(temporary)
         file = files.create(temporary, size, preallocate=True)
@@ -419,7 +419,7 @@ def place_index_file(
 ) -> IndexFile:
     """Opens the file that was made, under its own name: the directory never has a short one.
 
-    Raises StorageError; no file is left then.
+    Raises StorageError; then no file stays.
     """
     try:
         fault_point("index.before_rename")

@@ -285,7 +285,7 @@ class KeyIndex:
         return [self._full.popleft() for _ in range(len(self._full))]
 
     def sync_full_files(self) -> int:
-        """Syncs the files that have become full; may run in another thread, as flush().
+        """Syncs the files that have become full; may run in another thread. StorageError.
 
         Returns the highest end timestamp of them, for the checkpoint's indexMsgTimestamp; 0 for none.
         """

@@ -1,8 +1,8 @@
-"""A bounded number of open files: the one that was not used for longest is closed first. Where no descriptor
-is free, half of them make way.
+"""A bounded number of open files: the least recently used one is closed first. If no descriptor is free, half
+of them are closed.
 
 A store may have more queues than the process may have descriptors. An open file takes about 1 KiB of memory,
-and as much of the kernel's, as long as it is not mapped: a mapping takes a descriptor of its own and a page
+and as much of the kernel's, as long as it is not mapped: a mapping takes a second descriptor and a page
 for its page table. A caller uses a file from here at once, and keeps neither the file nor a view of it. All
 calls come from one thread.
 """

@@ -58,8 +58,8 @@ def search_in_runs(
     store_timestamp_at: Callable[[PhysicalOffset], int | None],
     runs: Sequence[TimeRun],
 ) -> QueueOffset:
-    """search_offset() where store times step back. A record whose time cannot be read is taken for one of
-    the time."""
+    """The queue offset for `timestamp` (epoch ms), in [min_offset, max_offset], where store times step back.
+    A record whose time cannot be read counts as one of that time."""
     begins = [max(queue.min_offset, queue.lower_bound(run.begin)) for run in runs]
     bounds = list(zip(begins, [*begins[1:], queue.max_offset], runs, strict=True))
 

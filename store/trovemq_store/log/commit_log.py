@@ -1,7 +1,7 @@
 """The commit log: records one after the other, in segments of a fixed size.
 
 End of a segment (docs/store-format.md, "End of a segment"): a run of n bytes goes into the current segment
-only if n + 8 bytes are left; otherwise 8 bytes are written there, and the run goes to the start of the next
+only if n + 8 bytes are free; otherwise 8 bytes are written there, and the run goes to the start of the next
 segment:
 
     offset  width  field

@@ -48,9 +48,9 @@ def can_read_record(file: File, position: int, limit: int) -> bool:
     not a record, and its first eight bytes are enough."""
     if not _can_read(file, position, min(position + HEAD_SIZE, limit)):
         return False
-    page_left = PAGE_SIZE - position % PAGE_SIZE
+    page_rest = PAGE_SIZE - position % PAGE_SIZE
     size = stated_size(file, position, limit)
-    return size <= page_left or _can_read(file, position + page_left, position + size)
+    return size <= page_rest or _can_read(file, position + page_rest, position + size)
 
 
 def stated_size(file: File, position: int, limit: int) -> int:

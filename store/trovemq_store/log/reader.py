@@ -23,7 +23,7 @@ from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.readable import HEAD_SIZE, can_read_record, readable_end, run_end, stated_size
 from trovemq_store.log.sectors import count_whole
 from trovemq_store.log.segments import Segment
-from trovemq_store.log.tail import find_record, goes_on, search_from
+from trovemq_store.log.tail import find_record, log_continues, search_from
 
 RUN_BYTES_MAX: Final = 1 << 21
 
@@ -74,13 +74,13 @@ class LogReader:
                 assert self.position > begin, "the reader moves on"
                 continue
             if state is None:
-                self._pass_unreadable(segment)
+                self._skip_unreadable(segment)
             elif state is RecordState.BLANK:
                 self.position = segment.end
             elif self.position < self.known_end or (
-                state is not RecordState.ZEROS and self._goes_on(segment, state)
+                state is not RecordState.ZEROS and self._log_continues(segment, state)
             ):
-                self._pass_damage(segment, state)
+                self._skip_damage(segment, state)
             else:
                 return
 
@@ -114,7 +114,7 @@ class LogReader:
         self.position = segment.offset_at(end)
         return DispatchBatch(records, segment.start, self.position), state
 
-    def _pass_unreadable(self, segment: Segment) -> None:
+    def _skip_unreadable(self, segment: Segment) -> None:
         """Skips the record at `position`, which the disk does not return. StorageError at or after the known
         end: it may be a good one, so the log does not end here."""
         begin = self.position - segment.start
@@ -131,9 +131,9 @@ class LogReader:
         self.damages.append(Damage(damaged_from, self.position, RecordState.UNREADABLE))
         self.damaged_bytes += self.position - damaged_from
 
-    def _goes_on(self, segment: Segment, state: RecordState) -> bool:
+    def _log_continues(self, segment: Segment, state: RecordState) -> bool:
         following = self.log.segments.at(segment.end)
-        return goes_on(segment, self.position, state, following, self._oldest_ms())
+        return log_continues(segment, self.position, state, following, self._oldest_ms())
 
     def _oldest_ms(self) -> int:
         """No record of the log after `position` was stored before this; 0: that is not known."""
@@ -142,7 +142,7 @@ class LogReader:
         last_ms = int(self._newest.store_timestamps[-1])
         return min(last_ms, self.step_ms) if self.step_ms else last_ms
 
-    def _pass_damage(self, segment: Segment, state: RecordState) -> None:
+    def _skip_damage(self, segment: Segment, state: RecordState) -> None:
         assert state not in (RecordState.RECORD, RecordState.BLANK), "these are not damage"
         damaged_from = self.position
         begin = search_from(segment, damaged_from, state)

@@ -77,7 +77,7 @@ def scan_log(
     return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)
 
 
-def zero_behind(files: FileSystem, log: CommitLog, end: PhysicalOffset, size_max: int | None = None) -> int:
+def zero_after(files: FileSystem, log: CommitLog, end: PhysicalOffset, size_max: int | None = None) -> int:
     """Zeroes everything after `end` in its segment, or in the next size_max bytes of it. Returns how many
     bytes were not zero."""
     segment = log.segments.at(end)
@@ -85,7 +85,7 @@ def zero_behind(files: FileSystem, log: CommitLog, end: PhysicalOffset, size_max
 
 
 def _zero_rest(files: FileSystem, segment: Segment, begin: int, size_max: int | None) -> int:
-    # A mapping of its own: it touches the whole rest of the file, and is freed afterwards.
+    # A separate mapping: it touches the whole rest of the file, and is freed afterwards.
     file = files.open(segment.file.path)
     cleared = 0
     try:

@@ -144,7 +144,7 @@ def decide(
         freed += segment.end - segment.start
         if not expired:
             newest_early_ms = max(newest_early_ms, segment.last_stored_ms)
-    assert end >= min_offset, "the log's begin only rises"
+    assert end >= min_offset, "the log's minimum only rises"
     assert forced <= count <= policy.files_max, (forced, count)
     return Decision(end, count, forced, to_free > 0, newest_early_ms)
 

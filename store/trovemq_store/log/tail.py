@@ -47,7 +47,7 @@ def search_from(segment: Segment, physical_offset: PhysicalOffset, state: Record
     )
 
 
-def goes_on(
+def log_continues(
     segment: Segment,
     physical_offset: PhysicalOffset,
     state: RecordState,

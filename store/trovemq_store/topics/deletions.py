@@ -1,4 +1,5 @@
-"""Which records no longer count because their topic was deleted: `trovemq/deletions.json`, a file of our own.
+"""Which records no longer count because their topic was deleted: `trovemq/deletions.json`, which
+RocketMQ does not have.
 
     {"formatVersion": 1, "deletedBelow": {"T": physical offset, …}, "crc32": "…"}
 

@@ -31,7 +31,7 @@ ADVICE: Final = (
 
 class JsonFile:
     """`path` and `path`.bak. With `mirror` the second copy has the same content, otherwise the previous one.
-    With `sealed` each has its CRC (trovemq_store/files/sealed_json.py): for files of our own, not
+    With `sealed` each has its CRC (trovemq_store/files/sealed_json.py): for TroveMQ's files, not
     RocketMQ's."""
 
     def __init__(self, files: FileSystem, path: str, *, mirror: bool = False, sealed: bool = False) -> None:
@@ -93,12 +93,12 @@ class JsonFile:
             self._files.write_atomic(self.path, content)  # the copy that counts is written last
             fault_point("json.after_content")
         except StorageError as error:
-            self._take_back(mirror=mirror)
+            self._restore_copies(mirror=mirror)
             what = f"{self.path} was not saved"
             raise reported(error, what, errors.UNKNOWN_ERROR, file=self.path) from error
         self._content = content
 
-    def _take_back(self, *, mirror: bool) -> None:
+    def _restore_copies(self, *, mirror: bool) -> None:
         """Restores the copies that a failed save may have replaced: a refused change must not count at the
         next start."""
         with suppress(StorageError):

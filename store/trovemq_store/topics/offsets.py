@@ -145,7 +145,8 @@ class ConsumerOffsets:
                 raise
 
     def reset(self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]) -> None:
-        """Sets several queues' offsets at once; durable. Raises as commit()."""
+        """Sets several queues' offsets at once; durable. TroveError GROUP_ILLEGAL, REQUEST_ILLEGAL,
+        LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then no offset has changed."""
         before = {queue_id: self.get(group, topic, queue_id) for queue_id in offsets}
         try:
             for queue_id, offset in offsets.items():

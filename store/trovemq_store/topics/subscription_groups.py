@@ -236,8 +236,8 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     def begin_create(
         self, group: SubscriptionGroup, *, creator: Creator = NOBODY, now_ms: EpochMs | None = None
     ) -> GroupChange:
-        """Begins to create the group, which exists after finish(). Raises as create(), but no errors of the
-        file."""
+        """Begins to create the group, which exists after finish(). TroveError GROUP_ILLEGAL, GROUP_EXISTS,
+        REQUEST_ILLEGAL, LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
         group.check()
         if group.name in self._configs:
             raise TroveError(errors.GROUP_EXISTS, f"group {group.name} exists already", group=group.name)
@@ -249,14 +249,16 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     def alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[GroupAlteration]
     ) -> SubscriptionGroup:
-        """Changes the given values. TroveError as create(), and GROUP_NOT_FOUND."""
+        """Changes the given values. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, REQUEST_ILLEGAL, DISK_FULL,
+        STORE_FAILED, SERVICE_NOT_AVAILABLE."""
         self._carry_out(self.begin_alter(name, now_ms=now_ms, **wanted))
         return self.require(name)
 
     def begin_alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[GroupAlteration]
     ) -> GroupChange | None:
-        """The change; None if nothing is to be changed. Raises as alter(), except for errors of the file."""
+        """Begins to change the given values; None if nothing is to be changed. TroveError GROUP_NOT_FOUND,
+        GROUP_ILLEGAL, REQUEST_ILLEGAL, SERVICE_NOT_AVAILABLE."""
         before = self.require(name)
         given: dict[str, Any] = {field: value for field, value in wanted.items() if value is not None}
         after = replace(before, **given)

@@ -259,15 +259,18 @@ class TopicTable(ConfigTable[TopicConfig]):
     def alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicConfig:
-        """Changes the given values; queues can only be added. TroveError as create(), and
-        TOPIC_NOT_FOUND."""
+        """Changes the given values; queues can only be added. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL,
+        REQUEST_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, DISK_FULL, STORE_FAILED,
+        SERVICE_NOT_AVAILABLE."""
         self._carry_out(self.begin_alter(name, now_ms=now_ms, **wanted))
         return self.require(name)
 
     def begin_alter(
         self, name: str, *, now_ms: EpochMs | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicChange | None:
-        """The change; None if nothing is to be changed. Raises as alter(), except for errors of the file."""
+        """Begins to change the given values; None if nothing is to be changed. TroveError TOPIC_NOT_FOUND,
+        TOPIC_ILLEGAL, REQUEST_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL,
+        SERVICE_NOT_AVAILABLE."""
         before = self.require(name)
         check_topic_name(name)
         after = before
@@ -305,7 +308,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._begin_delete(self._configs[name], now_ms)
 
     def write_file(self) -> None:
-        """Writes all topics to topics.json, where RocketMQ reads them. May block. TroveError as run()."""
+        """Writes all topics to topics.json, where RocketMQ reads them. May block. TroveError DISK_FULL,
+        STORE_FAILED, UNKNOWN_ERROR; StorageError."""
         assert self._change is None, "one change at a time"
         self._topics_file.write_all(self._version)
         assert self._topics_file.journal.entry_count == 0, "topics.json has all changes"

@@ -81,7 +81,7 @@ class TopicsFile:
 
     def write_all(self, version: JsonObject) -> None:
         """Writes the whole file and removes the journal, so that changes by another broker count. May block.
-        TroveError as run(); StorageError."""
+        TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; StorageError."""
         if self.journal.entry_count:
             self._write_content(self._content(self._texts, version))
         self.journal.remove()
@@ -95,7 +95,7 @@ class TopicsFile:
         self._whole_next = False
 
     def _content(self, texts: Mapping[str, str | None], version: JsonObject) -> bytes:
-        """The same as lax_json.render() of the document, without rendering each topic again."""
+        """The bytes that lax_json renders of the document, made without rendering each topic again."""
         head = render({**self._head, "dataVersion": version, _TABLE: {}}).decode("utf-8", "surrogatepass")
         lines = ",\n".join(text for text in texts.values() if text is not None)
         if lines:

@@ -37,7 +37,7 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.trees import unique_ids
 from trovemq_store.index.trees.layout import UNIQUE_ID
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 from trovemq_store.index.trees.unique_keys import ids_of, stored_id
 from trovemq_store.settings import StoreSettings
 
@@ -54,7 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.store, self.deduplication = opened(self.files)
         self.now_ms = NOW_MS
         self.window_ms = WINDOW_MS
-        self.model: dict[str, Place] = {}
+        self.model: dict[str, MessagePosition] = {}
         self.next_offsets: dict[int, int] = {}
 
     def teardown(self) -> None:
@@ -178,7 +178,7 @@ def test_a_part_of_a_batch_keeps_its_own_offsets() -> None:
     assert [unique_id for unique_id, _ in stored(store)] == ["b", "d", "a", "c", "e"]
 
 
-class Counted(dict[int, Place]):
+class Counted(dict[int, MessagePosition]):
     """Duplicates that count how often they are gone through."""
 
     times = 0

@@ -21,7 +21,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.trees import producer_entries, producers
 from trovemq_store.index.trees.layout import PRODUCER, SEQUENCE
 from trovemq_store.index.trees.producers import Gap
-from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_ids import MessagePosition
 
 
 class Model:
@@ -59,7 +59,7 @@ class Model:
         return max(found, default=-1)
 
     def gaps(
-        self, messages: Sequence[Message], duplicates: Mapping[int, Place], since_ms: int
+        self, messages: Sequence[Message], duplicates: Mapping[int, MessagePosition], since_ms: int
     ) -> list[tuple[int, Gap]]:
         """The gaps before each message of a batch, where there are any."""
         highest = {message.producer: self.highest(message.producer, since_ms) for message in messages}
@@ -73,13 +73,13 @@ class Model:
             highest[message.producer] = max(before, sequence)
         return found
 
-    def expected(self, messages: Sequence[Message], since_ms: int) -> list[Place | int | None]:
+    def expected(self, messages: Sequence[Message], since_ms: int) -> list[MessagePosition | int | None]:
         """For each message: the original's place, or the index of the first one of its kind in the batch, or
         None where it is stored. TroveError where the batch is refused."""
         alive = [stored for stored in self.log if stored.place.store_timestamp > since_ms]
         by_id = {stored.message.unique_id: stored.place for stored in alive if stored.message.unique_id}
         by_number = {stored.message[:2]: stored for stored in alive}
-        found: list[Place | int | None] = []
+        found: list[MessagePosition | int | None] = []
         first_ids: dict[str, int] = {}
         for index, message in enumerate(messages):
             first = first_ids.setdefault(message.unique_id, index) if message.unique_id else index
@@ -156,7 +156,7 @@ class Machine(RuleBasedStateMachine):
             messages.append(Message(producer, sequence, unique_id))
         certain = all(self.model.certain(message.producer, since_ms) for message in messages)
         try:
-            expected: list[Place | int | None] | ErrorSpec = self.model.expected(messages, since_ms)
+            expected: list[MessagePosition | int | None] | ErrorSpec = self.model.expected(messages, since_ms)
         except TroveError as error:
             expected = error.spec
         before = self.store.end_offset

@@ -146,7 +146,7 @@ class RecordReader:
         if physical_offset < self._checked_from:
             record = self.read_at(physical_offset)
             return record if record is not None and len(record) == size else None
-        record = self._store.read_given(physical_offset, size)
+        record = self._store.read_or_empty(physical_offset, size)
         if len(record) != size or _SIZE_AND_PHYSICAL_OFFSET.unpack_from(record) != (size, physical_offset):
             return None
         return record

@@ -42,7 +42,7 @@ _KEYS: Final = np.dtype([("topic", ">u4"), ("queue_id", ">u4"), ("rank", "u1"), 
 assert _KEYS.itemsize == KEY.size
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
 ENTRY_HELD_BYTES: Final = 256
-"""Memory of an entry as Python objects, with an id of usual length."""
+"""Bytes of memory of an entry as Python objects, with its unique id."""
 
 PriorityTopics = Callable[[], frozenset[str]]
 """The topics that are received by priority now."""

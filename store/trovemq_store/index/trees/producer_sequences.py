@@ -53,7 +53,8 @@ def numbers_of(batch: RecordBatch) -> list[SequencedRecord]:
 
 
 def stored_numbers(batch: RecordBatch) -> list[SequencedRecord]:
-    """As numbers_of(), for records in the log: a property that is not a number counts as missing."""
+    """The records of the log that have a number, in their order. A property that is not a number counts as
+    missing."""
     return _read(batch, checked=False)
 
 

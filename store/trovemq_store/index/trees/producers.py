@@ -30,7 +30,7 @@ from trovemq_store.index.trees.producer_entries import producer_key, sequence_ke
 from trovemq_store.index.trees.producer_sequences import DEPTH, SequencedRecord
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
 from trovemq_store.index.trees.unique_entries import VALUE
-from trovemq_store.index.trees.unique_ids import Known, Place
+from trovemq_store.index.trees.unique_ids import Known, MessagePosition
 from trovemq_store.log.time_windows import Since
 from trovemq_store.topics.deletions import TopicDeletions
 
@@ -191,7 +191,7 @@ class Producers:
             with self._trees.read() as reader:
                 in_tree = reader.get_all(SEQUENCE, sorted(keys))
             for key, value in in_tree.items():
-                place = Place(*VALUE.unpack(value))
+                place = MessagePosition(*VALUE.unpack(value))
                 if since.has(place.physical_offset, place.store_timestamp):
                     found[keys[key]] = Known(place, LOG_ORIGIN)
         recent = self._recent.get((topic, producer))

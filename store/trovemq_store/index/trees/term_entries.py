@@ -90,8 +90,8 @@ class TermEntries:
         self.held_bytes += (2 * width + 40) * count + (ENTRY_HELD_BYTES + width) * few
 
     def changes(self) -> list[TreeChange]:
-        """Sorted by key: in an empty tree each is appended to the one before. A prefix of which a matrix has
-        a long run gets a change of its own, so that the run fills its pages."""
+        """The changes, sorted by key: in an empty tree each is appended to the one before. A prefix of which
+        a matrix has a long run gets a separate change, so that the run fills its pages."""
         runs: dict[bytes, list[tuple[ByteRows, _Values]]] = {}
         others: list[Iterable[_Entry]] = []
         while self._found:
@@ -100,13 +100,13 @@ class TermEntries:
             for keys, values in _entries_of(by_size, prefix_size, one_a_place=kind[0] == UNIQUE_KEY):
                 others.append(_take_runs(keys, values, prefix_size, runs))
         found: list[TreeChange] = []
-        left, begin = _sorted(others), 0
+        rest, begin = _sorted(others), 0
         for prefix in sorted(runs):
-            end = bisect_left(left, prefix, begin, key=itemgetter(0))
-            found += [TreeChange(TERM, left[begin:end])] if begin < end else []
-            begin = bisect_left(left, key_after(prefix) or prefix, end, key=itemgetter(0))
-            found.append(_change(runs.pop(prefix), left[end:begin]))
-        return [*found, TreeChange(TERM, left[begin:])] if begin < len(left) else found
+            end = bisect_left(rest, prefix, begin, key=itemgetter(0))
+            found += [TreeChange(TERM, rest[begin:end])] if begin < end else []
+            begin = bisect_left(rest, key_after(prefix) or prefix, end, key=itemgetter(0))
+            found.append(_change(runs.pop(prefix), rest[end:begin]))
+        return [*found, TreeChange(TERM, rest[begin:])] if begin < len(rest) else found
 
 
 def _change(runs: Sequence[tuple[ByteRows, _Values]], others: list[_Entry]) -> TreeChange:
@@ -204,13 +204,13 @@ def _take_runs(
     numbers = np.ascontiguousarray(keys[:, : NUMBER.size]).view(">u4")[:, 0]
     begins = np.flatnonzero(np.diff(numbers.astype(np.int64), prepend=-1))
     ends = np.append(begins[1:], len(keys))
-    is_left = np.ones(len(keys), np.bool_)
+    is_other = np.ones(len(keys), np.bool_)
     for run in np.flatnonzero(ends - begins >= LONG_RUN).tolist():
         begin, end = int(begins[run]), int(ends[run])
-        is_left[begin:end] = False
+        is_other[begin:end] = False
         own = values[begin:end] if len(values) else ()
         into.setdefault(keys[begin, :prefix_size].tobytes(), []).append((Rows(keys[begin:end]), own))
-    if not is_left.any():
+    if not is_other.any():
         return ()
-    left = [values[index] for index in np.flatnonzero(is_left).tolist()] if len(values) else ()
-    return _pairs(Rows(keys[is_left]), left)
+    rest = [values[index] for index in np.flatnonzero(is_other).tolist()] if len(values) else ()
+    return _pairs(Rows(keys[is_other]), rest)

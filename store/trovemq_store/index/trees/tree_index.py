@@ -176,7 +176,7 @@ class TreeIndex:
             full = record_count >= STEP_RECORDS_MAX or held >= STEP_HELD_BYTES_MAX
             if full or byte_count >= step.bytes_max:
                 return run.end, last, record_count
-        return step.end, last, record_count  # nothing but blanks and damage is left
+        return step.end, last, record_count  # the rest has only blanks and damage
 
     def mark_of(self, run: DispatchBatch | None, end: PhysicalOffset) -> Mark:
         """The mark of position `end`. run: the last one that has records, if any."""

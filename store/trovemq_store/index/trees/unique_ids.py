@@ -25,8 +25,8 @@ RECENT_MAX: Final = 524_288
 """The most ids in memory that the tree does not have yet."""
 
 
-class Place(NamedTuple):
-    """Where a message was stored."""
+class MessagePosition(NamedTuple):
+    """The position of a stored message in the log and in its queue."""
 
     physical_offset: PhysicalOffset
     queue_id: QueueId
@@ -35,9 +35,10 @@ class Place(NamedTuple):
 
 
 class Known(NamedTuple):
-    """An id that was stored before: where, and how far the log must be synced for that to be on disk."""
+    """An id that was stored before: the position of its message, and the end up to which the log must be
+    synced for the message to be on disk."""
 
-    place: Place
+    place: MessagePosition
     end: PhysicalOffset
 
 
@@ -75,7 +76,7 @@ class UniqueIds:
         return self.recent_count > RECENT_MAX // 4
 
     def find(self, topic: str, since: Since, ids: Sequence[bytes]) -> dict[bytes, Known]:
-        """Those ids that were stored in the topic within the window. StorageError."""
+        """The ids that were stored in the topic within the window. StorageError."""
         found: dict[bytes, Known] = {}
         alive_from = self._deletions.deleted_below(topic)
         recent = self._recent.get(topic)
@@ -103,7 +104,7 @@ class UniqueIds:
             return
         id_of = dict(zip(keys, ids, strict=True))
         for key, value in known.items():
-            place, unique_id = Place(*VALUE.unpack(value)), id_of[key]
+            place, unique_id = MessagePosition(*VALUE.unpack(value)), id_of[key]
             if (
                 place.physical_offset >= alive_from
                 and since.has(place.physical_offset, place.store_timestamp)

@@ -11,7 +11,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import HEADERS, RECORD_SIZE_MIN, host_bits
 from trovemq_store.index.trees.unique_entries import Windows
-from trovemq_store.index.trees.unique_ids import Known, Place
+from trovemq_store.index.trees.unique_ids import Known, MessagePosition
 from trovemq_store.index.trees.unique_keys import WITHDRAWN, ids_of, is_withdrawal
 from trovemq_store.log.commit_log import CommitLog
 from trovemq_store.log.time_windows import SinceOf
@@ -63,11 +63,12 @@ class UniquePlaces:
             return None
         header = HEADERS[host_bits(fields.sys_flag)].unpack_from(record)
         queue_id = QueueId(WITHDRAWN if is_withdrawal(record, fields) else header[_QUEUE_ID])
-        place = Place(physical_offset, queue_id, header[_QUEUE_OFFSET], header[_STORE_MS])
+        place = MessagePosition(physical_offset, queue_id, header[_QUEUE_OFFSET], header[_STORE_MS])
         return Known(place, PhysicalOffset(physical_offset + len(record)))
 
     def id_at(self, physical_offset: PhysicalOffset) -> bytes | None:
-        """The unique key of the record that lies there, empty if it has none; otherwise as known_at()."""
+        """The unique key of the record that lies there, synced or not; empty if it has none. None if the log
+        has no record there (any more). StorageError if the disk does not return it."""
         record = self._record(physical_offset)
         if not len(record) or read_fields(record, 0, len(record)) is None:
             return None
