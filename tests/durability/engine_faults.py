@@ -252,7 +252,7 @@ ENGINE_FAULTS: Final = (
     ),
     Planted(
         "an open half below the saved position is lost after a restart",
-        "broker/trovemq_broker/transactions/transactions.py",
+        "broker/trovemq_broker/transactions/transaction_log.py",
         "HALF_TOPIC, self._half_next if lowest is None else lowest.offset)",
         "HALF_TOPIC, self._half_next)",
         ("tests/unit/transactions/test_transactions.py::test_the_producers_own_time_before_the_first_check",),

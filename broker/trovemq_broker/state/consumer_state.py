@@ -27,7 +27,8 @@ from trovemq_broker.groups.delivery.revive_log import REVIVE_PREFIX
 from trovemq_broker.state.rocketmq_import import import_from_rocketmq as import_deliveries
 from trovemq_broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from trovemq_broker.transactions.records import HALF_TOPIC, OP_TOPIC
-from trovemq_broker.transactions.transactions import Transactions, TransactionsState
+from trovemq_broker.transactions.transaction_log import TransactionsState
+from trovemq_broker.transactions.transactions import Transactions
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter

@@ -19,7 +19,8 @@ from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
 from tests.support.trials import SOAK
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.transactions.records import GIVEN_UP_TOPIC
-from trovemq_broker.transactions.transactions import Transactions, TransactionsState
+from trovemq_broker.transactions.transaction_log import TransactionsState
+from trovemq_broker.transactions.transactions import Transactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset

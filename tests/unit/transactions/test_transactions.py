@@ -11,13 +11,12 @@ from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, o
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from trovemq_broker.transactions.transaction_log import TRANSACTION_GROUP, TransactionsState
 from trovemq_broker.transactions.transactions import (
     CHECKS_PER_STEP_MAX,
-    TRANSACTION_GROUP,
     UNASKED_TIME_MAX_MS,
     GivenUp,
     Transactions,
-    TransactionsState,
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
