@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from trovemq_broker.admin.topic_changes import TopicChanges
-from trovemq_broker.groups.delivery.reappends import CARRIED_TOPIC
+from trovemq_broker.maintenance.retention_copies import CarryAudit, RetentionCopies
+from trovemq_broker.maintenance.retention_report import (
+    RetentionCounters,
+    report_dropped,
+    report_unacknowledged,
+)
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.state.held_log import (
-    NOTHING_HELD,
     HeldLog,
     Subscribers,
     TopicHold,
@@ -35,15 +38,12 @@ from trovemq_broker.state.held_log import (
     held_log_steps,
     topic_hold,
 )
-from trovemq_broker.transactions.records import OP_TOPIC
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
-from trovemq_proto.records import decode_stored, encode_offset_msg_id
-from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Result, Steps
 from trovemq_store.engine.trim import StoreTrim
@@ -53,39 +53,8 @@ from trovemq_store.log.segment_age import closed_segments
 
 POLL_S: Final = 2.0
 """How often a full disk is checked, so that messages are accepted soon after there is space."""
-CARRY_STEP_BYTES: Final = 256 << 10
-"""Bytes of the log whose pending records are copied in one iteration of the event loop."""
-CARRIED_PERCENT_MAX: Final = 90
-"""If the disk is full and a larger part of the bytes to be freed is pending, pending messages are not copied:
-the copies would take the space."""
-DROPPED_LINES_MAX: Final = 100
-"""The most log lines of one run for dropped messages; the others are only counted."""
 
 Hold = Callable[[TroveError | None], None]
-CarryAudit = Callable[[PhysicalOffset, EpochMs], Iterator[int]]
-"""Appends again, in steps, the audit records below an offset that are still young at this time."""
-
-
-@dataclass(slots=True)
-class RetentionCounters:
-    """Counters since the start; from disk_used_percent on, present values. Dropped: pending messages that
-    were removed to free the disk."""
-
-    removed_segments: int = 0
-    removed_bytes: int = 0
-    forced_segments: int = 0
-    carried_messages: int = 0
-    dropped_messages: int = 0
-    dropped_unacknowledged: int = 0
-    """Unacknowledged messages of topics that keep them, which were removed to free the disk."""
-    failures: int = 0
-    disk_used_percent: float = 0.0
-    disk_full: bool = False
-    disk_filling: bool = False
-    held: HeldLog = NOTHING_HELD
-    """The queues and groups that hold the log, as the last run found them."""
-    held_bytes: int = 0
-    """Bytes from the first held message to the end of the log."""
 
 
 class RetentionTask:
@@ -116,10 +85,12 @@ class RetentionTask:
         self._topic_changes = topic_changes
         self._clock_ms = clock_ms
         self._subscribers = subscribers
-        self._carry_audit = carry_audit
         self._trusted_ms = trusted_ms or (lambda _kept_ms: clock_ms())
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
+        self._copies = RetentionCopies(
+            store, model, topic_changes, durable, clock_ms, carry_audit, self.counters
+        )
 
     @property
     def reserved_ms(self) -> int:
@@ -191,7 +162,7 @@ class RetentionTask:
         decision = await self._decide(disk)
         if not decision.count or self._store.removals_held():
             return 0
-        end, carried = await self._carry(decision)
+        end, carried = await self._copies.make(decision, self._trusted_ms(self._policy.reserved_ms))
         async with self._topic_changes.changing:
             if self._store.removals_held():
                 return 0  # a backup has begun, and copies these segments
@@ -303,72 +274,6 @@ class RetentionTask:
                 )
         return held
 
-    # --- pending messages ------------------------------------------------------------------------------
-    async def _carry(self, decision: Decision) -> tuple[PhysicalOffset, bool]:
-        """Appends the pending messages of these segments again, in steps; the copies are on disk when it
-        returns. Returns where the log may begin then, and True. If the disk is full and has no space for
-        copies, it returns where the log may begin without them, and False if that segment still has pending
-        messages.
-        """
-        await self._carry_audit_records(decision)
-        freed = decision.end - self._store.min_offset
-        if decision.pressed and self._live_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
-            return self._least_removable(decision.end)
-        try:
-            await self._reappend_in_steps(decision.end)
-        except TroveError as error:
-            no_space = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
-            if not (decision.pressed and no_space):
-                raise
-            return self._least_removable(decision.end)
-        return decision.end, True
-
-    async def _carry_audit_records(self, decision: Decision) -> None:
-        """Copies the young audit records; they are on disk when it returns. If a full disk has no space for
-        the copies, the records are removed."""
-        try:
-            for count in self._carry_audit(decision.end, self._trusted_ms(self._policy.reserved_ms)):
-                self.counters.carried_messages += count
-                await self._durable(self._store.end_offset)
-        except TroveError as error:
-            no_space = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
-            if not (decision.pressed and no_space):
-                raise
-            get_logger().warning("retention.dropped_audit_records", reason=str(error))
-
-    def _least_removable(self, end: PhysicalOffset) -> tuple[PhysicalOffset, bool]:
-        """The segments before the first one with pending records; if there are none, the oldest segment, with
-        its pending records."""
-        size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
-        outstanding = min(self._model.live_records_before(end), default=end)
-        if outstanding >= begin + size:
-            return PhysicalOffset(outstanding // size * size), True
-        return PhysicalOffset(begin + size), False
-
-    async def _reappend_in_steps(self, end: PhysicalOffset) -> None:
-        store, model = self._store, self._model
-        lowest = model.lowest_live_record()
-        if lowest is None or lowest >= end:
-            return
-        await self._topic_changes.ensure_internal(CARRIED_TOPIC, 1)
-        if model.transactions.open_count:
-            await self._topic_changes.ensure_internal(OP_TOPIC, 1)
-        position = store.min_offset
-        while position < end:
-            lowest = model.lowest_live_record()
-            if lowest is None:
-                return
-            position = min(PhysicalOffset(max(position, lowest) + CARRY_STEP_BYTES), end)
-            if lowest < position:
-                self.counters.carried_messages += model.reappend_live_records_before(
-                    position, self._clock_ms()
-                )
-                await self._durable(store.end_offset)
-
-    def _live_bytes(self, end: PhysicalOffset) -> int:
-        sizes = (self._store.read(at, 4) for at in set(self._model.live_records_before(end)))
-        return sum(int.from_bytes(size) for size in sizes)
-
     # --- the removal --------------------------------------------------------------------------------
     async def _detach(self, end: PhysicalOffset, *, carry: bool, pressed: bool) -> StoreTrim | None:
         """Removes the segments for readers. None if a topic holds the log by now."""
@@ -380,11 +285,12 @@ class RetentionTask:
         if held.held_from < end and not pressed:
             await _in_steps(trim.abandon())
             return None
-        self._note_unacknowledged(held, end)
+        report_unacknowledged(store, self.counters, held, end)
         if carry:
             self.counters.carried_messages += model.reappend_live_records_before(end, self._clock_ms())
         else:
-            self._note_dropped(end)
+            outstanding = sorted(set(model.live_records_before(end)))
+            report_dropped(store, self.counters, outstanding, end)
         trim.hide()
         self._leaving = trim
         if not carry:
@@ -397,43 +303,6 @@ class RetentionTask:
         await self._durable(self._store.end_offset)
         await run_in_thread(trim.remove)
         self._leaving = None
-
-    def _note_unacknowledged(self, held: HeldLog, end: PhysicalOffset) -> None:
-        """Logs the messages that the full disk forces out of topics that are kept until they are
-        acknowledged."""
-        for one, count in held.count_before(self._store, end).items():
-            self.counters.dropped_unacknowledged += count
-            get_logger().warning(
-                "retention.dropped_unacknowledged",
-                topic=one.topic,
-                queue_id=one.queue_id,
-                group=one.group,
-                messages=count,
-            )
-
-    def _note_dropped(self, end: PhysicalOffset) -> None:
-        outstanding = sorted(set(self._model.live_records_before(end)))
-        self.counters.dropped_messages += len(outstanding)
-        for physical_offset in outstanding[:DROPPED_LINES_MAX]:
-            topic, message_id, unique_key = self._identify(physical_offset)
-            get_logger().warning(
-                "retention.dropped", topic=topic, offset_msg_id=message_id, unique_key=unique_key
-            )
-        if outstanding:
-            get_logger().warning("retention.dropped_in_all", messages=len(outstanding), log_begins=end)
-
-    def _identify(self, physical_offset: PhysicalOffset) -> tuple[str, str, str]:
-        """(topic, offsetMsgId, unique key) of the record at that offset, as far as they can be read."""
-        try:
-            record = self._store.record_at(physical_offset, check=False)
-            message = decode_stored(record or b"")
-        except TroveError:
-            return "", f"at {physical_offset}", ""
-        return (
-            message.properties.get(PROPERTY_REAL_TOPIC, message.topic),
-            encode_offset_msg_id(message.packed_store_host, physical_offset),
-            message.properties.get(PROPERTY_UNIQ_KEY, ""),
-        )
 
 
 async def _in_steps(steps: Steps[Result]) -> Result:

@@ -236,7 +236,8 @@ def test_a_full_disk_takes_what_is_not_acknowledged_and_counts_it() -> None:
         info = warning
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trovemq_broker.maintenance.retention_task.get_logger", Recorder)
+        for module in ("retention_task", "retention_report"):
+            patch.setattr(f"trovemq_broker.maintenance.{module}.get_logger", Recorder)
         assert broker.clean(DiskUse(PRESSED.total, PRESSED.free)) == 2
     assert broker.task.counters.dropped_unacknowledged == 3
     reported = [fields for event, fields in logged if event == "retention.dropped_unacknowledged"]

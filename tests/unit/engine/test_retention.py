@@ -468,8 +468,8 @@ def test_a_full_disk_takes_even_what_is_pending_and_says_what(lines_max: int) ->
     broker.files.capacity = 0
     logged: list[dict[str, object]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trovemq_broker.maintenance.retention_task.get_logger", lambda: Recorder(logged))
-        patch.setattr("trovemq_broker.maintenance.retention_task.DROPPED_LINES_MAX", lines_max)
+        patch.setattr("trovemq_broker.maintenance.retention_report.get_logger", lambda: Recorder(logged))
+        patch.setattr("trovemq_broker.maintenance.retention_report.DROPPED_LINES_MAX", lines_max)
         while broker.store.end_offset % 32_768 < 27_000:  # no space is left in the last segment
             broker.send("y" * 2_000, "filler")
         assert broker.clean(PRESSED) >= 1

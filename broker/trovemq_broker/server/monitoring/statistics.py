@@ -8,7 +8,7 @@ from typing import Final
 
 from trovemq_broker.groups.delivery.priority_waiting import waiting_steps
 from trovemq_broker.groups.lag.backlog import GroupBacklog, backlog_steps
-from trovemq_broker.maintenance.retention_task import RetentionCounters
+from trovemq_broker.maintenance.retention_report import RetentionCounters
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.native.query_service import QueryService
 from trovemq_broker.server.native.reply_stream import OpenStreams
