@@ -7,8 +7,8 @@ import pytest
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.settling import acknowledge, change_invisible, dead_letter
 from trovemq_broker.filters.filter import parse_filter
-from trovemq_broker.groups.delivery import delivery as delivery_module
 from trovemq_broker.groups.delivery import group_topic as pair_module
+from trovemq_broker.groups.delivery import receives
 from trovemq_broker.groups.delivery.due_watch import NOW
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -52,7 +52,7 @@ def test_retries_are_not_starved_by_a_topic_that_has_always_more(engine: Engine)
 def test_a_large_message_ends_one_batch_and_begins_the_next(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_module, "RECEIVE_BYTES_MAX", 4_000)
+    monkeypatch.setattr(receives, "RECEIVE_BYTES_MAX", 4_000)
     for body in ("a" * 500, "b" * 500, "c" * 5_000, "d"):
         engine.send(body)
     got = [bodies(engine.receive()) for _ in range(3)]
@@ -62,7 +62,7 @@ def test_a_large_message_ends_one_batch_and_begins_the_next(
 def test_a_message_too_large_for_a_batch_leaves_space_for_another_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delivery_module, "RECEIVE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(receives, "RECEIVE_BYTES_MAX", 2_000)
     engine = Engine(queue_count=3)
     for queue_id, body in ((1, "a"), (2, "b" * 1_900), (0, "c")):
         engine.send(body, queue_id=QueueId(queue_id))
@@ -74,7 +74,7 @@ def test_a_message_too_large_for_a_batch_leaves_space_for_another_queue(
 def test_a_filter_that_takes_nothing_of_a_long_queue_stops_and_continues(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_module, "RECEIVE_UNITS_MAX", 600)
+    monkeypatch.setattr(receives, "RECEIVE_UNITS_MAX", 600)
     sent(engine, 1_100)
     engine.send("last", tag="red")
     red = parse_filter("tag", "red")
@@ -87,7 +87,7 @@ def test_a_filter_that_takes_nothing_of_a_long_queue_stops_and_continues(
 def test_a_filter_that_takes_nothing_of_an_orderly_group_stops_and_goes_on(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_module, "RECEIVE_READS_MAX", 3)
+    monkeypatch.setattr(receives, "RECEIVE_READS_MAX", 3)
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
     sent(engine, 5)
     engine.send("last", tag="red")

@@ -18,7 +18,7 @@ from tests.support.settling import (
 )
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.filters.filter import parse_filter
-from trovemq_broker.groups.delivery.delivery import RECEIVE_READS_MAX
+from trovemq_broker.groups.delivery.receives import RECEIVE_READS_MAX
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

@@ -11,7 +11,7 @@ from tests.support import fake_loop
 from tests.support.engine import append, record
 from tests.support.memory_broker import TestBroker, receive_request
 from tests.support.rpc_context import RpcContext
-from trovemq_broker.groups.delivery.delivery import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
+from trovemq_broker.groups.delivery.receives import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
 from trovemq_broker.server.core.receiver import LONG_LOOK_READS
 from trovemq_daemon.calls import CallHandler, for_coroutines
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
