@@ -30,10 +30,11 @@ from trovemq_broker.query.query_by_key import query_pages
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client, Subscription
 from trovemq_broker.server.rocketmq.group_views import GroupViews
-from trovemq_broker.server.rocketmq.routes import MASTER_ID, require_topic
+from trovemq_broker.server.rocketmq.routes import require_topic
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.resources import group_name, message_types, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import message_of, timestamp_ms
+from trovemq_broker.server.wire.routes import MASTER_ID
 from trovemq_broker.server.wire.statuses import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors

@@ -22,20 +22,31 @@ from trovemq_broker.filters.filter import Filter
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, check_consumer, check_readable
-from trovemq_broker.server.rocketmq.receive_calls import ANSWER_BEFORE_S, read_filter
-from trovemq_broker.server.wire.resources import group_name, topic_to_read
-from trovemq_broker.server.wire.rocketmq_messages import duration_ms, message_of, timestamp_ms
-from trovemq_broker.server.wire.statuses import OK_STATUS, Context
+from trovemq_broker.server.rocketmq.receive_calls import ANSWER_BEFORE_S
+from trovemq_broker.server.wire.conversion import converted
+from trovemq_broker.server.wire.pulls import (
+    PULL_NOTHING,
+    PULL_OK,
+    OffsetQuery,
+    OffsetUpdate,
+    QueueEnd,
+    end_reply,
+    offset_query,
+    offset_reply,
+    offset_update,
+    pull,
+    pulled,
+    pulled_to,
+    queue_end,
+    update_reply,
+)
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId, QueueOffset
+from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records import RecordBatch, parse_properties
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.queues import queue_range
 
-PULL_COUNT_DEFAULT: Final = 32
-PULL_COUNT_MAX: Final = 1_024
 PART_COUNT_MAX: Final = 32
 BYTES_MAX: Final = 1 << 20
 """The most bytes of records in all parts together; at least one record is read."""
@@ -43,11 +54,6 @@ FILTERED_BYTES_MAX: Final = 1 << 18
 """The most bytes of records that one attempt reads, if their properties decide which of them match."""
 LOOKS_MAX: Final = 256  # batches that a pull may read after its time to find a message for its filter
 TAG_SEPARATOR: Final = "||"
-
-_OK: Final = service_pb2.PullMessageResponse(status=OK_STATUS).SerializeToString()
-_NOTHING: Final = service_pb2.PullMessageResponse(
-    status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
-).SerializeToString()
 
 
 class _Part(NamedTuple):
@@ -67,32 +73,29 @@ class Puller:
     def __init__(self, parts: BrokerCore) -> None:
         self._parts = parts
 
-    async def pull(
-        self, request: service_pb2.PullMessageRequest, context: Context
-    ) -> AsyncGenerator[bytes, None]:
+    async def pull(self, request: object, context: Context) -> AsyncGenerator[bytes, None]:
         """PullMessage. Raises TroveError before the first element only."""
-        topic = self._topic(request.message_queue)
-        self._check_group(request.group)
-        filter_ = read_filter(request.filter_expression)
-        left = min(max(request.batch_size, 0) or PULL_COUNT_DEFAULT, PULL_COUNT_MAX)
+        asked = pull(request)
+        topic, filter_, left = asked.topic, asked.filter, asked.count_max
+        self._check_topic(topic)
+        self._check_group(asked.group)
         space = BYTES_MAX if filter_.takes_all else FILTERED_BYTES_MAX
         wanted = PullRequest(
             topic,
-            QueueId(request.message_queue.id),
-            QueueOffset(request.offset),
+            asked.queue_id,
+            asked.offset,
             min(left, PART_COUNT_MAX),
             space,
             tags=_tags(filter_),
             topic_identity=self._parts.puller.topic_identity(topic),
         )
-        until = asyncio.get_running_loop().time() + _polling_s(request, context)
+        until = asyncio.get_running_loop().time() + _polling_s(asked.polling_ms, context)
         part = await self._first_part(wanted, filter_, until)
-        yield _OK if part.messages else _NOTHING
+        yield PULL_OK if part.messages else PULL_NOTHING
         count = byte_count = 0
         while part.messages:
             for record, queue_offset in part.messages:
-                message = message_of(record, topic, wanted.queue_id, queue_offset)
-                element = service_pb2.PullMessageResponse(message=message).SerializeToString()
+                element = pulled(record, topic, wanted.queue_id, queue_offset)
                 count, byte_count = count + 1, byte_count + len(element)
                 yield element
             left -= part.result.message_count
@@ -105,7 +108,7 @@ class Puller:
                 part = self._read(wanted, filter_)
             except TroveError:
                 break  # the topic or these messages were removed: the client's next pull reports it
-        yield service_pb2.PullMessageResponse(next_offset=part.result.next_offset).SerializeToString()
+        yield pulled_to(part.result.next_offset)
         self._parts.traffic.fetched(topic, count, byte_count)
 
     def _read(self, wanted: PullRequest, filter_: Filter) -> _Part:
@@ -140,57 +143,39 @@ class Puller:
             waiter.cancel()
 
     # --- offsets ------------------------------------------------------------------------------------
-    async def update_offset(
-        self, request: service_pb2.UpdateOffsetRequest, _context: Context
-    ) -> service_pb2.UpdateOffsetResponse:
+    @converted(offset_update, update_reply)
+    async def update_offset(self, update: OffsetUpdate, _context: Context) -> None:
         """UpdateOffset: on disk before the reply."""
-        topic, group = self._topic(request.message_queue), self._check_group(request.group)
-        queue_id = QueueId(request.message_queue.id)
-        await self._parts.offsets.commit(group, topic, queue_id, QueueOffset(request.offset))
-        return service_pb2.UpdateOffsetResponse(status=OK_STATUS)
+        self._check_topic(update.topic)
+        self._check_group(update.group)
+        await self._parts.offsets.commit(*update)
 
-    async def get_offset(
-        self, request: service_pb2.GetOffsetRequest, _context: Context
-    ) -> service_pb2.GetOffsetResponse:
+    @converted(offset_query, offset_reply)
+    async def get_offset(self, query: OffsetQuery, _context: Context) -> QueueOffset:
         """GetOffset. Raises OFFSET_NOT_FOUND if the group has none for the queue."""
-        topic, group = self._topic(request.message_queue), group_name(request.group)
-        offset = self._parts.offsets.get(group, topic, QueueId(request.message_queue.id))
+        self._check_topic(query.topic)
+        offset = self._parts.offsets.get(*query)
         if offset is None:
             raise TroveError(errors.OFFSET_NOT_FOUND)
-        return service_pb2.GetOffsetResponse(status=OK_STATUS, offset=offset)
+        return offset
 
-    async def query_offset(
-        self, request: service_pb2.QueryOffsetRequest, _context: Context
-    ) -> service_pb2.QueryOffsetResponse:
+    @converted(queue_end, end_reply)
+    async def query_offset(self, end: QueueEnd, _context: Context) -> QueueOffset:
         """QueryOffset: the offset of the queue's first message, the one after its last, or that of the first
         message at or after a time."""
-        topic, queue_id = self._topic(request.message_queue), QueueId(request.message_queue.id)
-        low, high = queue_range(self._parts.store, topic, queue_id)
-        policy = request.query_offset_policy
-        if policy == v2.BEGINNING:
-            offset = low
-        elif policy == v2.END:
-            offset = high
-        elif policy != v2.TIMESTAMP:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"policy {policy} is unknown")
-        elif not request.HasField("timestamp"):
-            raise TroveError(errors.REQUEST_ILLEGAL, "the policy TIMESTAMP needs a timestamp")
-        else:
-            offset = QueueOffset(
-                self._parts.search(topic, queue_id, timestamp_ms(request.timestamp)) if high > low else low
-            )
-        return service_pb2.QueryOffsetResponse(status=OK_STATUS, offset=offset)
+        self._check_topic(end.topic)
+        low, high = queue_range(self._parts.store, end.topic, end.queue_id)
+        if end.since_ms is None:
+            return high if end.latest else low
+        return self._parts.search(end.topic, end.queue_id, end.since_ms) if high > low else low
 
     # --- checks -------------------------------------------------------------------------------------
-    def _topic(self, queue: v2.MessageQueue) -> str:
-        topic = topic_to_read(queue.topic)
+    def _check_topic(self, topic: str) -> None:
         check_readable(self._parts.store, topic)
-        return topic
 
-    def _check_group(self, resource: v2.Resource) -> str:
-        """The group's name; the group is created if settings allow that."""
+    def _check_group(self, name: str) -> None:
+        """The group is created if settings allow that."""
         parts = self._parts
-        name = group_name(resource)
         group = parts.groups.for_use(
             name,
             auto_create=parts.settings.auto_create_group,
@@ -198,11 +183,10 @@ class Puller:
             creator=present_creator(),
         )
         check_consumer(group)
-        return name
 
 
-def _polling_s(request: service_pb2.PullMessageRequest, context: Context) -> float:
-    wanted = min(max(duration_ms(request.long_polling_timeout) / 1000, 0.0), POLLING_MAX_S)
+def _polling_s(wanted_ms: int, context: Context) -> float:
+    wanted = min(max(wanted_ms / 1000, 0.0), POLLING_MAX_S)
     remaining = context.time_remaining()
     return wanted if remaining is None else min(wanted, max(0.0, remaining - ANSWER_BEFORE_S))
 

@@ -23,12 +23,12 @@ from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trovemq_broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from trovemq_broker.groups.delivery.redelivery import return_messages
 from trovemq_broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest, messages_of
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
 from trovemq_broker.server.rocketmq.polls import Poll, Polls
+from trovemq_broker.server.wire.filters import read_filter
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms, received
 from trovemq_broker.server.wire.statuses import (
@@ -348,15 +348,6 @@ def _own_name(request: service_pb2.ReceiveMessageRequest) -> v2.Resource | None:
     """The topic as the client names it, where that is not its stored name."""
     name = request.message_queue.topic
     return name if name.resource_namespace else None
-
-
-def read_filter(expression: v2.FilterExpression) -> Filter:
-    """Raises TroveError FILTER_ILLEGAL. An unspecified type is that of tags."""
-    if expression.type in (v2.TAG, v2.FILTER_TYPE_UNSPECIFIED):
-        return parse_filter("tag", expression.expression) if expression.expression else TAKE_ALL
-    if expression.type == v2.SQL:
-        return parse_filter("sql", expression.expression)
-    raise TroveError(errors.FILTER_ILLEGAL, f"filter type {expression.type} is neither TAG nor SQL")
 
 
 def _polling_time_illegal(remaining: float, context: Context) -> TroveError:

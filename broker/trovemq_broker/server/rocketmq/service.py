@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -31,18 +31,12 @@ from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.telemetry import Telemetry
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.client_commands import StoredMessage
+from trovemq_broker.server.wire.rocketmq_services import ADMIN, ADMIN_SERVICE, MESSAGING, MESSAGING_SERVICE
 from trovemq_broker.server.wire.statuses import reader, request_of, with_status
 from trovemq_broker.transactions.transactions import TransactionCheck
 from trovemq_daemon.calls import CallHandler, OnCalls, calls_of
 from trovemq_daemon.grpc_services import calls_handler, method_handler
 from trovemq_daemon.logging import LogLevel
-from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
-
-MESSAGING_SERVICE: Final = "apache.rocketmq.v2.MessagingService"
-ADMIN_SERVICE: Final = "apache.rocketmq.v2.Admin"
-
-_MESSAGING: Final = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
-_ADMIN: Final = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 
 Handlers: TypeAlias = dict[str, Any]
 """Each is a CallHandler, or grpc's of a stream of requests."""
@@ -115,13 +109,11 @@ class RocketmqService:
             "GetOffset": self.puller.get_offset,
             "QueryOffset": self.puller.query_offset,
         }
-        telemetry = method_handler(
-            _MESSAGING.methods_by_name["Telemetry"],
-            self.telemetry.telemetry,
-            reader(service_pb2.TelemetryCommand),
-        )
+        method = MESSAGING.methods_by_name["Telemetry"]
+        read = reader(GetMessageClass(method.input_type))
+        telemetry = method_handler(method, self.telemetry.telemetry, read)
         return {
-            **{name: _handler(_MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
+            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
             **self._often_called(),
             "Telemetry": telemetry,
         }
@@ -155,7 +147,7 @@ class RocketmqService:
             "GetProxyRuntimeStats": admin.get_proxy_runtime_stats,
         }
         return {
-            name: _handler(_ADMIN.methods_by_name[name], call, anonymous=True) for name, call in calls.items()
+            name: _handler(ADMIN.methods_by_name[name], call, anonymous=True) for name, call in calls.items()
         }
 
 
@@ -169,7 +161,7 @@ def _handler(method: MethodDescriptor, call: Callable[..., Any], *, anonymous: b
 
 def _turn_handler(name: str, on_calls: OnCalls, refused: Callable[[str], None] | None = None) -> CallHandler:
     """The same of a method that takes calls that arrived together."""
-    method = _MESSAGING.methods_by_name[name]
+    method = MESSAGING.methods_by_name[name]
     read = reader(GetMessageClass(method.input_type))
     handler = calls_handler(method, on_calls, read, small=not method.server_streaming)
     return with_status(name, handler, _reply_type(method), refused)

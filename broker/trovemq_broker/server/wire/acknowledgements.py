@@ -48,7 +48,7 @@ class Acknowledge(NamedTuple):
     handles: Sequence[bytes]
     """The receipt handle of each message, as UTF-8."""
     entry: bytes = b""
-    """Id and handle as the begin of the reply's entry, if there is one message and both are short."""
+    """Id and handle as the reply has them, if there is one message and both are short."""
 
 
 _new_acknowledge: Final = partial(tuple.__new__, Acknowledge)  # without a Python call for each

@@ -192,7 +192,7 @@ def client_id_of(context: Context) -> str:
 def check_client_id(context: Context, checked: object) -> object:
     """Raises TroveError of client_id_of(). Returns the call's headers, for the check of the next call:
     `checked` are those of the one before, and the same headers have the same id."""
-    head: object = getattr(context, "head", None)  # of our own transport
+    head: object = getattr(context, "head", None)  # of trovemq_rpc
     if head is None or head is not checked:
         client_id_of(context)
     return head

@@ -21,7 +21,7 @@ from tests.support.rocketmq_service import (
 )
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.core.clients import EXPIRY_MS
-from trovemq_broker.server.rocketmq.service import ADMIN_SERVICE, MESSAGING_SERVICE
+from trovemq_broker.server.wire.rocketmq_services import ADMIN_SERVICE, MESSAGING_SERVICE
 from trovemq_daemon.calls import CallHandler, for_coroutines
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

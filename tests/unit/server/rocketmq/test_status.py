@@ -136,7 +136,7 @@ def test_a_call_without_a_client_id_is_refused(client_id: str) -> None:
 
 
 def test_only_calls_with_the_same_headers_have_a_client_id_that_is_checked() -> None:
-    """Of our own transport; grpcio's calls have no such headers, and each is checked."""
+    """The calls of grpcio have no such headers, and each is checked."""
     first, other, old = (RpcContext() for _ in range(3))
     vars(first)["head"] = vars(other)["head"] = object()
     checked = check_client_id(first, None)
