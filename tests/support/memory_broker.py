@@ -21,6 +21,7 @@ from trovemq_broker.server.rocketmq.puller import Puller
 from trovemq_broker.server.rocketmq.receive_calls import ReceiveCalls
 from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
+from trovemq_broker.server.wire.send_requests import reading
 from trovemq_broker.server.wire.statuses import reader
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_daemon.addresses import Address
@@ -128,7 +129,8 @@ class TestBroker(BrokerCore):
     # --- common calls -------------------------------------------------------------------------------
     async def send(self, *messages: v2.Message, context: RpcContext | None = None) -> Any:
         request = service.SendMessageRequest(messages=messages)
-        return await self.sender.send(request, context or RpcContext())
+        reply = await self.sender.send(reading(request), context or RpcContext())
+        return service.SendMessageResponse.FromString(reply) if isinstance(reply, bytes) else reply
 
     async def receive(
         self, topic: str = "orders", *, context: RpcContext | None = None, **fields: Any

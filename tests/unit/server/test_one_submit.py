@@ -19,6 +19,7 @@ from tests.unit.server.test_broker_tracing import Traced
 from tests.unit.server.test_joined_frames import Context, frame_of
 from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.native.message_service import MessageService
+from trovemq_broker.server.wire.send_requests import reading
 from trovemq_daemon.calls import AwaitedCall
 from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
@@ -37,7 +38,7 @@ async def v2_call(parts: TestBroker) -> None:
 
 
 async def v2_task(parts: TestBroker) -> None:
-    task = asyncio.create_task(parts.sender.send(REQUEST, RpcContext()))
+    task = asyncio.create_task(parts.sender.send(reading(REQUEST), RpcContext()))
     await turns()
     task.cancel()
 

@@ -18,7 +18,7 @@ from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.native.fetch_stream import begin_pull
-from trovemq_broker.server.rocketmq import puller
+from trovemq_broker.server.wire import pulls
 from trovemq_broker.server.wire.rocketmq_messages import message_of
 from trovemq_daemon import handler_guard
 from trovemq_daemon.calls import AwaitedCall, CallHandler
@@ -175,7 +175,7 @@ def test_the_messages_of_a_pull_nobody_reads_were_all_made(monkeypatch: pytest.M
         made.append(given)
         return message_of(*given)
 
-    monkeypatch.setattr(puller, "message_of", counted)
+    monkeypatch.setattr(pulls, "message_of", counted)
 
     async def scene() -> None:
         parts = parts_with()

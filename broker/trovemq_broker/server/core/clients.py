@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from trovemq_broker.server.wire.client_commands import ClientCommand
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 CLIENTS_MAX: Final = 10_000
 STREAMS_MAX: Final = 4  # of one client, which has one for each address of this broker that it knows
@@ -80,7 +80,8 @@ class Subscription:
 class ClientDescription:
     """A client's description of itself, from its metadata and its settings. Times in ms."""
 
-    client_type: v2.ClientType
+    client_type: int
+    """One of ClientType."""
     group: str = ""
     topics: frozenset[str] = frozenset()  # to which it produces
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
@@ -96,7 +97,11 @@ class ClientDescription:
     ) -> ClientDescription:
         """A producer to these topics, which can be asked about their transactions."""
         return cls(
-            client_type=v2.PRODUCER, topics=frozenset(topics), language=language, version=version, peer=peer
+            client_type=ClientType.PRODUCER,
+            topics=frozenset(topics),
+            language=language,
+            version=version,
+            peer=peer,
         )
 
 
@@ -123,7 +128,7 @@ class Client:
 
     @property
     def is_producer(self) -> bool:
-        return self.description.client_type == v2.PRODUCER
+        return self.description.client_type == ClientType.PRODUCER
 
     def is_alive(self, now_ms: EpochMs, expiry_ms: int = EXPIRY_MS) -> bool:
         if now_ms - self.last_heartbeat_ms > expiry_ms:

@@ -16,7 +16,7 @@ from trovemq_broker.server.core.clients import Client
 from trovemq_broker.server.monitoring.group_series import backlogs_together, bounded
 from trovemq_broker.server.monitoring.metric_families import NodeFamilies, Samples, flag
 from trovemq_broker.server.monitoring.statistics import BrokerStatistics
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_store.topics.names import RETRY_PREFIX, is_system_group, is_system_topic
 
 GROUP_LABELS: Final = ("consumer_group", "topic", "is_retry", "is_system")
@@ -29,7 +29,7 @@ CONSUMER_LABELS: Final = (
     "protocol_type",
     "is_system",
 )
-PUSHED: Final = (v2.PUSH_CONSUMER, v2.LITE_PUSH_CONSUMER)
+PUSHED: Final = (ClientType.PUSH_CONSUMER, ClientType.LITE_PUSH_CONSUMER)
 UNKNOWN: Final = "unknown"  # the client did not send a value
 CLIENTS_STEP: Final = 512
 

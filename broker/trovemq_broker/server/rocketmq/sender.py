@@ -27,14 +27,15 @@ from trovemq_broker.server.wire.rocketmq_messages import peer_host
 from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_stored
 from trovemq_broker.server.wire.send_requests import (
     STEP,
+    ReadSend,
     Send,
     SendLimits,
     SentMessage,
-    read_request,
     read_send,
+    reading_of,
     stored_body,
 )
-from trovemq_broker.server.wire.statuses import Context, check_client_id, client_id_of, request_of
+from trovemq_broker.server.wire.statuses import Context, check_client_id, client_id_of
 from trovemq_daemon.calls import Answer, Call, answer_into
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -42,7 +43,6 @@ from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import AppendResult
 from trovemq_store.engine.steps import Steps, finished
 from trovemq_store.topics.message_kinds import check_kind
@@ -109,26 +109,21 @@ class Sender:
             self._submit_joined(joined)
 
     async def _send_in_task(self, call: Call) -> None:
-        await self._begin_in_steps(request_of(call), call, call.answer)
+        await self._begin_in_steps(reading_of(call), call, call.answer)
 
-    async def send(
-        self, request: service_pb2.SendMessageRequest, context: Context
-    ) -> service_pb2.SendMessageResponse:
-        """As a call of SendMessage. Raises TroveError if the whole request is refused."""
-        answered: asyncio.Future[service_pb2.SendMessageResponse | bytes]
-        answered = asyncio.get_running_loop().create_future()
-        await self._begin_in_steps(request, context, answer_into(answered))
-        reply = await answered
-        return service_pb2.SendMessageResponse.FromString(reply) if isinstance(reply, bytes) else reply
+    async def send(self, read: ReadSend, context: Context) -> object:
+        """Sends the messages of one request. Returns the reply, which may be serialised. Raises TroveError if
+        the whole request is refused."""
+        answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        await self._begin_in_steps(read, context, answer_into(answered))
+        return await answered
 
-    async def _begin_in_steps(
-        self, request: service_pb2.SendMessageRequest, peer: Peer, answer: Answer
-    ) -> None:
+    async def _begin_in_steps(self, read: ReadSend, peer: Peer, answer: Answer) -> None:
         """Stores the messages of any request, when there is space for them. Raises TroveError."""
         group_commit, turns = self._parts.group_commit, self._parts.turns
         if group_commit.full:
             await group_commit.wait_for_capacity()
-        send = await turns.run_from_now(read_request(request, self._limits()))
+        send = await turns.run_from_now(read(self._limits()))
         config = self._admit(send)
         send = await turns.run_from_now(self._decoded(send))
         self._store(send, config, peer, answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
@@ -23,6 +24,18 @@ def group_and_topic(frame: ConsumeFrame) -> tuple[str, str]:
     return group_name(v2.Resource(name=frame.group)), topic_to_read(v2.Resource(name=frame.topic))
 
 
-def client_type(*, is_push: bool) -> v2.ClientType:
+class ClientType(IntEnum):
+    """RocketMQ's types of clients."""
+
+    CLIENT_TYPE_UNSPECIFIED = v2.CLIENT_TYPE_UNSPECIFIED
+    PRODUCER = v2.PRODUCER
+    PUSH_CONSUMER = v2.PUSH_CONSUMER
+    SIMPLE_CONSUMER = v2.SIMPLE_CONSUMER
+    PULL_CONSUMER = v2.PULL_CONSUMER
+    LITE_PUSH_CONSUMER = v2.LITE_PUSH_CONSUMER
+    LITE_SIMPLE_CONSUMER = v2.LITE_SIMPLE_CONSUMER
+
+
+def client_type(*, is_push: bool) -> ClientType:
     """The type of a consumer; `is_push`: the broker renews its leases."""
-    return v2.PUSH_CONSUMER if is_push else v2.SIMPLE_CONSUMER
+    return ClientType.PUSH_CONSUMER if is_push else ClientType.SIMPLE_CONSUMER

@@ -79,6 +79,11 @@ def duration_ms(duration: Duration) -> int:
     return duration.seconds * 1000 + duration.nanos // 1_000_000
 
 
+def duration(ms: int) -> Duration:
+    """Of a number of ms that is not negative."""
+    return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
 # --- stored records for consumers -----------------------------------------------------------------------
 def received(delivered: Delivered, topic: v2.Resource | None = None) -> bytes:
     """One element of a ReceiveMessage stream, serialised. `topic`: the topic's name for the client, if that

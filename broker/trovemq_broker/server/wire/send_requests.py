@@ -129,6 +129,10 @@ class SendLimits(NamedTuple):
     delivery_ms_max: EpochMs
 
 
+ReadSend: TypeAlias = "Callable[[SendLimits], Steps[Send]]"
+"""Reads a command in steps. Raises TroveError of read_request()."""
+
+
 def read_send(call: Call, limits: SendLimits) -> Send | None:
     """The command of a call; None if it has more than STEP messages: read_request() reads these.
 
@@ -200,6 +204,16 @@ def _known_topic(name: bytes) -> str | None:
 def _time_ms(time: bytes) -> EpochMs:
     """Of the bytes of a Timestamp."""
     return stored_born_ms(timestamp_ms(Timestamp.FromString(time)), _NO_TIME)
+
+
+def reading(request: service_pb2.SendMessageRequest) -> ReadSend:
+    """Reads a request."""
+    return partial(read_request, request)
+
+
+def reading_of(call: Call) -> ReadSend:
+    """Reads the request of a call. Raises TroveError REQUEST_ILLEGAL."""
+    return reading(request_of(call))
 
 
 # --- by protobuf -----------------------------------------------------------------------------------------

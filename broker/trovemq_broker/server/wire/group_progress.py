@@ -1,0 +1,105 @@
+"""The calls of RocketMQ's v2 Admin service about a group's progress: requests to commands, results to
+replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from trovemq_broker.groups.lag.filtered import QueueLag
+from trovemq_broker.server.wire.resources import group_name, topic_to_read
+from trovemq_broker.server.wire.rocketmq_messages import duration, timestamp_ms
+from trovemq_broker.server.wire.statuses import OK_STATUS
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.rocketmq.v2 import admin_pb2
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+
+class ProgressQuery(NamedTuple):
+    """topics: those that the request names; without any, all of the group are meant."""
+
+    group: str
+    topics: Sequence[str]
+
+
+class OffsetReset(NamedTuple):
+    """The group continues at the first message stored at or after that time."""
+
+    group: str
+    topic: str
+    since_ms: EpochMs
+
+
+class TimeSpan(NamedTuple):
+    """Store times of a queue, epoch ms; 0 for a message that is not there. next_ms: of the group's next one.
+    delay_ms: the age of that one."""
+
+    topic: str
+    queue_id: QueueId
+    first_ms: int
+    last_ms: int
+    next_ms: int
+    delay_ms: int
+
+
+def progress_query(
+    request: admin_pb2.DescribeGroupAccumulationRequest | admin_pb2.QueryTimeSpanRequest,
+) -> ProgressQuery:
+    """Raises TroveError GROUP_ILLEGAL, TOPIC_ILLEGAL."""
+    return ProgressQuery(group_name(request.group), [topic_to_read(topic) for topic in request.topics])
+
+
+def accumulation_reply(
+    _request: object, lags: Iterable[tuple[str, Sequence[QueueLag]]]
+) -> admin_pb2.DescribeGroupAccumulationResponse:
+    """lags: those of each topic. `ready_messages` are those that match the group's filters and are not in
+    flight."""
+    reply = admin_pb2.DescribeGroupAccumulationResponse(status=OK_STATUS)
+    for topic, of_topic in lags:
+        _add(reply.topic_accumulation[topic], of_topic)
+        _add(reply.accumulation, of_topic)
+    return reply
+
+
+def _add(
+    total: admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation, lags: Sequence[QueueLag]
+) -> None:
+    for lag in lags:
+        total.inflight_messages += lag.position.in_flight
+        total.ready_messages += max(0, lag.lag - lag.position.in_flight)
+        total.accumulation += lag.lag
+        oldest_ms = total.deliver_delay_time.seconds * 1000 + total.deliver_delay_time.nanos // 1_000_000
+        if lag.lag_ms > oldest_ms:
+            total.deliver_delay_time.CopyFrom(duration(lag.lag_ms))
+
+
+def time_span_reply(_request: object, spans: Iterable[TimeSpan]) -> admin_pb2.QueryTimeSpanResponse:
+    """One entry for each queue."""
+    return admin_pb2.QueryTimeSpanResponse(
+        status=OK_STATUS,
+        queue_time_span_list=[
+            admin_pb2.QueryTimeSpanResponse.QueueTimeSpan(
+                message_queue=v2.MessageQueue(topic=v2.Resource(name=span.topic), id=span.queue_id),
+                min_timestamp=span.first_ms,
+                max_timestamp=span.last_ms,
+                consume_timestamp=span.next_ms,
+                delay_time_ms=span.delay_ms,
+            )
+            for span in spans
+        ],
+    )
+
+
+def offset_reset(request: admin_pb2.ResetGroupOffsetRequest) -> OffsetReset:
+    """Raises TroveError REQUEST_ILLEGAL, GROUP_ILLEGAL, TOPIC_ILLEGAL."""
+    if not request.HasField("reset_timestamp"):
+        raise TroveError(errors.REQUEST_ILLEGAL, "reset_timestamp is missing", field="reset_timestamp")
+    since_ms = timestamp_ms(request.reset_timestamp)
+    return OffsetReset(group_name(request.group), topic_to_read(request.topic), since_ms)
+
+
+def reset_reply(_request: object, _result: None) -> admin_pb2.ResetGroupOffsetResponse:
+    """OK."""
+    return admin_pb2.ResetGroupOffsetResponse(status=OK_STATUS)
