@@ -247,7 +247,7 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "a simple consumer's own polling time is replaced",
-        "broker/trovemq_broker/server/rocketmq/client_settings.py",
+        "broker/trovemq_broker/server/wire/client_settings.py",
         "    if merged.client_type == v2.PUSH_CONSUMER or "
         "milliseconds(subscription.long_polling_timeout) <= 0:",
         "    if True:",

@@ -46,7 +46,7 @@ def _fields(message: v2.Message) -> tuple[Any, ...]:
     gzip = system.body_encoding == v2.GZIP
     return (
         system.message_id,
-        kind_of(message),
+        v2.MessageType.Name(kind_of(message)),
         message.body,
         encode_properties(_properties(message)),
         born_ms if 0 < born_ms <= BORN_MS_MAX else 0,

@@ -33,7 +33,7 @@ class JoinedSends:
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: QueueId, kind: int, refused: Refused) -> None:
+    def __init__(self, topic: str, queue_id: QueueId, kind: str, refused: Refused) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.kind = kind

@@ -22,11 +22,13 @@ from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.rocketmq.joined_sends import JoinedSends
-from trovemq_broker.server.wire.resources import message_types
 from trovemq_broker.server.wire.rocketmq_messages import peer_host
 from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_stored
 from trovemq_broker.server.wire.send_requests import (
+    DELAY,
+    PRIORITY,
     STEP,
+    TRANSACTION,
     ReadSend,
     Send,
     SendLimits,
@@ -42,15 +44,14 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.hashes import group_queue
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.engine.message_store import AppendResult
 from trovemq_store.engine.steps import Steps, finished
-from trovemq_store.topics.message_kinds import check_kind
+from trovemq_store.topics.message_kinds import NORMAL, accepted_kinds, check_kind
 from trovemq_store.topics.topics import TopicConfig
 
 TOPICS_KNOWN: Final = 16_384  # whose types are kept
 FIELDS_SIZE_MAX: Final = 512  # bytes of a record without its body and properties, at most
-ANY_QUEUE_KINDS: Final = (v2.NORMAL, v2.PRIORITY)
+ANY_QUEUE_KINDS: Final = (NORMAL, PRIORITY)
 """Types that any queue takes: all such messages of a request are one batch."""
 
 
@@ -179,12 +180,7 @@ class Sender:
         topic, messages = send
         config = self._parts.store.topics.get(topic)
         alone = len(messages) == 1
-        if (
-            config is None
-            or not alone
-            or messages[0].kind != v2.NORMAL
-            or self._known.get(topic) is not config
-        ):
+        if config is None or not alone or messages[0].kind != NORMAL or self._known.get(topic) is not config:
             config = self._checked(topic, messages)
         appender = self._parts.appender
         if not appender.accepts:
@@ -193,16 +189,16 @@ class Sender:
 
     def _checked(self, topic: str, messages: Sequence[SentMessage]) -> TopicConfig:
         config = self._parts.store.topics.get(topic) or self._parts.appender.topic_for_write(topic)
-        accepted = message_types(config)
+        accepted = accepted_kinds(config)
         kinds = [message.kind for message in messages]
         for kind in kinds:
             if kind not in accepted:
-                check_kind(config, v2.MessageType.Name(kind))
-        if len(kinds) > 1 and v2.TRANSACTION in kinds:
+                check_kind(config, kind)
+        if len(kinds) > 1 and TRANSACTION in kinds:
             raise TroveError(errors.REQUEST_ILLEGAL, "a transactional message is sent alone")
         if not config.writable or config.write_queue_count < 1:
             raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
-        if v2.NORMAL in accepted:
+        if NORMAL in accepted:
             if len(self._known) >= TOPICS_KNOWN:
                 self._known.clear()
             self._known[topic] = config
@@ -284,9 +280,9 @@ class Sender:
         queue_id = (
             QueueId(group_queue(message.group, config.write_queue_count)) if message.group else ANY_QUEUE
         )
-        if message.kind == v2.TRANSACTION:
+        if message.kind == TRANSACTION:
             self._prepare(topic, queue_id, message, caller, done)
-        elif message.kind == v2.DELAY:
+        elif message.kind == DELAY:
             self._schedule(topic, queue_id, message, caller, done)
         else:
             self._submit(topic, queue_id, (message,), caller, done)

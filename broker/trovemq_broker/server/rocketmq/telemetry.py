@@ -31,27 +31,24 @@ import grpc
 
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
+from trovemq_broker.server.rocketmq.client_settings import SettingsRules, accept_settings
 from trovemq_broker.server.wire.client_commands import (
     ClientCommand,
     RecoverTransaction,
     producer_of,
-    telemetry_answer,
     telemetry_command,
 )
-from trovemq_broker.server.wire.statuses import (
-    OK_STATUS,
-    STATUS_TEXT_SIZE_MAX,
-    Context,
-    Malformed,
-    client_id_of,
-    status_of,
+from trovemq_broker.server.wire.client_settings import (
+    ClientSettings,
+    ClientTypeError,
+    consumer_settings,
+    producer_settings,
 )
+from trovemq_broker.server.wire.statuses import STATUS_TEXT_SIZE_MAX, Context, Malformed, client_id_of
+from trovemq_broker.server.wire.telemetry import refused_command, telemetry_event
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
 
 OUTBOX_MAX: Final = 256
 SETTINGS_WAIT_S: Final = 30.0
@@ -74,9 +71,9 @@ class TelemetryStream:
         self._settings_wait_s = settings_wait_s
         self._context = context
         self._client_id = client_id
-        self._outbox: deque[tuple[str, TelemetryCommand]] = deque()
+        self._outbox: deque[tuple[str, object]] = deque()
         """Each with the topic of its half message, or "" if it has none."""
-        self._admit_again: Callable[[TelemetryCommand], None] | None = getattr(context, "admit_again", None)
+        self._admit_again: Callable[[object], None] | None = getattr(context, "admit_again", None)
         """None without users."""
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -134,7 +131,7 @@ class TelemetryStream:
         if not writer.cancelled() and writer.exception() is not None:
             self.close()
 
-    async def _write(self, command: TelemetryCommand) -> None:
+    async def _write(self, command: object) -> None:
         async with self._writing:
             await self._context.write(command)
 
@@ -167,29 +164,34 @@ class TelemetryStream:
         except TimeoutError:
             await self._abort(grpc.StatusCode.INVALID_ARGUMENT, "no settings came")
 
-    async def _handle(self, command: TelemetryCommand | Malformed) -> None:
-        if isinstance(command, Malformed):
-            await self._abort(grpc.StatusCode.INVALID_ARGUMENT, command.reason)
-        kind = command.WhichOneof("command")
-        if kind == "settings":
-            await self._settings(command.settings)
-        elif kind in ("thread_stack_trace", "verify_message_result"):
-            self._parts.commands.answered(self._client_id, *telemetry_answer(command))
-
-    async def _settings(self, settings: v2.Settings) -> None:
+    async def _handle(self, command: object) -> None:
         parts, now_ms = self._parts, self._parts.clock_ms()
+        group = None
         try:
-            description, merged = accept_settings(settings, self._context, self._rules, now_ms)
-            parts.registry.settle(self._client_id, description, now_ms)
+            event = telemetry_event(command)
+            if isinstance(event, ClientSettings):
+                description, group = accept_settings(event, self._context, self._rules, now_ms)
+                parts.registry.settle(self._client_id, description, now_ms)
         except ClientTypeError as error:
             await self._abort(grpc.StatusCode.INTERNAL, str(error))
         except TroveError as error:
             if error.spec is errors.LIMIT_EXCEEDED:
                 raise  # not a fault of the settings: reported as gRPC's RESOURCE_EXHAUSTED
             await self._abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error.symbol}: {error.message}")
+        if isinstance(event, Malformed):
+            await self._abort(grpc.StatusCode.INVALID_ARGUMENT, event.reason)
+        if isinstance(event, ClientSettings):
+            await self._answer(event, group)
+        elif event is not None:
+            parts.commands.answered(self._client_id, *event)
+
+    async def _answer(self, settings: ClientSettings, group: SubscriptionGroup | None) -> None:
         if not self._is_attached():
-            parts.registry.attach(self._client_id, self)
-        await self._write(TelemetryCommand(status=OK_STATUS, settings=merged))
+            self._parts.registry.attach(self._client_id, self)
+        if group is None:
+            await self._write(producer_settings(settings, self._parts.rules.body_size_max))
+        else:
+            await self._write(consumer_settings(settings, group))
 
     def _is_attached(self) -> bool:
         client = self._parts.registry.get(self._client_id)
@@ -223,7 +225,7 @@ class Telemetry:
         try:
             client_id = client_id_of(context)
         except TroveError as error:
-            await context.write(TelemetryCommand(status=status_of(error)))
+            await context.write(refused_command(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
             raise
         stream = TelemetryStream(self._parts, self._rules, context, client_id, self._settings_wait_s)

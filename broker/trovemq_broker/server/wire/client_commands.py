@@ -91,20 +91,27 @@ def telemetry_command(command: ClientCommand) -> TelemetryCommand:
 
 
 def producer_of(topic: str) -> TelemetryCommand:
-    """What a producer of the topic sends first: its needs of access are those of the half messages."""
+    """The first message of a producer of the topic: its needs of access are those of the half messages."""
     publishing = v2.Publishing(topics=[v2.Resource(name=topic)])
     return TelemetryCommand(settings=v2.Settings(publishing=publishing))
 
 
-def telemetry_answer(command: TelemetryCommand) -> tuple[str, Answer]:
-    """A client's answer in RocketMQ's protocol: the nonce of the command, and the answer."""
+class CommandAnswer(NamedTuple):
+    """A client's answer to the command with the nonce."""
+
+    nonce: str
+    answer: Answer
+
+
+def telemetry_answer(command: TelemetryCommand) -> CommandAnswer:
+    """A client's answer in RocketMQ's protocol."""
     if command.HasField("verify_message_result"):
         nonce, text = command.verify_message_result.nonce, ""
     else:
         nonce = command.thread_stack_trace.nonce
         text = command.thread_stack_trace.thread_stack_trace
     # Some clients omit the status after a success.
-    return nonce, Answer(command.status.code or v2.OK, text or command.status.message)
+    return CommandAnswer(nonce, Answer(command.status.code or v2.OK, text or command.status.message))
 
 
 def consume_command(command: VerifyMessage | PrintStackTrace) -> bytes:

@@ -50,6 +50,11 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.varints import write_varint
 from trovemq_store.engine.steps import Steps, finished
+from trovemq_store.topics.message_kinds import NORMAL
+
+PRIORITY: Final = "PRIORITY"
+DELAY: Final = "DELAY"
+TRANSACTION: Final = "TRANSACTION"
 
 MESSAGES_MAX: Final = 1_024  # of a request
 STEP: Final = 32
@@ -91,13 +96,13 @@ class Encoding(NamedTuple):
 class SentMessage(NamedTuple):
     """One message, which has passed the checks of send_checks.py.
 
-    kind: the type by its content. properties: the encoded block under which the store keeps id, keys, tag and
-    all others. born_ms: as the sender states it; 0 if the record's form cannot have that. body: to store;
-    empty with an encoding, from which stored_body() makes it.
+    kind: the type by its content, as topics name it. properties: the encoded block under which the store
+    keeps id, keys, tag and all others. born_ms: as the sender states it; 0 if the record's form cannot have
+    that. body: to store; empty with an encoding, from which stored_body() makes it.
     """
 
     message_id: str
-    kind: v2.MessageType
+    kind: str
     body: bytes
     properties: bytes
     born_ms: EpochMs
@@ -187,7 +192,7 @@ def fast_send(data: bytes, body_size_max: int) -> Send | None:
     topic = _known_topic(name)
     if topic is None:
         return None
-    message = (message_id.decode(), v2.NORMAL, data[body_at:], block, _time_ms(time), *_NO_OTHERS)
+    message = (message_id.decode(), NORMAL, data[body_at:], block, _time_ms(time), *_NO_OTHERS)
     return _new_send((topic, (_new_message(message),)))
 
 
@@ -270,7 +275,7 @@ def _canonical_message(message: v2.Message, body_size_max: int) -> SentMessage |
     if (host := system.born_host) and _storable(host):
         text += f"{PROPERTY_BORN_HOST}\x01{host}\x02"
     born_ms = stored_born_ms(timestamp_ms(system.born_timestamp), _NO_TIME)
-    return _new_message((message_id, v2.NORMAL, body, text.encode(), born_ms, *_NO_OTHERS))
+    return _new_message((message_id, NORMAL, body, text.encode(), born_ms, *_NO_OTHERS))
 
 
 def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
@@ -290,7 +295,7 @@ def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
         immunity_ms = duration_ms(system.orphaned_transaction_recovery_duration)
     return SentMessage(
         message_id,
-        kind_of(message),
+        v2.MessageType.Name(kind_of(message)),
         message.body if encoding is None else b"",
         _properties(message_id, message.user_properties, system),
         stored_born_ms(timestamp_ms(system.born_timestamp), _NO_TIME),

@@ -1,0 +1,26 @@
+"""The telemetry stream: a client's messages to commands, and the answers to them."""
+
+from __future__ import annotations
+
+from trovemq_broker.server.wire.client_commands import CommandAnswer, telemetry_answer
+from trovemq_broker.server.wire.client_settings import ClientSettings, client_settings
+from trovemq_broker.server.wire.statuses import Malformed, status_of
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
+
+
+def telemetry_event(command: object) -> ClientSettings | CommandAnswer | Malformed | None:
+    """The command of a message; None if nothing is done for it. Raises TroveError and ClientTypeError for
+    illegal settings."""
+    if isinstance(command, Malformed):
+        return command
+    assert isinstance(command, TelemetryCommand), "the method's reader made it"
+    kind = command.WhichOneof("command")
+    if kind == "settings":
+        return client_settings(command.settings)
+    return telemetry_answer(command) if kind in ("thread_stack_trace", "verify_message_result") else None
+
+
+def refused_command(error: TroveError) -> TelemetryCommand:
+    """The only message of a stream that is refused."""
+    return TelemetryCommand(status=status_of(error))
