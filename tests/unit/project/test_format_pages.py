@@ -10,8 +10,8 @@ import pytest
 
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core import receiver
-from trovemq_broker.server.rocketmq import client_settings
-from trovemq_broker.server.wire import send_checks
+from trovemq_broker.server.rocketmq import receive_calls
+from trovemq_broker.server.wire import client_settings, send_checks
 from trovemq_proto.records import decode_message, layout
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.v1 import common_pb2
@@ -103,7 +103,7 @@ POLLING_MIN_MS = ConsumerSettings().receive_poll_min_ms
         ("Checks of a message", f"| {send_checks.PROPERTIES_BYTES_MAX:,} bytes |"),
         ("Checks of a message", f"| not blank, {send_checks.MESSAGE_GROUP_BYTES_MAX} bytes,"),
         ("Polling time", f"into {POLLING_MIN_MS // 1000} s to {receiver.POLLING_MAX_S:.0f} s"),
-        ("Polling time", f"{receiver.ANSWER_BEFORE_S * 1000:.0f} ms before the deadline"),
+        ("Polling time", f"{receive_calls.ANSWER_BEFORE_S * 1000:.0f} ms before the deadline"),
     ],
 )
 def test_a_limit_of_the_protocol_is_the_codes(heading: str, said: str) -> None:

@@ -176,7 +176,7 @@ async def test_waits_that_were_given_up_took_memory_until_a_message_came() -> No
         inbox.take(0.0)
     for _ in range(50):
         assert await inbox.get_until(asyncio.get_running_loop().time() + 1) is None
-    assert inbox._getters.count == len(inbox._takers.waiting) == 0
+    assert inbox._getters.count == len(inbox._getters.waiting) == 0
     inbox.put(message(4))
     waiting = [asyncio.ensure_future(inbox.taken()) for _ in range(50)]
     await turns()

@@ -38,7 +38,7 @@ from trovemq_broker.filters.filter import Filter
 from trovemq_broker.groups.delivery.lease_resolvers import ReceiptRange
 from trovemq_broker.groups.delivery.request import DeliveredRun, ReceiveRequest
 from trovemq_broker.groups.delivery.settlements import CONFIRMED, Outcome, Released
-from trovemq_broker.groups.members.receive_waits import GroupTopicKey
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
 from trovemq_broker.server.native.membership import Membership

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from trovemq_broker.groups.delivery.lease_resolvers import ReceiptRange, Refusals
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, Invisible, Outcome
-from trovemq_broker.groups.members.receive_waits import GroupTopicKey
+from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.native.handle_settlements import settle_by_handle

@@ -49,6 +49,7 @@ from trovemq_broker.server.wire.telemetry import refused_command, telemetry_even
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 OUTBOX_MAX: Final = 256
 SETTINGS_WAIT_S: Final = 30.0
@@ -189,7 +190,7 @@ class TelemetryStream:
         if not self._is_attached():
             self._parts.registry.attach(self._client_id, self)
         if group is None:
-            await self._write(producer_settings(settings, self._parts.rules.body_size_max))
+            await self._write(producer_settings(settings, self._rules.body_size_max))
         else:
             await self._write(consumer_settings(settings, group))
 

@@ -10,6 +10,7 @@ from trovemq_broker.fetch.offsets import ResetEntry, ResetTarget
 from trovemq_broker.groups.dead_letters import Resent
 from trovemq_broker.groups.lag.filtered import QueueLag
 from trovemq_broker.server.wire.client_commands import Answer
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_broker.server.wire.resets import offset_or_none, reset_queue, reset_target
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -87,7 +88,7 @@ class GroupMember:
     """A member. `subscriptions`: the filter expression of each topic; `in_flight`: messages that it has."""
 
     client_id: str
-    client_type: v2.ClientType
+    client_type: ClientType
     language: str
     version: str
     address: str
@@ -244,7 +245,7 @@ def members_reply(members: Iterable[GroupMember]) -> group_pb2.ListMembersReply:
 def _member(member: GroupMember) -> group_pb2.GroupMember:
     return group_pb2.GroupMember(
         client_id=member.client_id,
-        client_type=v2.ClientType.Name(member.client_type),
+        client_type=member.client_type.name,
         language=member.language,
         version=member.version,
         address=member.address,
