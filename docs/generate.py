@@ -106,7 +106,7 @@ PIPELINE_INTRODUCTION = """# Options of the pipeline
 {note}
 
 This page lists the columns, the options of the formats, and the settings of the jobs. [The
-tutorial](pipeline.md) shows how to use them. All of them are checked before anything is read: an unknown
+tutorial](pipeline.md) shows how to use them. They are all checked before anything is read: an unknown
 name or an illegal value is an error that suggests the right one.
 """
 
@@ -125,7 +125,7 @@ SINK_INTRODUCTION = """## Writing: format `trovemq`
 JOBS_INTRODUCTION = """## Jobs
 
 Run a job by `trovemq-pipeline JOB --set NAME=VALUE …`. The settings {common} have
-options of their own, `--store` and so on. Every job takes `--master` (where Spark runs, `local[2]`) and
+separate options, `--store` and so on. Every job takes `--master` (where Spark runs, `local[2]`) and
 `--debug` (shows Spark's own log, and tracebacks). In Python the settings are the fields of the job's
 dataclass, and `run(session, arguments, progress)` of `trovemq_spark.jobs.JOB` runs the job.
 

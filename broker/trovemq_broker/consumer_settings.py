@@ -35,8 +35,8 @@ class ConsumerSettings:
     """A consumer group that is created by its first use is orderly (keeps the order of message groups) if one
     of its topics is FIFO."""
     new_group_start: Annotated[NewGroupStart, setting()] = "rocketmq"
-    """Where a new group begins: at the earliest or latest offset of a queue, or as in RocketMQ: at the
-    earliest offset of a queue that is recent as a whole, else at its last message."""
+    """Where a new group begins in a queue: at the earliest offset, at the latest, or as in RocketMQ: at the
+    earliest if the queue is recent as a whole, else at its last message."""
     group_expiry_ms: Annotated[int, setting("ms", 0, 36_500 * DAY_MS)] = 0
     """A group that its first use made is forgotten when it has had no member for this time since the start
     and has read everything; at least seven days and `reserved_time_ms`; 0 = never. It needs `new_group_start

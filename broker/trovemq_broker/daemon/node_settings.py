@@ -69,7 +69,7 @@ class NodeSettings(TlsSettings):
     """Requires an access key and a secret from every caller. The first start creates the super user
     `admin`."""
     authorization_enable: Annotated[bool, setting(rocketmq="authorizationEnabled")] = False
-    """Users that are not super users may do only what rules allow (`trovemq acl`)."""
+    """Users that are not super users may do only things that rules allow (`trovemq acl`)."""
     audit_topic_enable: Annotated[bool, setting()] = True
     """If callers are authenticated, administrative acts, log-ins, operators' look-ups and denials are also
     stored as records of an internal topic (`trovemq audit`). An act that cannot be recorded is refused."""

@@ -61,8 +61,8 @@ class RetentionSettings:
     ] = 90
     """If more of the disk is used, new messages are refused as DISK_FULL."""
     unacknowledged_max_ms: Annotated[int, setting("ms", 1_000, 36_500 * DAY_MS, restart=False)] = 30 * DAY_MS
-    """How long topics with `retention = until_acknowledged` keep unacknowledged messages, if they have no
-    `retention_age_max` of their own."""
+    """How long topics with `retention = until_acknowledged` keep unacknowledged messages, if their options
+    name no `retention_age_max`."""
     delete_files_max: Annotated[
         int, setting("files", 1, 10_000, rocketmq="deleteFileBatchMax", restart=False)
     ] = 10

@@ -70,7 +70,7 @@ class ConnectionSettings:
     """Calls and streams of one connection."""
     grpc_calls_max: Annotated[int, setting("calls", 1, 1_000_000)] = 10_000
     """Calls and streams of all connections, without those that only wait: receives, pulls and telemetry have
-    limits of their own."""
+    separate limits."""
     grpc_handshake_timeout_ms: Annotated[int, setting("ms", 100, 600_000)] = 5_000
     """A connection without a handshake is closed after this time."""
     grpc_keepalive_time_ms: Annotated[int, setting("ms", 1_000, DAY_MS)] = 10_000

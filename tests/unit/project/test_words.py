@@ -41,12 +41,12 @@ INSTEAD = {
 
 LEFT_AT_MOST = {
     r"\b[Ww]hat (?!in\b|if\b|to do\b)[a-z]": {
-        "broker": 8, "daemon": 1, "docs": 7, "pages": 8,
+        "broker": 8, "daemon": 1, "docs": 2,
         "proto": 4, "rpc": 4, "store": 4, "tests": 56,
     },
     r"\b([Tt]old|[Tt]ells?|[Tt]elling)\b": {"clients": 1, "tests": 44},
     r"\bbehind\b": {
-        "broker": 3, "docs": 2, "store": 2,
+        "broker": 3, "docs": 1, "store": 2,
         "tests": 60,
     },
 }  # fmt: skip
@@ -76,27 +76,29 @@ class Phrase(NamedTuple):
 DIALECT: Final[dict[str, Phrase]] = {
     r"(?i)(?<![a-z])usual": Phrase(
         ("sual", "SUAL"), "default, canonical, common; or nothing", {
-            "bench": 4, "broker/server": 81, "clients": 3, "daemon": 13, "docs": 5, "proto": 1, "rpc": 3,
-            "tests": 167,
+            "bench": 4, "broker/groups": 1, "broker/server": 81, "daemon": 13,
+            "proto": 1, "rpc": 3, "store/index": 1, "tests": 167,
         },
     ),
     r"\bby (?:itself|themselves)\b": Phrase(
         ("itself", "themselves"), "alone, separately, without …", {
-            "bench": 4, "broker/produce": 3, "broker/server": 12, "clients": 14, "daemon": 4, "docs": 11,
-            "proto": 6, "rpc": 2, "tests": 22, "tests/unit/console": 1,
+            "bench": 4, "broker/groups": 1, "broker/produce": 3, "broker/server": 12,
+            "daemon": 4, "docs": 3, "proto": 6, "rpc": 2, "store/files": 1, "store/index": 2, "tests": 22,
+            "tests/unit/console": 1,
         },
     ),
     r"\b[Ss]o (?:many|much)\b": Phrase(
         (" many", " much"), "the number or size itself: at most …, this many, up to", {
-            "bench": 5, "broker/fetch": 1, "broker/produce": 1, "broker/server": 6, "clients": 8,
-            "docs": 1, "proto": 2, "rpc": 8, "tests": 42,
+            "bench": 5, "broker/fetch": 1, "broker/groups": 3, "broker/maintenance": 2, "broker/produce": 1,
+            "broker/server": 6, "broker/transactions": 2, "proto": 2, "rpc": 8,
+            "store/engine": 2, "store/files": 1, "store/index": 1, "store/log": 2, "tests": 42,
         },
     ),
     r"""(?<!["'])\b(?:[Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b(?!["'])""": Phrase(
         ("body", "hoever"), "the caller, a client, no reader: the role", {
-            "bench": 4, "broker/daemon": 2, "broker/produce": 4, "broker/server": 5, "clients": 14,
-            "console": 1, "daemon": 3, "deploy": 1, "docs": 39, "pages": 7, "proto": 3, "rpc": 13,
-            "tests": 75,
+            "bench": 4, "broker/daemon": 2, "broker/groups": 4, "broker/produce": 4, "broker/server": 5,
+            "broker/transactions": 1, "daemon": 3, "docs": 16,
+            "proto": 3, "rpc": 13, "store/files": 1, "tests": 75,
         },
     ),
     r"\b(?:[Oo]f|[Ff]or|[Bb]y|[Tt]o|[Tt]hen|[Ff]rom) who\b": Phrase(
@@ -109,7 +111,9 @@ DIALECT: Final[dict[str, Phrase]] = {
         r"|\bbegin (?:and|or) (?:the )?end\b(?! at)"
     ): Phrase(
         ("egin",), "start, beginning, earliest offset, prefix", {
-            "broker/server": 2, "clients": 7, "daemon": 2, "docs": 2, "proto": 3, "rpc": 1, "tests": 2,
+            "broker": 1, "broker/groups": 3, "broker/server": 2, "broker/timers": 1,
+            "daemon": 2, "proto": 3, "rpc": 1, "store/engine": 2, "store/index": 1,
+            "store/log": 1, "tests": 2,
         },
     ),
     r"\b(?:an?|the|each|every|one|another|its|first|last|next|long|cheap) looks?\b(?!-)": Phrase(
@@ -122,8 +126,9 @@ DIALECT: Final[dict[str, Phrase]] = {
         r"\b(?! (?:into|out|off|on)\b)|\bin turns\b"
     ): Phrase(
         ("turn",), "iteration of the event loop, step, round", {
-            "bench": 27, "broker/produce": 10, "broker/server": 16, "clients": 24, "daemon": 9,
-            "docs": 30, "pages": 2, "rpc": 36, "tests": 49,
+            "bench": 27, "broker": 1, "broker/groups": 3, "broker/maintenance": 2, "broker/produce": 10,
+            "broker/server": 16, "broker/timers": 3, "daemon": 9, "docs": 9,
+            "rpc": 36, "store/files": 1, "store/index": 1, "tests": 49,
         },
     ),
     (
@@ -131,8 +136,9 @@ DIALECT: Final[dict[str, Phrase]] = {
         r" ways?\b(?! (?:to|of)\b)|\bways\b"
     ): Phrase(
         ("way",), "path, mode, direction, rule", {
-            "bench": 12, "broker/produce": 1, "broker/server": 2, "clients": 4, "daemon": 1, "docs": 7,
-            "pages": 1, "proto": 2, "rpc": 9, "tests": 40,
+            "bench": 12, "broker/groups": 4, "broker/produce": 1, "broker/server": 2,
+            "daemon": 1, "docs": 4, "proto": 2, "rpc": 9, "store": 1, "store/engine": 1,
+            "tests": 40,
         },
     ),
     (
@@ -140,20 +146,25 @@ DIALECT: Final[dict[str, Phrase]] = {
         r"|\b(?:be|is|are|was|were) left\b(?! (?:out|over|in|to|by)\b)|(?<!bisect)_left\b"
     ): Phrase(
         ("left",), "remaining, budget, rest", {
-            "bench": 1, "broker/produce": 6, "broker/server": 18, "clients": 21, "daemon": 6, "deploy": 1,
-            "docs": 8, "pipeline": 2, "proto": 3, "rpc": 42, "tests": 85,
+            "bench": 1, "broker/groups": 62, "broker/produce": 6, "broker/query": 1, "broker/server": 18,
+            "broker/timers": 1, "clients": 4, "daemon": 6, "docs": 2,
+            "proto": 3, "rpc": 42, "store/engine": 7, "store/files": 11, "store/index": 40, "store/log": 3,
+            "tests": 85,
         },
     ),
     r"\b(?:is|are|was|were) (?:not )?taken\b(?! from\b)|\b\w*[Tt]akers?\b|\b_?Taken\b": Phrase(
         ("aken", "aker"), "accepted, assigned, charged, in use", {
-            "bench": 2, "broker/server": 18, "clients": 27, "console": 1, "docs": 2, "nameserver": 1,
-            "pipeline": 1, "proto": 4, "rpc": 2, "tests": 44,
+            "bench": 2, "broker/groups": 21, "broker/maintenance": 1, "broker/security": 1,
+            "broker/server": 18,
+            "proto": 4, "rpc": 2, "store/engine": 1, "store/files": 1, "store/index": 1, "tests": 44,
         },
     ),
     r"\bof (?:its|their|our|his|her) own\b": Phrase(
         (" own",), "separate, dedicated; its X", {
-            "bench": 22, "broker/daemon": 3, "broker/produce": 3, "broker/server": 6, "clients": 18,
-            "daemon": 7, "deploy": 2, "docs": 41, "pages": 9, "proto": 6, "rpc": 4, "tests": 70,
+            "bench": 22, "broker": 1, "broker/atomic": 1, "broker/daemon": 3, "broker/groups": 5,
+            "broker/produce": 3, "broker/server": 6, "broker/transactions": 1, "daemon": 7,
+            "docs": 5, "proto": 6, "rpc": 4, "store/engine": 3, "store/files": 3,
+            "store/index": 3, "store/log": 1, "store/topics": 2, "tests": 70,
         },
     ),
     (
@@ -177,7 +188,9 @@ DIALECT: Final[dict[str, Phrase]] = {
     ),
     r'(?:"""|[.:] |# )(?:Those|That of|All of them|Of those)\b': Phrase(
         ("Those", "That of", "All of", "Of those"), "the noun: units, brokers, waiting polls", {
-            "broker/server": 4, "clients": 16, "docs": 3, "proto": 2, "rpc": 1, "tests": 15,
+            "broker/groups": 3, "broker/maintenance": 2, "broker/server": 4, "broker/transactions": 1,
+            "proto": 2, "rpc": 1, "store": 1, "store/engine": 2, "store/files": 1,
+            "store/index": 2, "tests": 15,
         },
     ),
 }  # fmt: skip

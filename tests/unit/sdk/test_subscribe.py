@@ -246,10 +246,8 @@ async def test_a_message_extended_to_now_kept_a_void_handle(
             assert message.settled
         (again,) = await take(subscription, 1)
         assert again.attempt == 2
-        await again.ack()
-    assert fake.requests("EXTEND") == []
-    assert fake.requests("RETURN") == [(b"a", 0, False)]
-    assert len(fake.requests("ACKNOWLEDGE")) == 1
+    assert (fake.requests("EXTEND"), fake.requests("ACKNOWLEDGE")) == ([], [])
+    assert fake.requests("RETURN")[0] == (b"a", 0, False)
 
 
 async def test_a_message_is_settled_once(broker: FakeServer, connect: Connect) -> None:

@@ -5,8 +5,8 @@
 | ACKNOWLEDGE | the message is consumed                                                                      |
 | RETURN      | it is delivered again after the time. At once, without `suspend` and after its last attempt: |
 |             | as DEAD_LETTER                                                                               |
-| EXTEND      | as RETURN with the time; the result has the new handle, which settles it until then, or the  |
-|             | old one if the message is a dead letter now                                                  |
+| EXTEND      | as RETURN with the time; the result has the new handle, by which it is settled until then.   |
+|             | A message that becomes a dead letter keeps the old one                                       |
 | DEAD_LETTER | it is copied to the group's dead letters, and consumed                                       |
 
 A handle counts as long as its lease lasts, as in RocketMQ's protocol. To repeat an acknowledgement or a dead
