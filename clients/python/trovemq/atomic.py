@@ -21,7 +21,8 @@ from typing import Final, Self, Unpack
 from trovemq._common.arguments import check_body
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.routes import Slot
-from trovemq._produce.outgoing import RECORD_OVERHEAD, property_block
+from trovemq._produce.outgoing import RECORD_OVERHEAD
+from trovemq._produce.property_block import property_block
 from trovemq._produce.queue_routes import RecordForm
 from trovemq._wire import transactions as wire
 from trovemq.fetched import Buffer

@@ -19,18 +19,12 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 from trovemq._common.arguments import check_bodies, check_body, check_number, check_text
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.routes import Slot
+from trovemq._produce.column_batch import ColumnBatch, Columns
 from trovemq._produce.columns import columns_of, split_columns
 from trovemq._produce.delivery import Delivery
 from trovemq._produce.in_flight import InFlightLimiter
-from trovemq._produce.outgoing import (
-    BARE_BLOCK_SIZE,
-    RECORD_OVERHEAD,
-    Batch,
-    ColumnBatch,
-    Columns,
-    SingleMessages,
-    property_block,
-)
+from trovemq._produce.outgoing import RECORD_OVERHEAD, Batch, SingleMessages
+from trovemq._produce.property_block import BARE_BLOCK_SIZE, property_block
 from trovemq._produce.sequences import OVERHEAD as NUMBER_OVERHEAD
 from trovemq._produce.sequences import SequenceAssigner
 from trovemq._produce.slots import SlotChooser

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.support import fake_loop
 from tests.unit.records import reference
 from trovemq._net.routes import Slot
-from trovemq._produce.outgoing import BARE_BLOCK_SIZE, Batch, SingleMessages, property_block
+from trovemq._produce.outgoing import Batch, SingleMessages
+from trovemq._produce.property_block import BARE_BLOCK_SIZE, property_block
 from trovemq._produce.queue_routes import QueueRoute, RecordForm
 from trovemq._produce.sequences import SequenceAssigner
 from trovemq.receipts import AppendOutcome, SendReceipt

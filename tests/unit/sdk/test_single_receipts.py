@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq._produce.outgoing import property_block
+from trovemq._produce.property_block import property_block
 from trovemq._produce.unique_keys import next_unique_key
 from trovemq._wire.streams import append_outcome
 from trovemq.receipts import NO_GAPS, AppendOutcome, Duplicate, FrameReceipt, SendReceipt

@@ -8,7 +8,8 @@ from itertools import accumulate
 from types import NoneType
 
 from trovemq._common.arguments import check_optional_text, check_sequence, check_texts
-from trovemq._produce.outgoing import RECORD_OVERHEAD, Columns
+from trovemq._produce.column_batch import Columns
+from trovemq._produce.outgoing import RECORD_OVERHEAD
 from trovemq._produce.unique_keys import next_unique_keys
 from trovemq.send_arguments import Keys
 from trovemq_proto import errors

@@ -20,7 +20,8 @@ from typing import Final, TypeAlias, Unpack
 from trovemq._common.identity import new_client_id
 from trovemq._net.connections import ConnectionPool
 from trovemq._produce.in_flight import InFlightLimiter
-from trovemq._produce.outgoing import RECORD_OVERHEAD, check_message_group, check_priority
+from trovemq._produce.outgoing import RECORD_OVERHEAD
+from trovemq._produce.property_block import check_message_group, check_priority
 from trovemq._produce.slots import SlotChooser
 from trovemq._produce.unique_keys import next_unique_key
 from trovemq._wire.producers import DeferredMessage, ProducerCalls, StoredNow

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from struct import Struct
 from typing import Protocol
 
-from trovemq._common.arguments import check_text
 from trovemq._net.routes import Slot
+from trovemq._produce.property_block import UNIQUE_KEY_NAME
 from trovemq._produce.queue_routes import QueueRoute, RecordForm
 from trovemq._produce.sequences import SequenceAssigner
 from trovemq._produce.unique_keys import next_unique_key, next_unique_texts
@@ -30,33 +28,15 @@ from trovemq.receipts import (
     UniqueKeys,
     record_receipt,
 )
-from trovemq.send_arguments import Keys
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import has_numpy
 from trovemq_proto.records import (
-    PROPERTY_SHARDING_KEY,
-    PROPERTY_UNIQ_KEY,
-    BatchEncoder,
     SingleRecords,
-    encode_properties,
 )
-from trovemq_proto.records.internal_properties import Writer
-from trovemq_proto.records.priorities import PROPERTY_PRIORITY
-from trovemq_proto.records.priorities import check_priority as stored_form
-from trovemq_proto.records.properties import message_properties
-from trovemq_proto.records.unique_keys import UNIQUE_KEY_SIZE
 
 # The most bytes beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC,
 # UNIQ_KEY.
 RECORD_OVERHEAD = 320
-MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 ENCODERS_KNOWN = 1_024  # queues
-WALKED_MAX = 256  # records; of more, columns cost less
-_TOTAL_SIZE = Struct(">i")
-_UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
-BARE_BLOCK_SIZE = len(_UNIQUE_KEY_NAME) + UNIQUE_KEY_SIZE + 2
-"""The bytes of the properties of a message that has a unique key only."""
 
 
 Encoded = tuple[bytes, Sequence[Buffer], int]
@@ -289,7 +269,7 @@ class SingleMessages(Batch):
                 continue
             if not block:
                 unique_key = next_unique_key() if made is None else next(made)
-                block = b"%s\x01%s\x02" % (_UNIQUE_KEY_NAME, unique_key.encode())
+                block = b"%s\x01%s\x02" % (UNIQUE_KEY_NAME, unique_key.encode())
                 kept.append((body, block, unique_key, born_timestamp, waiter, number))
             else:
                 kept.append(message)
@@ -330,106 +310,6 @@ class SingleMessages(Batch):
                 waiter.set_exception(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The inputs of a batch, those of message i at index i; tags and properties may be one for all.
-
-    `size` is their size in bytes.
-    """
-
-    bodies: Sequence[bytes]
-    unique_keys: UniqueKeys
-    keys: Sequence[Keys] | None
-    tags: Sequence[str | None] | str | None
-    properties: Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
-    size: int
-
-
-class ColumnBatch(Batch):
-    """Messages that were sent together as columns: one future, and no object per message."""
-
-    def __init__(
-        self,
-        topic: str,
-        owner: Owner,
-        slot: Slot,
-        deadline: float,
-        columns: Columns,
-        movable: bool = False,
-        ordered: bool = False,
-    ) -> None:
-        super().__init__(topic, owner, slot, deadline, movable, ordered)
-        self.size = columns.size
-        self.receipt: asyncio.Future[FrameReceipt] = asyncio.get_running_loop().create_future()
-        self._born_timestamp = time.time_ns() // 1_000_000
-        self._columns = columns
-        self._sequences = range(0)
-
-    @property
-    def count(self) -> int:
-        return len(self._columns.bodies)
-
-    @property
-    def unique_keys(self) -> UniqueKeys:
-        return self._columns.unique_keys
-
-    def encode(self) -> Encoded | None:
-        if self.receipt.cancelled():
-            return None
-        assert self.route is not None
-        form = self.route.form
-        encoder = BatchEncoder(
-            self.topic,
-            store_host_ipv6=form.store_host_ipv6,
-            append_property_crc=form.append_property_crc,
-            born_host_ipv6=form.born_host_ipv6,
-            writer=Writer.SDK,
-        )
-        columns = self._columns
-        properties = columns.properties
-        if self.sequence_assigner is not None:
-            if self.numbered_for != self.broker:
-                self._sequences = self.sequence_assigner.take(self.broker, self.count)
-                self.numbered_for = self.broker
-            properties = self.sequence_assigner.with_numbers(properties, self._sequences)
-        records = encoder.encode(
-            columns.bodies,
-            queue_id=self.slot.queue_id,
-            unique_keys=columns.unique_keys,
-            keys=columns.keys,
-            tags=columns.tags,
-            properties=properties,
-            born_timestamp=self._born_timestamp,
-        )
-        self.sizes = _sizes_of(records, self.count)
-        return append_head(self.topic, self.slot.queue_id), (records,), len(records)
-
-    def resolve(self, outcome: AppendOutcome) -> None:
-        if not self.receipt.done():
-            self.receipt.set_result(self.frame_receipt(outcome))
-
-    def reject(self, error: TroveError) -> None:
-        if not self.receipt.done():
-            self.receipt.set_exception(error)
-
-
-def _sizes_of(records: bytearray, count: int) -> Sizes:
-    """The sizes of the records in these bytes, which were just encoded."""
-    if count > WALKED_MAX and has_numpy():
-        from trovemq_proto.records import RecordBatch
-
-        return RecordBatch.split(records).sizes
-    sizes: list[int] = []
-    position, end = 0, len(records)
-    while position < end:
-        (size,) = _TOTAL_SIZE.unpack_from(records, position)
-        sizes.append(size)
-        position += size
-    assert position == end, "the records are whole"
-    assert len(sizes) == count, "each message has its record"
-    return sizes
-
-
 @lru_cache(maxsize=ENCODERS_KNOWN)
 def _encoding(topic: str, queue_id: int, form: RecordForm) -> tuple[bytes, SingleRecords]:
     """The head of each frame of a queue, and the encoder of its records."""
@@ -445,50 +325,3 @@ def _encoding(topic: str, queue_id: int, form: RecordForm) -> tuple[bytes, Singl
 
 def _empty_host(ipv6: bool) -> bytes:
     return bytes(20 if ipv6 else 8)
-
-
-def property_block(
-    keys: Keys = None,
-    tag: str | None = None,
-    properties: Mapping[str, str] | None = None,
-    unique_key: str | None = None,
-    message_group: str | None = None,
-    priority: int | None = None,
-    writer: Writer = Writer.USER,
-) -> tuple[str, bytes]:
-    """A message's UNIQ_KEY and its encoded properties, each checked. Raises TroveError for a wrong one."""
-    found: dict[str, str] = {}
-    if unique_key is None:  # a generated one needs no check
-        unique_key = next_unique_key()
-        if keys is None and tag is None and properties is None and message_group is None and priority is None:
-            return unique_key, b"%s\x01%s\x02" % (_UNIQUE_KEY_NAME, unique_key.encode())
-        found = {PROPERTY_UNIQ_KEY: unique_key}
-        found |= message_properties(None, keys, tag, properties, writer)
-    else:
-        found = message_properties(unique_key, keys, tag, properties, writer)
-    if message_group is not None:
-        found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
-    if priority is not None:
-        found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
-    return unique_key, encode_properties(found)
-
-
-def check_priority(priority: int, message_group: str | None) -> str:
-    """The priority as it is stored. Raises TroveError PROPERTY_ILLEGAL, REQUEST_ILLEGAL."""
-    if message_group is not None:
-        text = "give a priority or a message group, whose order is that of sending; not both"
-        raise TroveError(errors.REQUEST_ILLEGAL, text)
-    return stored_form(priority)
-
-
-def check_message_group(group: str) -> str:
-    """The group itself. Raises TroveError MESSAGE_GROUP_ILLEGAL."""
-    check_text("message_group", group, errors.MESSAGE_GROUP_ILLEGAL)
-    size = len(group.encode("utf-8", "surrogatepass"))
-    if not group.strip() or size > MESSAGE_GROUP_SIZE_MAX or not group.isprintable():
-        raise TroveError(
-            errors.MESSAGE_GROUP_ILLEGAL,
-            f"the message group {group[:80]!r} is blank, longer than {MESSAGE_GROUP_SIZE_MAX} bytes or has a"
-            " control character",
-        )
-    return group
