@@ -35,17 +35,35 @@ from typing import Any, Final
 
 from opentelemetry import context, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from trovemq._common.trace_context import (
+    TRACEPARENT,
+    TRACESTATE,
+    Carried,
+    CarriedOfEach,
+    Properties,
+    creation_context,
+    properties_of,
+    with_context,
+)
 from trovemq.fetched import Buffer
 from trovemq.handlers import Call
 from trovemq.receipts import BatchReceipt, SendReceipt
 from trovemq.received import ReceivedMessage, Settlement
 from trovemq_proto.errors import TroveError
 
+__all__ = [
+    "SCHEMA_URL",
+    "TRACEPARENT",
+    "TRACESTATE",
+    "Properties",
+    "TracedSettlement",
+    "Tracing",
+    "creation_context",
+    "properties_of",
+]
+
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
-TRACEPARENT: Final = "traceparent"
-TRACESTATE: Final = "tracestate"
 
 _BATCH_COUNT: Final = "messaging.batch.message_count"
 _ERROR: Final = "error.type"
@@ -53,7 +71,6 @@ _GROUP: Final = "messaging.consumer.group.name"
 _ID: Final = "messaging.message.id"
 _QUEUE: Final = "messaging.destination.partition.id"
 
-Properties = Mapping[str, str]
 _Send = Callable[..., Awaitable[SendReceipt]]
 
 
@@ -91,7 +108,7 @@ class Tracing:
         """Whether a send may have a span. Not if it is within its span already, or if the producer will
         refuse its properties."""
         if properties is not None and (
-            isinstance(properties, _Carried) or not isinstance(properties, Mapping)
+            isinstance(properties, Carried) or not isinstance(properties, Mapping)
         ):
             return False
         if self._asks_always:
@@ -106,7 +123,7 @@ class Tracing:
     def wants_batch(self, properties: object) -> bool:
         """Whether a batch may have a span. Not if it is within its span already, or if the producer will
         refuse its properties."""
-        if isinstance(properties, _CarriedOfEach | str):
+        if isinstance(properties, CarriedOfEach | str):
             return False
         return self.wants_send(None if isinstance(properties, Sequence) else properties)
 
@@ -170,13 +187,13 @@ class Tracing:
         properties = arguments.get("properties")
         attributes = _attributes("send", "send", topic)
         if isinstance(properties, Mapping) and TRACEPARENT in properties:
-            arguments["properties"] = _Carried(properties)
+            arguments["properties"] = Carried(properties)
             links = _links_of([creation_context(properties)])
             return self._tracer.start_span(
                 f"send {topic}", kind=SpanKind.CLIENT, attributes=attributes, links=links
             )
         span = self._tracer.start_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
-        arguments["properties"] = _with(properties, self._carried(span))
+        arguments["properties"] = with_context(properties, self._carried(span))
         return span
 
     def _sent(self, span: Span, receipt: SendReceipt) -> None:
@@ -215,11 +232,11 @@ class Tracing:
         """The properties of a batch's messages, with their contexts added."""
         given = properties if isinstance(properties, Sequence) else [properties] * count
         if span.is_recording() and self._create_spans:
-            return _CarriedOfEach(self.created(topic, span, one) for one in given)
+            return CarriedOfEach(self.created(topic, span, one) for one in given)
         added = self._carried(span)
         if given is properties:
-            return _CarriedOfEach(_with(one, added) for one in given)
-        return _with(properties, added)
+            return CarriedOfEach(with_context(one, added) for one in given)
+        return with_context(properties, added)
 
     def created(self, topic: str, send: Span | None, properties: Any) -> Any:
         """The properties of a message, with the context of a new span added. The span `send` links to it."""
@@ -233,7 +250,7 @@ class Tracing:
             )
             creation = span.get_span_context()
             span.end()
-            properties = _with(properties, self._carried(span))
+            properties = with_context(properties, self._carried(span))
         if send is not None and creation is not None and creation.is_valid:
             send.add_link(creation)
         return properties
@@ -357,15 +374,15 @@ class TracedSettlement:
         self.creation = creation
 
     def check_loop(self) -> None:
-        """As the inner one."""
+        """Raises TroveError EVENT_LOOP_ILLEGAL outside of the client's event loop."""
         self._inner.check_loop()
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """As the inner one, in a span."""
+        """Acknowledges in a span. The future gets the result, or raises TroveError."""
         return self._settle("ack", message, lambda: self._inner.acknowledge(message, urgent=urgent))
 
     def consumed(self, message: ReceivedMessage) -> bool:
-        """As the inner one, in a span."""
+        """Acknowledges in a span without waiting for the result. Returns `at_capacity`."""
         self._tracing.consumed(message, self._inner)
         return self._inner.at_capacity
 
@@ -377,17 +394,17 @@ class TracedSettlement:
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
-        """As the inner one, in a span."""
+        """Returns the message in a span, for redelivery after `delay_ms`."""
         return self._settle(
             "nack", message, lambda: self._inner.return_message(message, delay_ms, tried=tried)
         )
 
     def release(self, message: ReceivedMessage) -> None:
-        """As the inner one."""
+        """Returns a message that was not tried; it has no span."""
         self._inner.release(message)
 
     def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
-        """As the inner one, in a span."""
+        """Moves the message to the dead letters, in a span."""
         return self._settle("dead_letter", message, lambda: self._inner.dead_letter(message))
 
     def _settle(
@@ -396,64 +413,26 @@ class TracedSettlement:
         return self._tracing.settle(name, message, self._inner.group, begin)
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
-        """As the inner one."""
+        """Extends the lease to `duration_ms` from now on, without a span. Raises TroveError."""
         await self._inner.extend(message, duration_ms)
 
     @property
     def at_capacity(self) -> bool:
-        """As the inner one."""
+        """Whether too many settlements have no result yet."""
         return self._inner.at_capacity
 
     async def wait_for_capacity(self) -> None:
-        """As the inner one."""
+        """Waits while too many settlements have no result."""
         await self._inner.wait_for_capacity()
 
     @property
     def group(self) -> str:
-        """As the inner one's."""
+        """The consumer group."""
         return self._inner.group
 
     def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
-        """As the inner one."""
+        """An atomic transaction has acknowledged the message."""
         self._inner.acknowledged_elsewhere(message)
-
-
-# --- W3C's context in properties ----------------------------------------------------------------------
-_PROPAGATOR: Final = TraceContextTextMapPropagator()
-
-
-def properties_of(own: SpanContext) -> dict[str, str]:
-    """The context that a message carries."""
-    found = {TRACEPARENT: f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"}
-    if own.trace_state:
-        found[TRACESTATE] = own.trace_state.to_header()
-    return found
-
-
-def creation_context(properties: Properties) -> SpanContext | None:
-    """The context that a message carries; None if it has none or a malformed one."""
-    carrier = {name: str(properties[name]) for name in (TRACEPARENT, TRACESTATE) if name in properties}
-    if TRACEPARENT not in carrier:
-        return None
-    found = trace.get_current_span(_PROPAGATOR.extract(carrier, context.Context())).get_span_context()
-    return found if found.is_valid else None
-
-
-class _Carried(dict[str, str]):
-    """The properties of a message that is sent within its span, so that it gets no second one."""
-
-
-class _CarriedOfEach(list[Any]):
-    """The same for the messages of a batch."""
-
-
-def _with(properties: Any, added: dict[str, str]) -> Any:
-    """The properties with the context added, unless they have one. Properties that are not a mapping do
-    not change: the producer refuses them."""
-    if properties is not None and not isinstance(properties, Mapping):
-        return properties
-    given = properties or {}
-    return _Carried(given if TRACEPARENT in given else {**given, **added})
 
 
 def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:

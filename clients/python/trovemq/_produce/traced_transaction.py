@@ -6,10 +6,11 @@ from typing import Any
 
 from opentelemetry.trace import SpanContext
 
+from trovemq._common.trace_context import creation_context
 from trovemq._net.connections import ConnectionPool
 from trovemq.atomic import AtomicTransaction, CommitReceipt
 from trovemq.fetched import Buffer
-from trovemq.otel import Tracing, creation_context
+from trovemq.otel import Tracing
 
 
 class TracedAtomicTransaction(AtomicTransaction):
