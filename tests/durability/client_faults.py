@@ -128,7 +128,7 @@ CLIENT_FAULTS: Final = (
     Planted(
         "A program that asked for messages of a quiet topic with a time limit, again and again, took"
         " more memory each time",
-        "clients/python/trovemq/_consume/inbox.py",
+        "clients/python/trovemq/_consume/waiters.py",
         "                    self.waiting.remove(future)",
         "                    pass",
         ("tests/unit/sdk/test_inbox.py::test_waits_that_were_given_up_took_memory_until_a_message_came",),

@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from trovemq._consume.hold import Hold
+from trovemq._consume.waiters import Waiters
 from trovemq.received import ReceivedMessage
 from trovemq_proto.errors import TroveError
 
@@ -110,8 +111,8 @@ class Inbox:
         self.before_take: Callable[[], Awaitable[None]] | None = None
         """Awaited before each message that `get` returns, so that the event loop can do its other work."""
         self.on_put: Callable[[], None] = _nothing
-        self._getters = _Waiters()
-        self._putters = _Waiters()
+        self._getters = Waiters()
+        self._putters = Waiters()
         self.askers: Final = self._putters.waiting
 
     @property
@@ -478,41 +479,6 @@ class Inbox:
         self.closed = True
         self.messages = iter(())
         self._getters.wake_all()
-
-
-class _Waiters:
-    """Tasks that wait for their turn. A woken waiter checks its condition again."""
-
-    def __init__(self) -> None:
-        self.waiting: Final[deque[asyncio.Future[None]]] = deque()
-        self.count = 0
-        """Tasks that wait now; for a moment `waiting` may also have some that were just cancelled."""
-
-    async def wait(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append(future)
-        self.count += 1
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self.wake(1)  # it was woken and cancelled at once: the next task gets the wake-up
-            else:
-                self.count -= 1
-                with suppress(ValueError):  # another one's wake has passed it
-                    self.waiting.remove(future)
-            raise
-
-    def wake(self, count: int) -> None:
-        while count and self.waiting:
-            future = self.waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                self.count -= 1
-                count -= 1
-
-    def wake_all(self) -> None:
-        self.wake(len(self.waiting))
 
 
 def _always() -> bool:
