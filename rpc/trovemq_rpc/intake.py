@@ -171,12 +171,17 @@ class Intake:
         if self.admitted and size <= reader.missing:
             endpoint.to_acknowledge += size
             return
-        endpoint.budget.take(endpoint, size)
+        budget = endpoint.budget
+        budget.held += size  # `budget.take`, for each message
+        endpoint.held += size
         self.charged += size
+        if budget.held < budget.total and endpoint.held < budget.connection_share:
+            endpoint.to_acknowledge += size
+            return
         window = endpoint.connection.limits.connection_window
         if endpoint.admissions and endpoint.withheld * 2 >= window:
             endpoint.to_acknowledge += size  # admitted messages need the other half
-        elif endpoint.budget.exhausted(endpoint):
+        elif budget.exhausted(endpoint):
             endpoint.withheld += size
         else:
             endpoint.to_acknowledge += size
@@ -218,22 +223,25 @@ class Intake:
         if charged:
             self.charged = self.kept_size
             endpoint.budget.give(endpoint, charged)
-        left = (self.window or endpoint.connection.limits.stream_window) - self.unread - self.kept_size
-        if (left - self.stream.receive_window) * 2 >= left:  # else it is too early for a WINDOW_UPDATE
+        free = (self.window or endpoint.connection.limits.stream_window) - self.unread - self.kept_size
+        if (free - self.stream.receive_window) * 2 >= free:  # else it is too early for a WINDOW_UPDATE
             self.open_window()
 
     def open_window(self) -> None:
         """The peer may send the window less the unread bytes. The window doubles each time while less than a
         quarter of the budget is used.
         """
-        if not self.ended and self.stream.state != CLOSED and not self.admission_waits and not self.admitted:
-            endpoint = self.endpoint
-            window = self.window or endpoint.connection.limits.stream_window
-            left = window - self.unread - self.kept_size
-            if left > 0 and endpoint.connection.set_stream_window(self.stream, left):
-                endpoint.flush_soon()
-                if window < WINDOW_GROWN_MAX and endpoint.budget.held * 4 < endpoint.budget.total:
-                    self.window = window * 2
+        endpoint = self.endpoint
+        window = self.window or endpoint.connection.limits.stream_window
+        free = window - self.unread - self.kept_size
+        if (free - self.stream.receive_window) * 2 < free or free <= 0:
+            return  # too early for a WINDOW_UPDATE: so it is after most messages
+        if self.ended or self.stream.state == CLOSED or self.admission_waits or self.admitted:
+            return
+        if endpoint.connection.set_stream_window(self.stream, free):
+            endpoint.flush_soon()
+            if window < WINDOW_GROWN_MAX and endpoint.budget.held * 4 < endpoint.budget.total:
+                self.window = window * 2
 
     def _give(self, size: int) -> None:
         size = min(size, self.charged)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from trovemq_rpc.http2.streams import Buffer
-from trovemq_rpc.intake import Intake, Received, as_bytes, lasting
+from trovemq_rpc.intake import Intake, Received, as_bytes
 from trovemq_rpc.wire.framing import PREFIX_SIZE, unpack_prefix
 
 MESSAGE_OVERHEAD: Final = 100
@@ -131,7 +131,7 @@ class StreamIntake(Intake):
         """Queues messages of a stream until they are read."""
         assert not self.over, "a call that is over holds nothing"
         for flag, message in messages:
-            self.messages.append((flag, lasting(message)))
+            self.messages.append((flag, bytes(message) if isinstance(message, memoryview) else message))
             self.unread += len(message) + PREFIX_SIZE
         overhead = MESSAGE_OVERHEAD * len(messages)
         self.charged += overhead

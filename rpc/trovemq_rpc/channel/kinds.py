@@ -118,7 +118,7 @@ class ManyResponses(Call):
             if self.over:
                 self._raise()
                 return EOF
-            waiter = self.channel.loop.create_future()
+            waiter = asyncio.get_running_loop().create_future()
             if self._readers is None:
                 self._readers = deque()
             self._readers.append(waiter)
@@ -222,11 +222,12 @@ class ManyRequests(Call):
             self._raise()
             raise asyncio.InvalidStateError(FINISHED)
         flag, message = self._message(request, not compress)
-        try:
-            await self._wait_writable()
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
+        if not self.writable:
+            try:
+                await self._wait_writable()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
         self._send(flag, message)
         self.endpoint.flush_soon()
 

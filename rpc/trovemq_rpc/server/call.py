@@ -72,21 +72,18 @@ class ServerCall(Incoming, Outgoing):
                     return EOF
                 if self.over:
                     raise asyncio.CancelledError
+                if self.waiter is not None:
+                    raise UsageError("two tasks read the same call")
                 self.endpoint.flush_before_wait()
-                await self._wait_readable()
+                self.waiter = self.endpoint.loop.create_future()
+                try:
+                    await self.waiter
+                finally:
+                    self.waiter = None
             if reads.left:
                 reads.take(1)
                 return self.take_message()
             await asyncio.sleep(0)
-
-    async def _wait_readable(self) -> None:
-        if self.waiter is not None:
-            raise UsageError("two tasks read the same call")
-        self.waiter = self.endpoint.loop.create_future()
-        try:
-            await self.waiter
-        finally:
-            self.waiter = None
 
     def __aiter__(self) -> ServerCall:
         return self
