@@ -8,7 +8,6 @@ a message. The buffer is left to that view and never changes any more, and a new
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -56,6 +55,12 @@ class ReceiveBuffer:
         self.position = 0
 
 
+class Timed(Protocol):
+    """A call with a deadline."""
+
+    def on_deadline(self) -> None: ...
+
+
 class Wheel:
     """Deadlines, up to a tick late, never early. Adding and removing one is a look-up in a dict and a set."""
 
@@ -63,25 +68,25 @@ class Wheel:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[int, set[Callable[[], None]]] = {}
+        self._buckets: dict[int, set[Timed]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next = 0
 
-    def add(self, when: float, callback: Callable[[], None]) -> int:
-        """Calls back at `when` of the loop's clock; returns the key for `remove`."""
+    def add(self, when: float, call: Timed) -> int:
+        """Calls `on_deadline` at `when` of the loop's clock; returns the key for `remove`."""
         key = int(when / DEADLINE_TICK_S) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = set()
             if self._timer is None or key < self._next:
                 self._schedule(key)
-        bucket.add(callback)
+        bucket.add(call)
         return key
 
-    def remove(self, key: int, callback: Callable[[], None]) -> None:
+    def remove(self, key: int, call: Timed) -> None:
         bucket = self._buckets.get(key)
         if bucket is not None:
-            bucket.discard(callback)
+            bucket.discard(call)
 
     def _schedule(self, key: int) -> None:
         if self._timer is not None:
@@ -94,14 +99,14 @@ class Wheel:
         # At least the tick that the timer was set for: the division may round, and a timer may be early.
         now = max(self._next, int(self._loop.time() / DEADLINE_TICK_S))
         due = sorted(key for key in self._buckets if key <= now)
-        callbacks = [callback for key in due for callback in self._buckets.pop(key)]
+        calls = [call for key in due for call in self._buckets.pop(key)]
         for key in sorted(self._buckets):
             if self._buckets[key]:
                 self._schedule(key)
                 break
             del self._buckets[key]  # all of it was removed meanwhile
-        for callback in callbacks:
-            callback()
+        for call in calls:
+            call.on_deadline()
 
 
 class LoopParts:

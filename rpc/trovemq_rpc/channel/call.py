@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from trovemq_rpc.channel.call_channel import CallChannel
@@ -38,6 +39,15 @@ from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata, t
 from trovemq_rpc.wire.status import StatusCode, status_of_reset
 
 ATTEMPTS_MAX: Final = 5  # of a call that no server looks at: a sixth would hardly be better
+
+
+def _timeout_field(remaining_s: float) -> Field:
+    return b"grpc-timeout", encode_timeout(max(0.0, remaining_s))
+
+
+@lru_cache(maxsize=256)  # most calls of a program have the same timeout, and leave at once
+def _timeout_block(remaining_s: float) -> bytes:
+    return Connection.encode([_timeout_field(remaining_s)])
 
 
 class Call(StreamIntake):
@@ -86,8 +96,9 @@ class Call(StreamIntake):
         if choice is not None:
             self._compression = encoding_of(choice)
         if timeout is not None:
-            self.deadline = channel.loop.time() + timeout
-            self.wheel_key = channel.parts.wheel.add(self.deadline, self.on_deadline)
+            parts = channel.parts
+            self.deadline = parts.loop.time() + timeout
+            self.wheel_key = parts.wheel.add(self.deadline, self)
 
     # --- sending ----------------------------------------------------------------------------------------
     def start(self, endpoint: ChannelEndpoint) -> None:
@@ -96,17 +107,20 @@ class Call(StreamIntake):
 
     def _block(self, endpoint: ChannelEndpoint) -> bytes | None:
         """The request's header block. None if it is too large for the server: then the call is over."""
-        fields: list[Field] = []
+        block = self.method.block
         if self.deadline is not None:
-            left = max(0.0, self.deadline - self.channel.loop.time())
-            fields.append((b"grpc-timeout", encode_timeout(left)))
+            block += _timeout_block(self.deadline - endpoint.loop.time())
+        fields: list[Field] = []
         if self._compression != b"identity":
             fields.append((b"grpc-encoding", self._compression))
         if self._metadata is not None:
             fields += self._metadata
-        block = self.method.block + Connection.encode(fields) if fields else self.method.block
+        if fields:
+            block += Connection.encode(fields)
         limit = endpoint.connection.peer_header_list_size_max
         if len(block) * LIST_SIZE_OF_A_BYTE_MAX > limit:
+            if self.deadline is not None:
+                fields.append(_timeout_field(self.deadline - endpoint.loop.time()))
             size = self.method.list_size + list_size(fields)
             if size > limit:
                 self.finish(StatusCode.RESOURCE_EXHAUSTED, too_large_metadata(size, limit))
@@ -248,7 +262,7 @@ class Call(StreamIntake):
         self._details = details
         channel = self.channel
         if self.wheel_key:
-            channel.parts.wheel.remove(self.wheel_key, self.on_deadline)
+            channel.parts.wheel.remove(self.wheel_key, self)
             self.wheel_key = 0
         if not self.sent:
             self.unprocessed = True

@@ -264,7 +264,7 @@ class ServerCall(Incoming, Outgoing):
         self.stream.owner = self.receiver = None  # else a cycle would wait for the garbage collector
         endpoint = self.endpoint
         if self.wheel_key:
-            endpoint.parts.wheel.remove(self.wheel_key, self.on_deadline)
+            endpoint.parts.wheel.remove(self.wheel_key, self)
             self.wheel_key = 0
         if self.charged or self.admitted or self.reader is not None:
             self.release_all()

@@ -182,7 +182,7 @@ class ServerEndpoint(CallEndpoint):
         metrics.calls_active += 1
         if known.timeout >= 0:
             call.deadline = deadline = self.loop.time() + known.timeout
-            call.wheel_key = self.parts.wheel.add(deadline, call.on_deadline)
+            call.wheel_key = self.parts.wheel.add(deadline, call)
         if known.encoding != b"identity":
             call.encoding = known.encoding
         if call.method.begins == ON_HEADERS:
