@@ -34,7 +34,7 @@ class Claim:
 Granted = Callable[[Claim], None]
 
 
-class Waiting:
+class PendingClaim:
     """A claim for which there is no space yet."""
 
     __slots__ = ("granted", "peer", "size")
@@ -55,7 +55,7 @@ class BytesBudget:
         self._small_size_max = min(small_size_max, total // 4)
         self._by_peer: dict[str, int] = {}
         self._large = 0
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[PendingClaim, None] = {}
         self._is_granting = self._grants_again = False
         self.used = 0
         self.used_max = 0
@@ -91,16 +91,16 @@ class BytesBudget:
         self._add(claim, size)
         return claim
 
-    def wait(self, peer: str, size: int, granted: Granted) -> Waiting:
+    def wait(self, peer: str, size: int, granted: Granted) -> PendingClaim:
         """`granted` is called with the claim when there is space; `cancel` ends that."""
         assert self.can_ever_fit(size), f"{size} bytes never fit into {self.total}"
-        waiting = Waiting(peer, size, granted)
+        waiting = PendingClaim(peer, size, granted)
         self._waiting[waiting] = None
         self.waits += 1
         self.grant()
         return waiting
 
-    def cancel(self, waiting: Waiting) -> None:
+    def cancel(self, waiting: PendingClaim) -> None:
         """Withdraws a waiting claim. Others may have waited after it."""
         if self._waiting.pop(waiting, waiting) is None:
             self.grant()
@@ -170,7 +170,7 @@ class BytesBudget:
             for one in self._waiting
         )
 
-    def _is_full(self, one: Waiting) -> bool:
+    def _is_full(self, one: PendingClaim) -> bool:
         """Whether the claim waits because of other claims of its peer."""
         own = self._by_peer.get(one.peer, 0)
         return bool(own) and own + one.size > self.peer_max

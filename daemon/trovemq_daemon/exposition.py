@@ -20,7 +20,7 @@ from trovemq_daemon.sample_tables import SampleTable, escaped, number_text
 
 _PLAIN_TYPES: Final = frozenset({"counter", "gauge", "histogram"})
 _MOVED: Final = ("_created", "_gsum", "_gcount")
-"""Samples with these name suffixes are families of their own in the text."""
+"""Samples with these name suffixes are separate families in the text."""
 TURN_S: Final = 0.005
 """After this time other work runs, when the present part has ended."""
 

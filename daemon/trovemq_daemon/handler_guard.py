@@ -38,8 +38,8 @@ WAITING_STREAMS: Final = frozenset({"PullMessage", "ReceiveMessage", "WatchRoute
 """Methods whose replies wait for events and are made in one step of the loop: they claim no space while they
 wait."""
 TURN_S: Final = 0.001
-"""A stream's replies take the loop for so long at most, and one more reply; then others have their turn. Our
-own transport takes them without a pause as long as the client reads fast."""
+"""A stream's replies take the loop for at most this long, and one more reply; then other work runs. Our own
+transport takes them without a pause as long as the client reads fast."""
 Ending: TypeAlias = tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]]
 """Status, text and trailing metadata of a failed call."""
 _STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
@@ -63,7 +63,7 @@ def error_to_wire(error: TroveError) -> common_pb2.Error:
 
 
 def _cut(text: str, size: int) -> str:
-    """The begin of the text, of at most this many bytes in UTF-8."""
+    """The longest prefix of the text with at most `size` bytes in UTF-8."""
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
@@ -81,11 +81,11 @@ def ending_of(method: str, failure: Exception) -> tuple[str, Ending]:
 
 def bounded_reader(read: Any) -> Any:
     """A method's reader, which first counts the parts of generated messages. It returns the refusal as the
-    request: each transport would log and answer a reader's exception in its own way."""
+    request: the two transports log and answer an exception of a reader differently."""
     made: Any = getattr(read, "__self__", None)
     reader = BoundedReader(made) if hasattr(made, "DESCRIPTOR") else read
     if not isinstance(reader, BoundedReader):
-        return read or bytes  # a reader of its own, with checks of its own
+        return read or bytes  # the method's special reader, which has its checks
 
     def bounded(data: bytes) -> Any:
         try:
@@ -352,7 +352,7 @@ class _GuardedCalls:
         if isinstance(failure, grpc.aio.AbortError):
             self._end(call, "ABORTED")
             call.stop(failure)
-        elif not isinstance(failure, Exception) or call.over:  # nobody would receive the error
+        elif not isinstance(failure, Exception) or call.over:  # the error would have no receiver
             self._end(call, "CANCELLED")
             call.stop(failure)
         else:

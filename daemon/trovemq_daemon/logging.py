@@ -31,7 +31,7 @@ TRACEBACK_LENGTH_MAX: Final = 16_384
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A, 0x0D)
 } | {0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}
-_CONTROLS |= {  # line ends of Unicode, and characters that turn the direction of the text after them
+_CONTROLS |= {  # line ends of Unicode, and characters that change the direction of later text
     code: f"\\u{code:04x}"
     for code in (0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 }
@@ -106,7 +106,7 @@ def render_json(_logger: object, _method: str, fields: Fields) -> str:
 
 
 class _ForwardToStructlog(logging.Handler):
-    """Logs warnings of libraries (uvicorn, asyncio, grpc) in the form of our own lines."""
+    """Logs warnings of libraries (uvicorn, asyncio, grpc) in the format of the daemon's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = get_logger()

@@ -95,7 +95,7 @@ class RpcMetrics(Collector):
     def add_transport(
         self, transport: Transport, budget: TransportBudget, connections: ConnectionLimit
     ) -> None:
-        """Adds the metrics of our own transport; grpcio has none of them."""
+        """Adds the metrics of `trovemq_rpc`; grpcio has none of them."""
         self._transport, self._budget, self._connections = transport, budget, connections
 
     def observe(

@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
 
 
 class OpsHttp:
-    """The HTTP server. `await start()` binds and serves in a task of its own; `await stop()` ends it."""
+    """The HTTP server. `await start()` binds, and serves in a task; `await stop()` ends it."""
 
     def __init__(
         self,

@@ -59,7 +59,8 @@ class ReplyBudget:
 
     async def claim_capacity(self, peer: str) -> Claim:
         """Claims space for a reply that is made in several steps, so that not all calls begin theirs while
-        there is space for one. TroveError LIMIT_EXCEEDED as wait_for_capacity()."""
+        there is space for one. TroveError LIMIT_EXCEEDED: there was none
+        for too long."""
         return self.try_claim(peer) or await self._granted(peer)
 
     def try_claim(self, peer: str) -> Claim | None:

@@ -60,7 +60,7 @@ class BoundedReader:
 
 @cache
 def _inner(descriptor: Descriptor) -> dict[int, Descriptor | None]:
-    """The fields to walk into, by number: messages with parts of their own, and packed lists (None)."""
+    """The fields to walk into, by number: messages that have parts, and packed lists (None)."""
     return {
         field.number: field.message_type
         for field in descriptor.fields

@@ -1,8 +1,9 @@
-"""Runs long work on the event loop in turns.
+"""Runs long work on the event loop in time slices (`Turns`).
 
 A look-up may read megabytes, a broker may register 60,000 topics. Such work has steps or pages, each of which
-takes at most a few milliseconds. All long work shares one `Turns`: in each pass of the loop one piece of long
-work gets one turn, however many are running. So a small request waits for one turn, not for every look-up.
+takes at most a few milliseconds. All long work shares one `Turns`: in each iteration of the loop one piece
+of long work runs for one time slice, however many are running. So a small request waits for one slice, not
+for every look-up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextvars import ContextVar
 from typing import Final, TypeAlias, TypeVar
 
 TURN_S: Final = 0.001
-"""A turn ends with the first step that ends after this time."""
+"""A time slice ends with the first step that ends after this time."""
 
 Page = TypeVar("Page")
 Result = TypeVar("Result")
@@ -26,12 +27,12 @@ _worked: Final[ContextVar[Callable[[float], None] | None]] = ContextVar("worked"
 
 
 def count_work(worked: Callable[[float], None]) -> None:
-    """Calls `worked(seconds)` after each turn of the present task's request."""
+    """Calls `worked(seconds)` after each time slice of the present task's request."""
     _worked.set(worked)
 
 
 class Turns:
-    """The turns of all long work of a daemon."""
+    """Gives time slices to all long work of a daemon."""
 
     def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
@@ -60,7 +61,7 @@ class Turns:
         return await self.run(steps)
 
     async def each(self, pages: Iterator[Page]) -> AsyncGenerator[Page]:
-        """Yields the pages; each is made in a turn of its own. Raises their errors."""
+        """Yields the pages; each is made in a separate time slice. Raises their errors."""
         while True:
             async with self._one_at_a_time:
                 with self._turn():
@@ -82,7 +83,7 @@ class Turns:
 
 
 def _take(steps: Steps[Result]) -> None:
-    """Runs one turn. Raises StopIteration at the end of the steps."""
+    """Runs one time slice. Raises StopIteration at the end of the steps."""
     ends = time.perf_counter() + TURN_S
     while True:
         next(steps)

@@ -139,7 +139,7 @@ class RouteTable:
         if before is not None and not self._may_replace(before, broker, now):
             raise TroveError(
                 errors.BROKER_NAME_TAKEN,
-                f"broker name {broker.name!r} is in use by the live broker at {before.route.broker.address}",
+                f"broker name {broker.name!r} belongs to the live broker at {before.route.broker.address}",
                 name=broker.name,
                 address=before.route.broker.address,
             )

@@ -6,7 +6,7 @@ that its clients have not taken.
 | a message above its stream's window needs an admission, by its announced length | it can be completed |
 | messages above 4 MiB share three quarters of the total | half-received giants never lock out small ones |
 | no WINDOW_UPDATE for a connection above its share, or above the total | control frames still pass |
-| while no message is admitted, the next one is, whatever is left | something can always continue |
+| while no message is admitted, the next one is, however full the budget is | something can always continue |
 | bytes of an admitted message need no further window | they are counted already |
 | output counts in the total, not in its connection's share | a client that reads late may still send |
 
@@ -155,8 +155,9 @@ class BytesBudget:
             self.give_message(holder, size)
 
     def _admit_waiting(self) -> None:
-        """Grants in turns. A message that is not wanted any more gives its bytes back at once: the same loop
-        grants them, and not one inside of it, or thousands of such messages would end in a RecursionError.
+        """Grants one admission after the other. A message that is not wanted any more returns its bytes at
+        once: this loop grants them, not a call inside of it, or thousands of such messages would end in a
+        RecursionError.
         """
         if self._is_admitting:
             return

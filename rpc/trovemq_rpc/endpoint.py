@@ -1,8 +1,8 @@
 """One connection on an event loop: it reads into the loop's shared buffer and gathers its writes.
 
-Everything that one turn of the loop sends on a connection is one write. Flow control works by withheld
+Everything that is sent on a connection in one iteration of the loop is one write. Flow control withholds
 WINDOW_UPDATE frames; reading never stops for long, so that control frames always arrive. (It pauses for the
-turns of the loop that a large read takes: see rest.py.)
+iterations in which the rest of a large read is handled: rest.py.)
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ JOIN_TOTAL_MAX: Final = 64 << 10
 """Output up to this is joined into one buffer, which is cheaper for the kernel than many."""
 LINGER_S: Final = 1.0  # how long the peer may take to read a GOAWAY before its connection is closed
 WRITE_HIGH: Final = 1 << 20
-"""The transport's buffer: above it streams wait, and are written in turns. A turn of the loop takes as much
-from streams that waited, however far a peer opens their windows at once.
+"""The transport's buffer: above it streams wait, and are written a frame of each at a time. An iteration of
+the loop takes no more than this from streams that waited, however far a peer opens their windows at once.
 """
 WRITE_LOW: Final = 256 << 10  # they continue while the kernel still has something to send
 DRAIN_PAYLOAD: Final = b"draining"
@@ -48,7 +48,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
     _lingers: asyncio.TimerHandle | None = None
     quiet_until = 0.0  # the loop's time; no tick has anything to do before, unless bytes come or wait
     may_write = False  # our SETTINGS wait for TLS; a server's wait for the client's first bytes, too
-    answers_soon = False  # a callback handler gets calls of this read in this turn; its caller writes
+    answers_soon = False  # a callback handler gets calls of this read in this iteration; its caller writes
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.tls.feed(view[:nbytes])
             self._receive_sealed(WORK_A_TURN_MAX)
         if size == len(view) and self._rest.data is None and not self.closing:
-            self._leave(memoryview(self._tail))  # else uvloop reads up to 32 times in a turn
+            self._leave(memoryview(self._tail))  # else uvloop reads up to 32 times in an iteration
 
     def eof_received(self) -> bool:
         return False
@@ -187,7 +187,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.flush()
 
     def _leave(self, rest: memoryview) -> None:
-        """The rest of a read waits for the next turn, and so does all that follows it."""
+        """Keeps the rest of a read for the next iteration of the loop, and pauses reading until then."""
         self._tail = b""
         if self._rest.data is None and self.transport is not None:
             self.transport.pause_reading()
@@ -198,16 +198,16 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
         rest = self._rest
         if self.transport is None or rest.data is None:
             return
-        work_left = WORK_A_TURN_MAX
+        work_max = WORK_A_TURN_MAX
         if rest.data:
-            self._receive(rest.data, work_left)
+            self._receive(rest.data, work_max)
             if self.connection.stopped and not self.closing:
                 return
-            work_left = self.connection.work_left
+            work_max = self.connection.work_remaining
         rest.end()
         self.transport.resume_reading()
         if self.tls is not None:
-            self._receive_sealed(work_left)
+            self._receive_sealed(work_max)
 
     def _handle_events(self) -> None:
         connection = self.connection
@@ -223,8 +223,8 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             ):
                 connection.acknowledge(0)
 
-    def _receive_sealed(self, work_left: int) -> None:
-        """Handles the records that have come. `work_left`: of this turn."""
+    def _receive_sealed(self, work_max: int) -> None:
+        """Handles the TLS records that have come, up to `work_max` units of work; the rest waits."""
         tls = self.tls
         assert tls is not None
         try:
@@ -242,7 +242,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
                 self.on_secured()
                 self.flush()
             while tls.has_input and not self.closing and self._rest.data is None:
-                if work_left <= 0:
+                if work_max <= 0:
                     self._leave(memoryview(self._tail))
                     break
                 view = self.parts.plain_buffer.view()
@@ -255,8 +255,8 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
                     break
                 size += len(tail)
                 self.parts.plain_buffer.position += size
-                self._receive(view[:size], work_left)
-                work_left = self.connection.work_left - RECORD_WORK
+                self._receive(view[:size], work_max)
+                work_max = self.connection.work_remaining - RECORD_WORK
         except ssl.SSLError as error:
             self._write(tls.take_output())
             self.refuse(f"TLS: {error.reason or error}")
@@ -270,7 +270,7 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
 
     # --- writing ----------------------------------------------------------------------------------------
     def flush_soon(self) -> None:
-        """Writes at the end of this turn. (Output of a read is written when the read has been handled.)"""
+        """Writes at the end of the loop's iteration. (Output of a read is written after the read.)"""
         if not self._flush_scheduled and not self.gathering:
             self._flush_scheduled = True
             self.loop.call_soon(self.end_turn)

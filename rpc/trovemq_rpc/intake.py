@@ -62,7 +62,7 @@ class Intake:
     message_compressed = False  # of the message that was read last
     reader: MessageReader | None = None
     kept: deque[memoryview] | None = None
-    """Bytes of messages that were too many for a turn of the loop."""
+    """Bytes of messages that were too many for an iteration of the loop."""
     kept_size = 0
     unread = 0
     window = 0  # of the stream, once it has grown
@@ -108,7 +108,7 @@ class Intake:
             self._cut(reader, data, ended)
 
     def _cut(self, reader: MessageReader, data: memoryview, ended: bool) -> None:
-        """Delivers the messages that are in the data, or as many as the connection may have in this turn."""
+        """Delivers the messages in the data, or as many as the connection may have in this iteration."""
         endpoint = self.endpoint
         share, size_max = endpoint.share, endpoint.options.receive_size_max
         try:
@@ -151,7 +151,7 @@ class Intake:
             self.kept_size += len(data)
 
     def _cut_more(self) -> None:
-        """The next turn for the bytes that were kept."""
+        """Delivers messages of the bytes that were kept, in the next iteration of the loop."""
         kept, self.kept, self.kept_size = self.kept, None, 0
         while kept and self.reader is not None:  # the call is not over
             data = kept.popleft()
@@ -290,7 +290,7 @@ class Intake:
                 self.reset(ErrorCode.ENHANCE_YOUR_CALM, "CANCELLED")
 
     def _stall_timeout_s(self) -> float:
-        """Longer if the peer needed a WINDOW_UPDATE to send on: ours may still be on its way."""
+        """Longer if the peer needed a WINDOW_UPDATE to send on: ours may not have arrived."""
         endpoint = self.endpoint
         limits, timeout_s = endpoint.connection.limits, endpoint.options.stall_timeout_s
         stream_known = self.received + PROGRESS_SIZE_MIN <= limits.stream_window
@@ -300,7 +300,7 @@ class Intake:
 
 
 def lasting(message: Any) -> Buffer:
-    """The message as bytes of its own, if it is a view of the receive buffer."""
+    """A copy of a message that is a view of the receive buffer; any other message itself."""
     return bytes(message) if isinstance(message, memoryview) else message
 
 

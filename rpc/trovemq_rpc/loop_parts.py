@@ -117,7 +117,7 @@ class LoopParts:
         self.receive_buffer = ReceiveBuffer()
         self.plain_buffer = ReceiveBuffer()  # of TLS: decrypted bytes
         self.wheel = Wheel(loop)
-        self.rests_size = 0  # of reads that were more than a turn's work
+        self.rests_size = 0  # of reads that were more work than an iteration takes
         self._ticked: set[Ticked] = set()
         self._due: list[Ticked] = []  # of this second's tick
         self._timer: asyncio.TimerHandle | None = None
@@ -134,8 +134,8 @@ class LoopParts:
             self._timer = None
 
     def _tick(self) -> None:
-        """The endpoints look at their peers after the loop has read what arrived: it may have stood still
-        just now, in a callback of the same turn. One turn later uvloop has not read yet."""
+        """Calls the endpoints' `tick` after the loop has read the bytes that arrived: it may have stood still
+        just now, in a callback of the same iteration. One iteration later uvloop has not read yet."""
         self._timer = self.loop.call_later(1.0, self._tick)
         running = bool(self._due)
         self._due = list(self._ticked)
@@ -143,7 +143,7 @@ class LoopParts:
             self.loop.call_soon(self.loop.call_soon, self._tick_some)
 
     def _tick_some(self) -> None:
-        """A turn's share: 10,000 connections at once would hold up the loop for 10 ms and more."""
+        """Some of the ticks: those of 10,000 connections together hold up the loop for 10 ms and more."""
         now = self.loop.time()
         due, ticked = self._due, self._ticked
         for _ in range(min(len(due), TICKS_A_TURN)):

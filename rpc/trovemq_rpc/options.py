@@ -21,7 +21,7 @@
 | grpc.initial_reconnect_backoff_ms | 1 s | the first pause before the next attempt to connect |
 | grpc.max_reconnect_backoff_ms | 2 min | the longest pause |
 | grpc.min_reconnect_backoff_ms | 20 s | how long an attempt may take |
-| grpc.lb_policy_name | pick_first | round_robin: all addresses of a name in turns (channel) |
+| grpc.lb_policy_name | pick_first | round_robin: calls alternate between all addresses of a name (channel) |
 | grpc.default_authority | the target | the value of :authority |
 | grpc.ssl_target_name_override | the target | the name that the certificate must have |
 | grpc.primary_user_agent | none | goes before our user agent |

@@ -1,5 +1,5 @@
-"""The rest of a read. In a turn of the loop a connection does a limited amount of work. The bytes that are
-left wait until the other connections had their turn.
+"""The rest of a read. In an iteration of the loop a connection does a limited amount of work. Further bytes
+wait until the other connections were served.
 
 A frame of a flood costs 1 to 15 us, so one large read of them could hold up the others for half a second.
 """
@@ -13,16 +13,16 @@ from trovemq_rpc.loop_parts import LoopParts
 WORK_A_TURN_MAX: Final = 1_024
 """In the units of `Receiving.parse`: 256 small calls, or about a millisecond of a flood."""
 RECORD_WORK: Final = 2
-"""Of a turn, for each TLS record: records of one byte are work, too, and may be no whole frame."""
+"""For each TLS record: records of one byte are work, too, and may be no whole frame."""
 MESSAGES_A_TURN_MAX: Final = 256
 """Of streams: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
 RENEWED_BELOW: Final = MESSAGES_A_TURN_MAX - 16
-"""A share that has as many left serves the next turn, too, so a turn may get 16 fewer. With a message a turn,
-a renewal for each would cost a callback of the loop.
+"""A share that still has this many is not renewed: the next iteration has up to 16 fewer. Renewed for every
+message, it would cost a callback of the loop each time.
 """
 RESTS_SIZE_MAX: Final = 16 << 20
 """Bytes that all connections of a loop leave for later, from which each reads READ_SIZE_SHORT at a time."""
-READ_SIZE_SHORT: Final = 4 << 10  # about a turn's work, if it is frames of a flood
+READ_SIZE_SHORT: Final = 4 << 10  # about an iteration's work, if it is frames of a flood
 
 
 class Rest:
@@ -61,7 +61,7 @@ class Rest:
 
 
 class Share:
-    """The messages of a connection's streams that may still be handled in this turn of the loop."""
+    """The messages of a connection's streams that may still be handled in this iteration of the loop."""
 
     __slots__ = ("_loop", "_renewing", "left")
 
@@ -71,12 +71,12 @@ class Share:
         self._renewing = False
 
     def take(self, count: int) -> None:
-        assert 0 < count <= self.left, "no more than are left"
+        assert 0 < count <= self.left, "more than the share has"
         self.left -= count
         if self.left < RENEWED_BELOW and not self._renewing:
             self._renewing = True
-            self._loop.call_soon(self._next_turn)
+            self._loop.call_soon(self._renew)
 
-    def _next_turn(self) -> None:
+    def _renew(self) -> None:
         self.left = MESSAGES_A_TURN_MAX
         self._renewing = False

@@ -80,7 +80,7 @@ class Tls:
 
     def _pass_on(self) -> bool:
         """Gives OpenSSL the next record; False if not all of it has come. Bytes that are no record are passed
-        on as they are: OpenSSL says what they are."""
+        on as they are: OpenSSL reports the error."""
         received, position = self._received, self._position
         end = position + _HEADER_SIZE
         if len(received) < end:

@@ -46,8 +46,8 @@ class ChannelEndpoint(Endpoint):
         return self.ready and not self.draining and not self.closing and self.connection.can_open
 
     def flush_call(self) -> None:
-        """A call was sent. It is written at the end of the turn, with others. If it is the only open call and
-        the one before it was so, too, it is written at once: no other call would join it.
+        """A call was sent. It is written at the end of the loop's iteration, with others. If it is the only
+        open call, and the call before it was alone, too, it is written at once: no other call would join it.
         """
         if len(self.connection.streams) > 1:
             self._one_at_a_time = False

@@ -1,4 +1,4 @@
-"""The four kinds of calls: one or many messages each way."""
+"""The four kinds of calls: one message or many in each direction."""
 
 from __future__ import annotations
 
@@ -239,8 +239,9 @@ class ManyRequests(Call):
         )
 
     def write_now(self, request: Any, *, alone: bool = False) -> None:
-        """write() of a message to a `writable` call, from a callback: it is with the transport when this
-        returns. `alone`: all others were answered, and this one is likely to be soon. Raises as write()."""
+        """Sends a message from a callback, if the call is `writable`: the transport has it when this returns.
+        `alone`: all others were answered, and this one is likely to be soon. Raises AioRpcError of a call
+        that failed meanwhile, InvalidStateError of one that ended."""
         assert self.writable, "a call that may have to wait is awaited: write()"
         flag, message = self._message(request)
         self._send(flag, message)
@@ -305,7 +306,7 @@ class StreamUnaryCall(ManyRequests, OneResponse):
 
 
 class StreamStreamCall(ManyRequests, ManyResponses):
-    """A stream each way."""
+    """A stream in both directions."""
 
 
 def _current_task() -> asyncio.Task[Any] | None:

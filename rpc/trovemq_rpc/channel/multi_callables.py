@@ -78,6 +78,6 @@ class StreamUnaryMultiCallable(MultiCallable):
 
 
 class StreamStreamMultiCallable(StreamUnaryMultiCallable):
-    """A stream each way."""
+    """A stream in both directions."""
 
     _kind = StreamStreamCall

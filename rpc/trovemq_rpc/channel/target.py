@@ -66,7 +66,7 @@ class Target:
         return _without_zone(first.host) or "localhost"
 
     async def resolve(self) -> list[Address]:
-        """All addresses, IPv6 and IPv4 in turns: where one family does not work, that costs one attempt."""
+        """All addresses, IPv6 and IPv4 alternately: a family that does not work costs one attempt."""
         if self.name is None:
             return self.addresses
         if ":" in self.name.host:

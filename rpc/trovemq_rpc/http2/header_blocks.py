@@ -168,7 +168,7 @@ class HeaderBlocks(ControlFrames):
         if length >= 0:
             if ended and length:
                 raise malformed("content-length without content")
-            stream.body_left = length
+            stream.body_missing = length
         stream.got_headers = True
         if ended:
             self._received_end(stream)
@@ -201,7 +201,7 @@ class HeaderBlocks(ControlFrames):
             if known is None or known[0] is not fields:
                 check_fields(fields)
                 self._remember(fields, None)
-        if stream.body_left > 0:
+        if stream.body_missing > 0:
             raise malformed("content-length is not the length of the content")
         self._received_end(stream)
         if fields is None:

@@ -34,7 +34,7 @@ LIST_SIZE_OF_A_BYTE_MAX: Final = 60
 """The most bytes of a header list for which a byte of a header block that we send stands."""
 _FIELD_OVERHEAD: Final = 32  # section 6.5.2
 
-PSEUDO_FIELDS_USUAL: Final = 4  # of a request; one without an authority has fewer
+PSEUDO_FIELDS_MAX: Final = 4  # of a request; one without an authority has fewer
 REQUEST_LINES_MAX: Final = 256  # remembered by the process; all are forgotten when there are more
 REQUEST_LINE_SIZE_MAX: Final = 512  # larger ones are rarely repeated: at most 128 KiB are remembered
 
@@ -97,7 +97,7 @@ def list_size(fields: Iterable[Field]) -> int:
 
 
 def check_request(headers: Fields) -> RequestHead:
-    count = PSEUDO_FIELDS_USUAL
+    count = PSEUDO_FIELDS_MAX
     pseudo = tuple(headers[:count])
     line = _request_lines.get(pseudo)
     if line is None or (len(headers) > count and headers[count][0][:1] == b":"):

@@ -271,7 +271,7 @@ class Decoder:
         return field, size, at
 
     def _evict(self, needed: int) -> None:
-        """Drop the oldest entries until `needed` bytes fit, or none is left."""
+        """Drop the oldest entries until `needed` bytes fit, or the table is empty."""
         count, sizes, size = 0, self._sizes, self._size
         limit = self._size_max - needed
         while size > limit and count < len(sizes):

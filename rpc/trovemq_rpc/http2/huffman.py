@@ -24,7 +24,7 @@ class _Step(NamedTuple):
 
 
 class _State(dict[int, _Step]):
-    """An inner node, and the steps from it that were taken before, by byte."""
+    """An inner node, and the known steps from it, by byte."""
 
     def __init__(self, may_end: bool) -> None:
         self.branches: list[_State | int | None] = [None, None]

@@ -15,7 +15,7 @@ list of header fields is so large that the connection ends, hpack.py says (`LIST
 | header_block_size_max | 64 KiB | a block's compressed bytes with all CONTINUATION frames (CVE-2024-27316) |
 | continuations_max | 64 | empty CONTINUATION frames cost processor time but no bytes |
 | frame_size_max | 64 KiB | few frames for a large message, and several of them in the receive buffer |
-| stream_window | 64 KiB | bytes that come on a stream before anybody reads it; the window grows by use |
+| stream_window | 64 KiB | bytes of a stream that may arrive before they are read; the window grows by use |
 | connection_window | 4 MiB | the same for all streams of a connection |
 | resets_allowed | 10,000 (2,000 a second) | rapid reset (CVE-2023-44487); busy clients cancel often, too |
 | pings_allowed | 200 (20 a second) | each PING is answered at once, so a flood makes us write |

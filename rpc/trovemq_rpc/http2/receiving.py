@@ -57,13 +57,13 @@ class Receiving(HeaderBlocks):
 
     def __init__(self, client_side: bool, limits: Limits = DEFAULT_LIMITS) -> None:
         super().__init__(client_side, limits)
-        self._preface_left = b"" if self.client_side else PREFACE
+        self._preface_rest = b"" if self.client_side else PREFACE
         self.got_settings = False
         self._tail = b""
         self.stopped = False  # the last `parse` had done its work, though more frames may follow
-        self.work_left = 0  # of the last `parse`
+        self.work_remaining = 0  # of the last `parse`
         # A DATA frame of which a part is still to come
-        self._data_left = 0
+        self._data_missing = 0
         self._data_stream_id = 0
         self._data_ended = False
 
@@ -84,18 +84,18 @@ class Receiving(HeaderBlocks):
         """Reads the complete frames and returns how many bytes they are. The caller passes the other bytes
         again, with those that follow.
 
-        It stops after `work_max` units of work (`stopped`, `work_left`): two a frame, and more for a header
-        block that is not cached (`Decoder.work`) and for SETTINGS that change the windows of many streams. A
-        violation of the protocol becomes the event FAULT, and GOAWAY is among the output. All bytes after it
-        are ignored.
+        It stops after `work_max` units of work (`stopped`, `work_remaining`): two a frame, and more for a
+        header block that is not cached (`Decoder.work`) and for SETTINGS that change the windows of many
+        streams. A violation of the protocol becomes the event FAULT, and GOAWAY is among the output. All
+        bytes after it are ignored.
         """
         self.stopped = False
-        self.work_left = work_max
+        self.work_remaining = work_max
         if self.failed:
             return len(data)
         try:
             position = 0
-            if self._preface_left or not self.got_settings:
+            if self._preface_rest or not self.got_settings:
                 position = self._begin(data)
                 if position < 0:
                     return 0
@@ -116,7 +116,7 @@ class Receiving(HeaderBlocks):
         """The peer's preface (section 3.4): the client's magic, then SETTINGS. Returns -1 if it is
         incomplete.
         """
-        magic = self._preface_left
+        magic = self._preface_rest
         if magic:
             if data[: len(magic)] != magic[: len(data)]:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the connection's preface is not HTTP/2's")
@@ -130,22 +130,22 @@ class Receiving(HeaderBlocks):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if len(data) < at + 9 + low and low <= self.limits.frame_size_max:
             return -1
-        self._preface_left = b""
+        self._preface_rest = b""
         self.got_settings = True
         return at
 
-    def _frames(self, data: memoryview, position: int, work_left: int) -> int:  # noqa: C901, PLR0912 - one loop per frame
+    def _frames(self, data: memoryview, position: int, work_remaining: int) -> int:  # noqa: C901, PLR0912 - one loop per frame
         size = len(data)
         streams = self.streams
         events = self.events
         frame_size_max = self.limits.frame_size_max
-        if self._data_left:
+        if self._data_missing:
             position = self._data_rest(data)
         while size - position >= 9:
-            if work_left <= 0:
+            if work_remaining <= 0:
                 self.stopped = True
                 break
-            work_left -= FRAME_WORK
+            work_remaining -= FRAME_WORK
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             length = high << 16 | low
             stream_id &= 0x7FFFFFFF
@@ -165,7 +165,7 @@ class Receiving(HeaderBlocks):
                 if (
                     stream is not None
                     and stream.got_headers
-                    and stream.body_left < 0
+                    and stream.body_missing < 0
                     and MAY_RECEIVE[stream.state]
                     and 0 < length <= stream.receive_window
                     and length <= self.receive_window
@@ -190,10 +190,10 @@ class Receiving(HeaderBlocks):
             else:
                 self._control(kind, data[start:end], flags, stream_id)
             if self.work_beside:
-                work_left -= self.work_beside
+                work_remaining -= self.work_beside
                 self.work_beside = 0
             position = end
-        self.work_left = work_left
+        self.work_remaining = work_remaining
         return position
 
     # --- DATA (section 6.1) -----------------------------------------------------------------------------
@@ -205,9 +205,9 @@ class Receiving(HeaderBlocks):
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
         if stream.receive_window < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"more than the window of stream {stream.id}")
-        if stream.body_left >= 0:
-            stream.body_left -= length
-            if stream.body_left < 0 or (flags & END_STREAM and stream.body_left):
+        if stream.body_missing >= 0:
+            stream.body_missing -= length
+            if stream.body_missing < 0 or (flags & END_STREAM and stream.body_missing):
                 self.acknowledge(length)
                 self._stream_fault(stream, malformed("content-length is not the length of the content"))
                 return False
@@ -220,8 +220,8 @@ class Receiving(HeaderBlocks):
             self._stray_data(stream_id, length)
             return
         padding = length - len(payload)
-        if stream.body_left >= 0:
-            stream.body_left += padding
+        if stream.body_missing >= 0:
+            stream.body_missing += padding
         if not self._account(stream, length, END_STREAM if ended else 0):
             return
         if padding:
@@ -242,7 +242,7 @@ class Receiving(HeaderBlocks):
 
     def _data_part(self, part: memoryview, length: int, flags: int, stream_id: int) -> None:
         self._data_stream_id = stream_id
-        self._data_left = length - len(part)
+        self._data_missing = length - len(part)
         self._data_ended = bool(flags & END_STREAM)
         if part:
             self._data(stream_id, part, len(part), False)
@@ -250,11 +250,11 @@ class Receiving(HeaderBlocks):
             self._stray_data(stream_id, 0)
 
     def _data_rest(self, data: memoryview) -> int:
-        size = min(self._data_left, len(data))
+        size = min(self._data_missing, len(data))
         if not size:
             return 0
-        self._data_left -= size
-        self._data(self._data_stream_id, data[:size], size, self._data_ended and not self._data_left)
+        self._data_missing -= size
+        self._data(self._data_stream_id, data[:size], size, self._data_ended and not self._data_missing)
         return size
 
     def _stray_data(self, stream_id: int, length: int) -> None:

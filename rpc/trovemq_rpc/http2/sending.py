@@ -1,8 +1,9 @@
 """The half that writes: header blocks, and DATA under both windows (RFC 9113 sections 5.2 and 6.9).
 
 Bytes leave at once as far as the stream's window, the connection's window and the transport allow it. The
-rest waits at its stream, in order, with the trailers after it. Streams that wait take turns, a frame each,
-so that a large message does not hold up small ones. Bytes for a stream that was reset are dropped.
+rest waits at its stream, in order, with the trailers after it. Of streams that wait, one frame each is
+written at a time, so that a large message does not hold up small ones. Bytes for a stream that was reset are
+dropped.
 """
 
 from __future__ import annotations
@@ -234,8 +235,8 @@ class Sending(ConnectionState):
             self.events.append((ev.WRITABLE, stream, None, False))
 
     def drain(self) -> None:
-        """Gives each waiting stream its turns, until the connection's window or the transport stops them all,
-        or the output is a turn's share.
+        """Writes a frame of each waiting stream after the other, until the connection's window or the
+        transport stops them all, or the output is `output_max`.
 
         A stream that its own window stopped is not in `blocked`: the others must not wait for it.
         """
@@ -251,7 +252,7 @@ class Sending(ConnectionState):
         return bool(self.blocked) and self.can_write and self.send_window > 0
 
     def window_opened(self, stream: Stream) -> None:
-        """The stream's own window grew. A stream with waiting bytes takes turns again."""
+        """The stream's own window grew: if bytes of it wait, `drain` writes them."""
         if stream.pending and stream.send_window > 0:
             self.blocked[stream.id] = stream
 
@@ -275,7 +276,7 @@ class Sending(ConnectionState):
     # --- windows for the peer ---------------------------------------------------------------------------
     def acknowledge(self, size: int) -> None:
         """`size` received bytes take no space any more: the peer may send as many again on the connection.
-        Its WINDOW_UPDATE waits until half of the window is due, or little of it is left.
+        Its WINDOW_UPDATE waits until half of the window is due, or the peer may send little more.
         """
         self.unacknowledged += size
         if self.unacknowledged >= self.unacknowledged_max or (

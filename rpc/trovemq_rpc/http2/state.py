@@ -77,7 +77,7 @@ class ConnectionState:
         self.send_window = WINDOW_DEFAULT
         self.can_write = True  # False while the transport is full
         self.unread_size = 0  # of headers and control frames since then: no window limits them
-        self.output_max = OUTPUT_UNLIMITED  # of bytes that wait at the streams and leave in a turn
+        self.output_max = OUTPUT_UNLIMITED  # of bytes that waited, in an iteration of the loop
         self.held_back = 0  # bytes that wait at the streams
         self.blocked: OrderedDict[int, Stream] = OrderedDict()
 

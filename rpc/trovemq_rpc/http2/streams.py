@@ -37,7 +37,7 @@ class Stream:
     """A request and its response. `owner` belongs to the layer above, all else to the connection."""
 
     __slots__ = (
-        "body_left",
+        "body_missing",
         "got_headers",
         "id",
         "owner",
@@ -57,7 +57,7 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window
         self.got_headers = False
-        self.body_left = -1  # how many bytes content-length still announces; -1 without content-length
+        self.body_missing = -1  # how many bytes content-length still announces; -1 without content-length
         self.pending: deque[Buffer] | None = None  # bytes that windows or the transport hold back
         self.pending_size = 0
         self.pending_end = False

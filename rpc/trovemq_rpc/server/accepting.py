@@ -1,8 +1,7 @@
 """Accepts the connections of one socket.
 
-The event loops have listeners of their own, but each of them does something else where no descriptor is free:
-uvloop's may stop to listen for good, asyncio's takes a thousand connections in one turn before any of them is
-counted.
+The listeners of the event loops differ where no descriptor is free: uvloop's may stop for good, asyncio's
+accepts a thousand connections in one iteration before any of them is counted.
 
 Invariants
 - While nothing is free for a connection, clients wait in the kernel; the listener tries again, and does not

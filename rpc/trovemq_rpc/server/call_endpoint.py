@@ -11,7 +11,7 @@ from typing import Any, Final
 from trovemq_rpc.endpoint import Endpoint
 from trovemq_rpc.rest import Share
 
-FEW_STREAMS_MAX: Final = 8  # open streams of a connection of which hardly two are served in one turn
+FEW_STREAMS_MAX: Final = 8  # open streams of a connection: hardly two of so few are served in one iteration
 
 
 class CallEndpoint(Endpoint):
@@ -41,11 +41,11 @@ class CallEndpoint(Endpoint):
 
     @abstractmethod
     def flush_answer(self) -> None:
-        """A call was answered, and is over: writes now or at the end of this turn."""
+        """A call was answered, and is over: writes now or at the end of the iteration."""
 
     def flush_before_wait(self) -> None:
-        """A coroutine has read all its requests and is about to wait. Its responses leave now, not after work
-        that others do in this turn. With many open streams it is better to wait for the responses of others.
+        """A coroutine has read all its requests and is about to wait. Its responses leave now, not after
+        other work of the iteration. With many open streams it is better to wait for the responses of others.
         """
         if not self.gathering and len(self.connection.streams) <= FEW_STREAMS_MAX:
             self.flush()

@@ -1,5 +1,5 @@
-"""A connection of the server. Requests become calls; calls that one turn of the loop completes go to their
-callback handler together.
+"""A connection of the server. Requests become calls; calls that are complete in one iteration of the loop go
+to their callback handler together.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class ServerEndpoint(CallEndpoint):
                 self.loop.call_soon(self._close_if_drained)
 
     def flush_answer(self) -> None:
-        """Writes at the end of the turn if other calls are open: one of them may be answered in it, too."""
+        """Writes at the end of the iteration if other calls are open: one of them may be answered in it."""
         if self.gathering:
             return
         if self.calls:
@@ -276,7 +276,7 @@ class ServerEndpoint(CallEndpoint):
     # --- drain (RFC 9113 section 6.8) -------------------------------------------------------------------
     def drain(self) -> None:
         """GOAWAY in two steps. The first asks for no new calls; the second, a round trip later, names the
-        last call that is served. So a call that was on its way is served, too.
+        last call that is served. So a call that had left its client is served, too.
         """
         if self._draining or self.closing:
             return

@@ -67,8 +67,8 @@ class CallHead:
         return self._first[key]
 
     def like(self, head: RequestHead) -> CallHead | None:
-        """read_head() of a head that differs in head.changed from this call's; None if it takes more. `note`
-        is not taken over."""
+        """The CallHead of a request whose headers differ from this one's only in `head.changed`, without
+        the `note`. None: such a field changes more than the timeout."""
         if self.not_grpc or self.refusal is not None:
             return None
         call = CallHead(head, self.method)

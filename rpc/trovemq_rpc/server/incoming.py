@@ -1,5 +1,5 @@
-"""The requests of a call. A small unary request takes a short way; all others go through Intake to a reader
-or a receiver.
+"""The requests of a call. A small unary request needs neither reader nor budget; all others go through Intake
+to a reader or a receiver.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ BATCH = 2  # CallbackUnary
 
 
 class Method:
-    """A handler and the way to run it. `methods.method_of` makes it."""
+    """A handler and how it is run. `methods.method_of` makes it."""
 
     __slots__ = (
         "begins",
@@ -56,6 +56,6 @@ class Method:
         self.passes_bytes = self.serialize is None or bool(getattr(self.serialize, "passes_bytes", False))
         """Whether a response that is bytes is sent as it is."""
         self.waiting: list[Any] = []
-        """The calls that this turn completed, if the handler is a CallbackUnary."""
+        """The calls that are complete in this iteration, if the handler is a CallbackUnary."""
         self.in_task: Method | None = None
         """The coroutine for those of its calls that have to wait."""

@@ -3,7 +3,7 @@
 | handler | runs | with |
 | --- | --- | --- |
 | RpcMethodHandler, of generated code | as a task for each call | the request or an iterator; the context |
-| CallbackUnary | once for all calls that a turn completed | these calls, each with its `message` |
+| CallbackUnary | once for all calls of an iteration of the loop | these calls, each with its `message` |
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trovemq_rpc.server.method import (
 
 
 class CallbackUnary:
-    """A method with one request, without tasks. `on_calls` gets the calls that one turn of the loop
-    completed, on all connections. Each is answered by `reply` or `fail`, now or later; by `reply_all` if it
-    has several responses.
+    """A method with one request, without tasks. `on_calls` gets the calls that one iteration of the
+    loop completed, on all connections. Each is answered by `reply` or `fail`, now or later; by
+    `reply_all` if it has several responses.
 
     A call's `message` is a view that is valid until `on_calls` returns; `keep()` makes it last. For a call
     that has to wait, `on_calls` may call `call.in_task()`: then `coroutine` handles it.

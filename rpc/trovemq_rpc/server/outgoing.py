@@ -216,8 +216,8 @@ class Outgoing:
         return head or self._excess(_trailers(StatusCode.OK, "", self._trailing))
 
     def _ending(self, code: StatusCode, details: str) -> tuple[StatusCode, list[Field]]:
-        """The trailers, with the headers if these were not sent. If that is too much for the client, only the
-        status and a short text are left, and an OK becomes RESOURCE_EXHAUSTED: its metadata is missing.
+        """The trailers, with the headers if these were not sent. If that is too much for the client, they
+        become the status and a short text, and an OK becomes RESOURCE_EXHAUSTED: its metadata is missing.
         """
         opening = [] if self.headers_sent else _HEAD_FIELDS
         initial = [] if self.headers_sent else self._initial or []

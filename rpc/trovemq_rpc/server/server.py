@@ -42,7 +42,7 @@ STOP_LOOK_S: Final = 0.05  # between two looks whether the last call is over: ha
 
 
 class HandlerCallDetails(NamedTuple):
-    """The part of a call that a generic handler sees, to say whether a method is one of its own."""
+    """The part of a call by which a generic handler decides whether it has the method."""
 
     method: str
     invocation_metadata: MetadataLike
@@ -90,7 +90,7 @@ class Server:
             self._methods[path.encode()] = method_of(path, handler)
 
     def add_callback_handlers(self, service_name: str, handlers: Mapping[str, CallbackUnary]) -> None:
-        """Callbacks for methods of a service. Those that are added last win."""
+        """Callbacks for methods of a service. The last handler that is added for a method counts."""
         self.add_registered_method_handlers(service_name, handlers)
 
     def method(self, path: bytes) -> Method | None:
@@ -222,7 +222,7 @@ class Server:
 
     # --- calls ------------------------------------------------------------------------------------------
     def batch_ready(self, method: Method) -> None:
-        """The method has its first call of this turn."""
+        """The method has its first call of this iteration of the loop."""
         if not self._batches:
             self.parts.loop.call_soon(self._run_batches)
         self._batches.append(method)

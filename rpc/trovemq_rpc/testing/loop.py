@@ -1,4 +1,4 @@
-"""An event loop without sockets and with a clock of its own.
+"""An event loop without sockets, whose clock the tests control.
 
     loop = MemoryLoop(seed=7, faults=Faults(piece_size_max=1024, delay_s_max=0.01))
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -27,7 +27,7 @@ class Deadlock(RuntimeError):  # noqa: N818 - the name says it
     """Nothing is ready and no timer is set: the program waits for ever."""
 
 
-class _Waiting:
+class _Selector:
     """Takes the place of a loop's selector: waiting moves the clock."""
 
     def __init__(self, loop: "MemoryLoop") -> None:
@@ -105,7 +105,7 @@ class MemoryLoop(asyncio.BaseEventLoop):
         self.names = dict(names or {})
         self.listeners: dict[tuple[str, int], MemoryServer] = {}
         self.connections: list[tuple[MemoryTransport, MemoryTransport]] = []
-        self._selector = _Waiting(self)
+        self._selector = _Selector(self)
         self._next_port = FIRST_PORT
 
     # --- for asyncio's base -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ WRITE_BUFFER_HIGH: Final = 64 * 1024  # asyncio's default
 _ports = count(49_152)
 
 
-class _Nobody:
+class _NoPeer:
     """The peer of an end whose connection is gone at both ends."""
 
     _lost = True
@@ -24,7 +24,7 @@ class _Nobody:
     def _deliver_later(self) -> None: ...
 
 
-_NOBODY: Final = _Nobody()
+_NO_PEER: Final = _NoPeer()
 
 
 class _Clock(Protocol):
@@ -134,7 +134,7 @@ class MemoryTransport(asyncio.Transport):
             if protocol is not None:
                 protocol.connection_lost(error)
             if self._peer._lost:
-                self._peer._peer = self._peer = _NOBODY  # else the two are a cycle for the garbage collector
+                self._peer._peer = self._peer = _NO_PEER  # else the two are a cycle for the garbage collector
 
     @property
     def lost(self) -> bool:
@@ -181,7 +181,7 @@ class MemoryTransport(asyncio.Transport):
             self._lose(None)
 
     def _receive(self, data: bytes) -> memoryview:
-        """Returns what the protocol does not want to read now."""
+        """Returns the bytes that the protocol does not read now."""
         rest = memoryview(data)
         if self._closing:
             return rest[:0]

@@ -6,7 +6,7 @@
 | 1      | 4      | length of the message, big-endian         |
 | 5      | length | message                                   |
 
-Messages and DATA frames are independent of each other: a message may begin and end anywhere in a frame.
+Messages and DATA frames are independent of each other: a message may start or end anywhere in a frame.
 """
 
 from __future__ import annotations

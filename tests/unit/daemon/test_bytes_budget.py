@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from trovemq_daemon.bytes_budget import BytesBudget, Claim, Waiting
+from trovemq_daemon.bytes_budget import BytesBudget, Claim, PendingClaim
 
 TOTAL, PEER_MAX, SMALL = 100, 40, 10
 PEERS = st.sampled_from("abc")
@@ -95,7 +95,7 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.budget = BytesBudget(TOTAL, PEER_MAX, SMALL)
         self.held: dict[Claim, None] = {}
-        self.waiting: list[Waiting] = []
+        self.waiting: list[PendingClaim] = []
         self.forced = False
 
     def granted(self, claim: Claim) -> None:
