@@ -1,4 +1,4 @@
-"""Unary calls and streams: every way to make them takes its turn in every round.
+"""Unary calls and streams: each round measures every transport and kind of handler once.
 
 So a machine that others use slows all of them alike. A figure is the median of its rounds, a ratio the
 median of the rounds' ratios.

@@ -66,7 +66,7 @@ async def measure_server_cpu(report: Report, directory: Path, rounds: int) -> No
 async def _build(directory: Path) -> Path:
     if shutil.which("go") is None:
         raise LoadError("Go is not installed")
-    program = directory.resolve() / "load"  # Go runs in a directory of its own
+    program = directory.resolve() / "load"  # Go runs in another directory
     await _run("go", "build", "-o", str(program), ".", cwd=LOAD)
     return program
 

@@ -10,7 +10,7 @@
 Server, peers and one honest channel share a thread and a network in memory, so that a figure is processor
 time and nothing else. Before each honest call both peers write a chunk; one that got a GOAWAY, or has
 nothing left, connects again first. So a flood is as strong before each call and can be compared with a busy
-loop that takes the mean of its time before each call. The three take turns of a few calls, so that noise of
+loop that takes the mean of its time before each call. The three alternate every few calls, so that noise of
 the machine is in all of them.
 """
 
@@ -37,7 +37,7 @@ CALLS_WARM = 20
 SLICE = 25
 SLICES_BEFORE, SLICES = 16, 24  # to know how much a flood takes; of each of the three
 READ_SIZE, READS = 256 << 10, 3
-TURNS_AFTER_READ = 60
+ITERATIONS_AFTER_READ = 60
 P99_RATIO_MAX = 1.3
 
 GOAWAY = b"\7\0" + bytes(4)  # type, flags and stream of its frame
@@ -52,14 +52,14 @@ class _Whole(Faults):
 
 
 class _TimedLoop(MemoryLoop):
-    """Knows its longest turn."""
+    """Measures its longest iteration."""
 
-    turn_longest_s = 0.0
+    iteration_longest_s = 0.0
 
     def _run_once(self) -> None:
         begun = time.thread_time()
         super()._run_once()  # type: ignore[misc]
-        self.turn_longest_s = max(self.turn_longest_s, time.thread_time() - begun)
+        self.iteration_longest_s = max(self.iteration_longest_s, time.thread_time() - begun)
 
 
 class _Peer(asyncio.Protocol):
@@ -168,12 +168,12 @@ class _Scene:
 
     async def _read_whole(self) -> float:
         peer = await self._connect()
-        self.loop.turn_longest_s = 0.0
+        self.loop.iteration_longest_s = 0.0
         for _ in range(READS):
             peer.write(READ_SIZE)
-            for _ in range(TURNS_AFTER_READ):
+            for _ in range(ITERATIONS_AFTER_READ):
                 await asyncio.sleep(0)
-        return self.loop.turn_longest_s
+        return self.loop.iteration_longest_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ ROUNDS: Final = 9
 ROOT: Final = Path(__file__).parents[2]
 
 Row = Callable[[int], Awaitable[None]]
-"""Makes so many calls, or sends and receives so many messages."""
+"""Makes this number of calls, or sends and receives this number of messages."""
 
 
 async def _echo(request: bytes, _context: Any) -> bytes:

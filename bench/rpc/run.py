@@ -25,9 +25,9 @@ from bench.rpc.processes import Certificate
 
 ABOUT = (
     "One client process, a server process each, on uvloop, on this machine's processors together. "
-    "`callback`: the handler gets all calls of a turn at once; else one task a call, as in grpc.aio. "
-    "The transports take turns in rounds: a figure is the rounds' median, a ratio the median of their "
-    "ratios. One call at a time costs two wake-ups of a sleeping processor, unless both ends share one: "
+    "`callback`: the handler gets all calls of an iteration of the loop at once; else one task a call, as in "
+    "grpc.aio. A round measures each transport once: a figure is the rounds' median, a ratio the median of "
+    "their ratios. One call at a time wakes a sleeping processor twice, unless both ends share one: "
     "the system chooses, so each placement is measured, too. Under grpc-go, `RocketMQ's metadata` are the "
     "headers of RocketMQ's clients, with a new request id in every call, and a deadline. A hostile "
     "peer's flood takes processor time from all others: their p99 is compared with that beside a busy "
@@ -43,6 +43,6 @@ async def measure_rpc(report: Report, directory: Path, *, quick: bool) -> None:
     certificate = Certificate.write(directory)
     await measure_calls(report, certificate, rounds)
     await measure_server_cpu(report, directory, rounds)
-    await asyncio.to_thread(measure_copies, report)  # these two have loops of their own
+    await asyncio.to_thread(measure_copies, report)  # these two run separate loops
     await asyncio.to_thread(measure_hostile, report, rounds=1 if quick else 3)
     await measure_idle(report, certificate, quick=quick)
