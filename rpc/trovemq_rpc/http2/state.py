@@ -25,7 +25,8 @@ from trovemq_rpc.http2.constants import (
     Setting,
 )
 from trovemq_rpc.http2.events import Event
-from trovemq_rpc.http2.hpack import Decoder, Encoder
+from trovemq_rpc.http2.hpack import Decoder
+from trovemq_rpc.http2.hpack_encoder import Encoder
 from trovemq_rpc.http2.limits import Allowances, Limits
 from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from trovemq_rpc.http2.hpack import (
     CACHED_SIZE_MAX,
     Decoder,
-    Encoder,
     Header,
     HeaderBomb,
     HeaderListTooLarge,
     HpackError,
 )
+from trovemq_rpc.http2.hpack_encoder import Encoder
 from trovemq_rpc.http2.hpack_tables import END_OF_STRING, HUFFMAN_CODES, STATIC_TABLE
 from trovemq_rpc.http2.huffman import HuffmanError, huffman_decode
 
