@@ -5,7 +5,7 @@
 | `target` | the addresses of a name |
 | `endpoint`, `subchannel` | a connection; one that is opened again when it is lost |
 | `client_method`, `response` | a method's requests, a response's headers |
-| `call_channel`, `call`, `kinds` | a call: its view of the channel, its life, its four kinds |
+| `call_channel`, `call_context`, `call`, `kinds` | a call: channel, caller, life, kinds |
 | `multi_callables` | the methods of stubs |
 | `channel` | calls on their way to a connection, states |
 """
