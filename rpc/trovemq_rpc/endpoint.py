@@ -1,8 +1,7 @@
-"""One connection on an event loop: it reads into the loop's shared buffer and gathers its writes.
+"""One connection on an event loop: it reads into the loop's shared buffer. Its writes are in writing.py.
 
-Everything that is sent on a connection in one iteration of the loop is one write. Flow control withholds
-WINDOW_UPDATE frames; reading never stops for long, so that control frames always arrive. (It pauses for the
-iterations in which the rest of a large read is handled: rest.py.)
+Flow control withholds WINDOW_UPDATE frames; reading never stops for long, so that control frames always
+arrive. (It pauses for the iterations in which the rest of a large read is handled: rest.py.)
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
 from trovemq_rpc.rest import READ_SIZE_SHORT, RECORD_WORK, RESTS_SIZE_MAX, WORK_A_TURN_MAX, Rest, Share
 from trovemq_rpc.tls import Tls
-from trovemq_rpc.upkeep import Upkeep
+from trovemq_rpc.writing import Writing
 
-JOIN_TOTAL_MAX: Final = 64 << 10
-"""Output up to this is joined into one buffer, which is cheaper for the kernel than many."""
 LINGER_S: Final = 1.0  # how long the peer may take to read a GOAWAY before its connection is closed
 WRITE_HIGH: Final = 1 << 20
 """The transport's buffer: above it streams wait, and are written a frame of each at a time. An iteration of
@@ -37,7 +34,7 @@ WRITE_LOW: Final = 256 << 10  # they continue while the kernel still has somethi
 DRAIN_PAYLOAD: Final = b"draining"
 
 
-class Endpoint(Upkeep, asyncio.BufferedProtocol):
+class Endpoint(Writing, asyncio.BufferedProtocol):
     """The base of the server's and the channel's connections."""
 
     held = 0  # these three are the budget's counts for this connection
@@ -267,54 +264,6 @@ class Endpoint(Upkeep, asyncio.BufferedProtocol):
             self.connection.acknowledge(self.withheld)
             self.withheld = 0
             self.flush_soon()
-
-    # --- writing ----------------------------------------------------------------------------------------
-    def flush_soon(self) -> None:
-        """Writes at the end of the loop's iteration. (Output of a read is written after the read.)"""
-        if not self._flush_scheduled and not self.gathering:
-            self._flush_scheduled = True
-            self.loop.call_soon(self.end_turn)
-
-    def end_turn(self) -> None:
-        self._flush_scheduled = self.gathering = False
-        if self.connection.events:
-            self._handle_events()
-        self.flush()
-
-    def flush(self) -> None:
-        connection = self.connection
-        transport = self.transport
-        pieces = connection.output
-        if transport is None or not pieces or not self.may_write or self._lingers is not None:
-            if self.output_held:
-                self.count_output()
-            return
-        size = connection.output_size
-        connection.output = []
-        connection.output_size = 0
-        if self.tls is not None:
-            transport.write(self.tls.seal(pieces))
-        elif len(pieces) == 1:
-            transport.write(pieces[0])
-        elif size <= JOIN_TOTAL_MAX:
-            transport.write(b"".join(pieces))
-        else:
-            transport.writelines(pieces)
-        if connection.held_back or self.output_held or not connection.can_write:
-            self.count_output()
-            self.look_for_unread()
-            if connection.may_drain and not self._drain_scheduled:
-                self._drain_scheduled = True
-                self.loop.call_soon(self._drain_more)
-
-    def _drain_more(self) -> None:
-        self._drain_scheduled = False
-        if self.connection.can_write:
-            self.resume_writing()
-
-    def _write(self, data: bytes) -> None:
-        if data and self.transport is not None:
-            self.transport.write(data)
 
     # --- the end ----------------------------------------------------------------------------------------
     def fault(self, fault: ConnectionFault) -> None:
