@@ -62,7 +62,7 @@ Bomb = tuple[str, bytes]
 
 
 def deflated_zeros(size: int, wbits: int) -> bytes:
-    """A stream that inflates to so many zeros; it has no end, which nobody reads that far."""
+    """A stream that inflates to that number of zeros. It has no end: no reader comes that far."""
     block = zlib.compressobj(9, zlib.DEFLATED, wbits)
     head = block.compress(bytes(1 << 20)) + block.flush(zlib.Z_FULL_FLUSH)
     again = block.compress(bytes(1 << 20)) + block.flush(zlib.Z_FULL_FLUSH)

@@ -92,7 +92,7 @@ class Promises:
             plain.received_end = plain.received_end if plain.received else None
             if plain.ack_end is None or plain.ack_end > end:
                 plain.ack_end = None
-                plain.expired |= plain.acked  # nobody knows
+                plain.expired |= plain.acked  # either is right
         promised: list[Half | Delayed] = [*self.halves.values(), *self.delayed.values()]
         for outstanding in promised:
             if outstanding.ended_end is not None and outstanding.ended_end > end:

@@ -1,6 +1,6 @@
 """IndexedStoreMachine with damage among its steps, and walks of it by chance.
 
-Damage hits a record of the log, or projections' files, while nobody has the store open. A damaged record lies
+Damage hits a record of the log, or projections' files, while the store is closed. A damaged record lies
 below the part that the store knows as written (after that, a crash and damage look alike), and its queue
 continues after it: without its files, a queue's last messages leave no trace.
 """
@@ -41,7 +41,7 @@ class DamagedStoreMachine(IndexedStoreMachine):
     """See the module's text. `choice` picks the place to damage."""
 
     def stopped(self, clean: bool) -> Files:
-        """The files as nobody has them open, with marks that are not old."""
+        """The files of a closed store, with marks that are not old."""
         if clean:
             self.close()
             return same_files(self.files)

@@ -48,7 +48,7 @@ from trovemq_store.settings import FlushMode
 KILLED: Final = 9
 """The exit code of a process that ended at a fault point."""
 STEPS_MAX: Final = 20_000
-"""Of a life that nobody kills: it has failed."""
+"""Of a life that is not killed: it has failed."""
 CONSUMERS: Final = ConsumerSettings(new_group_start="begin")
 SETTINGS: Final = replace(
     SMALL,

@@ -18,7 +18,7 @@ from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_store.engine.message_store import FlushWork, MessageStore
 
 ASYNC_FLUSH_SHARE: Final = 0.05
-"""Of the turns with async flush that begin a sync."""
+"""Of the iterations with async flush that begin a sync."""
 
 
 @dataclass(frozen=True, slots=True)

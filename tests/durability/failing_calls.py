@@ -306,7 +306,7 @@ def calls_of(counts: Callable[[str], bool]) -> list[tuple[str, str]]:
     return call.made
 
 
-def usual_of(calls: list[tuple[str, str]], errors_each: int) -> list[int]:
+def default_of(calls: list[tuple[str, str]], errors_each: int) -> list[int]:
     """Of each operation on files of one kind the first call, the last one and one between them, the last two
     with one of the errors."""
     by_kind: dict[tuple[str, str], list[int]] = {}
@@ -338,7 +338,7 @@ def fail_each(
     """One part of a test's trials: every call, with every error."""
     calls, done = calls_of(counts), 0
     total = len(calls) * len(error_numbers)
-    for number in trials.chosen(total, usual_of(calls, len(error_numbers)), part=part, parts=parts):
+    for number in trials.chosen(total, default_of(calls, len(error_numbers)), part=part, parts=parts):
         with trials.one(number) as source:
             nth, which = divmod(number, len(error_numbers))
             fail_one(OneCall(1 + nth, error_numbers[which], counts), source)

@@ -45,7 +45,7 @@ class StoreCheck:
         """Everything; the findings that later checks need go into the ledger."""
         assert not self._store.recovery.damages, self._store.recovery.damages
         assert not self._store.recovery.gaps, self._store.recovery.gaps
-        assert self._store.min_offset in self._history.trims, "the log begins where nobody trimmed it"
+        assert self._store.min_offset in self._history.trims, "the log begins where it was not trimmed"
         self._read_log()
         self._cut_what_may_be_lost()
         self._check_queues()

@@ -267,7 +267,7 @@ def test_what_clocks_do(part: int, trials: Trials, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 4_096)  # two weeks of slots are 38 MB to copy
     all_of_them = scenarios()
     assert len(all_of_them) == 20
-    for number in trials.numbers(len(all_of_them), usual=len(all_of_them), part=part, parts=2):
+    for number in trials.numbers(len(all_of_them), default=len(all_of_them), part=part, parts=2):
         with trials.one(number):
             run_scenario(all_of_them[number], number)
         trials.count("R13", "clock scenarios")

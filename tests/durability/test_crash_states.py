@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 STEPS = 30
 SCRIPTS = 40
-USUAL = 8
+DEFAULT = 8
 PARTS = 8
 LOOKS = 2
 
@@ -85,7 +85,7 @@ class CrashEverywhere:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_a_crash_leaves_is_recovered_as_it_was_promised(trials: Trials, part: int) -> None:
-    for number in trials.numbers(SCRIPTS, usual=USUAL, part=part, parts=PARTS):
+    for number in trials.numbers(SCRIPTS, default=DEFAULT, part=part, parts=PARTS):
         with trials.one(number) as source:
             crashes = CrashEverywhere(random.Random(number))
             script = Script(source, crashes)

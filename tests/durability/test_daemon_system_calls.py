@@ -2,7 +2,7 @@
 
 After a failed fdatasync or fsync nothing is acknowledged any more, the process ends with its exit code, and
 the next start has everything that was acknowledged. After any other failed call the answer is an error or
-none is needed, the daemon continues, and no descriptor is left open. So it is after a sync for which there
+none is needed, the daemon continues, and no descriptor stays open. So it is after a sync for which there
 was no space, of a file that is only being made: nothing that was acknowledged is in it, and it is given up. A
 commit of the trees syncs, and does not report which of its calls has failed: its EIO is a failed sync.
 
@@ -55,7 +55,7 @@ CASES = (
 FATAL = ("fdatasync", "fsync")
 WHAT = "failing system calls of the daemon"
 MOMENTS = 5
-USUAL = 15
+DEFAULT = 15
 SENDS = 60
 SENDS_MAX = 600
 SEGMENT = 131_072
@@ -269,7 +269,7 @@ def _ends(broker: BrokerProcess) -> bool:
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_system_call_of_the_daemon_fails(trials: Trials, part: int, tmp_path: Path) -> None:
-    numbers = list(trials.numbers(len(CASES) * MOMENTS, usual=USUAL, part=part, parts=4))
+    numbers = list(trials.numbers(len(CASES) * MOMENTS, default=DEFAULT, part=part, parts=4))
     together = 1 if SOAK else len(numbers)
     for begin in range(0, len(numbers), together):
         Life(tmp_path / f"{begin}").run(numbers[begin : begin + together], trials)

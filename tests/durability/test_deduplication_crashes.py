@@ -23,7 +23,7 @@ from trovemq_proto.errors import TroveError
 pytestmark = pytest.mark.slow
 
 DAEMONS: Final = 5
-USUAL_DAEMONS: Final = 1
+DEFAULT_DAEMONS: Final = 1
 KILLS: Final = 20 if SOAK else 3
 PRODUCERS: Final = 3
 QUEUES: Final = 2
@@ -115,7 +115,7 @@ async def _kill_under_load(broker: BrokerProcess, source: random.Random) -> Told
 
 
 def test_a_daemon_that_is_killed_again_and_again_accepts_no_duplicate(trials: Trials, tmp_path: Path) -> None:
-    for number in trials.numbers(DAEMONS, usual=USUAL_DAEMONS):
+    for number in trials.numbers(DAEMONS, default=DEFAULT_DAEMONS):
         mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
         with trials.one(number) as source, BrokerProcess(flushDiskType=mode, **SMALL_FILES) as broker:
             reported = asyncio.run(_kill_under_load(broker, source))

@@ -94,7 +94,7 @@ def rehearsal() -> Iterator[Passes]:
         yield rehearse()
 
 
-def check_left(
+def check_remains(
     script_files: MemoryFileSystem, ledger: Ledger, now_ms: EpochMs, source: random.Random
 ) -> None:
     """The files after a kill, and after a power cut that keeps any of the unsynced pages."""
@@ -140,7 +140,7 @@ def test_the_script_passes_every_point(rehearsal: Passes) -> None:
 def test_killed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
     """One run passes all of them; the files at a chosen pass are those that a kill there would leave."""
     chosen: dict[tuple[str, int], int] = {}
-    for number in trials.numbers(len(MEMORY_POINTS), usual=len(MEMORY_POINTS), part=part, parts=PARTS):
+    for number in trials.numbers(len(MEMORY_POINTS), default=len(MEMORY_POINTS), part=part, parts=PARTS):
         name = MEMORY_POINTS[number]
         source, count = random.Random(f"kill {number}"), rehearsal.counts[name]
         kills = min(count, TREE_KILLS_MAX) if name.partition(".")[0] in TREE_AREAS else 1
@@ -155,7 +155,7 @@ def test_killed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> 
         number = chosen.pop((name, passes.counts[name]))
         with trials.one(number) as source:
             assert isinstance(script.files, MemoryFileSystem)
-            check_left(script.files, script.ledger, script.now_ms, source)
+            check_remains(script.files, script.ledger, script.now_ms, source)
         if number not in chosen.values():
             trials.count("R4", WHAT)
         passes.busy = False
@@ -178,7 +178,7 @@ def failure(name: str, source: random.Random) -> Exception:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_failed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
-    for number in trials.numbers(len(GROUPS), usual=len(GROUPS), part=part, parts=PARTS):
+    for number in trials.numbers(len(GROUPS), default=len(GROUPS), part=part, parts=PARTS):
         with trials.one(number) as source:
             waiting = moments(GROUPS[number], rehearsal, source)
             while waiting:
@@ -226,7 +226,7 @@ def fail_each_once(waiting: dict[str, int], source: random.Random) -> None:
 def test_held_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
     """In a thread's work the loop continues beside it; elsewhere a copy of the files is opened meanwhile."""
     groups = held_together(rehearsal)
-    for number in trials.numbers(len(groups), usual=len(groups), part=part, parts=PARTS):
+    for number in trials.numbers(len(groups), default=len(groups), part=part, parts=PARTS):
         with trials.one(number) as source:
             hold_at_each(moments(groups[number], rehearsal, source), source)
         trials.count("R4", WHAT, len(groups[number]))

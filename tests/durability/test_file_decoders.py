@@ -56,7 +56,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 from trovemq_store.topics.topics import TopicTable
 
 TOTAL: Final = 20_000
-USUAL: Final = 1_000
+DEFAULT: Final = 1_000
 SIZE_MAX: Final = 8_192
 EXTREMES: Final = (
     0,
@@ -398,7 +398,7 @@ def run(
     assert samples
     assert all(samples)
     done = 0
-    for number in trials.numbers(TOTAL, usual=USUAL):
+    for number in trials.numbers(TOTAL, default=DEFAULT):
         with trials.one(number) as source:
             data = mutated(samples, source)
             try:

@@ -65,12 +65,12 @@ class Case:
         self.places = places_of(self.contents)
 
 
-def usual_flips(one: Case, places: list[tuple[str, int]]) -> list[int]:
+def default_flips(one: Case, places: list[tuple[str, int]]) -> list[int]:
     """One byte of each class by chance: bytes of one kind in files of one kind are one class."""
     classes: dict[object, list[int]] = {}
     for number, (path, offset) in enumerate(places):
         classes.setdefault(class_of(one, path, offset), []).append(number)
-    source = random.Random("usual flips")
+    source = random.Random("default flips")
     return sorted(source.choice(numbers) for numbers in classes.values())
 
 
@@ -100,7 +100,7 @@ def case(clean: bool, append_property_crc: bool = True) -> Case:
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
 def test_one_flipped_bit(trials: Trials, clean: bool, part: int) -> None:
     one, done = case(clean), 0
-    for number in trials.chosen(len(one.places), usual_flips(one, one.places), part=part, parts=PARTS):
+    for number in trials.chosen(len(one.places), default_flips(one, one.places), part=part, parts=PARTS):
         with trials.one(number) as source:
             flip(one, one.places[number], source)
         done += 1
@@ -114,7 +114,7 @@ def test_one_flipped_bit_of_records_without_a_crc_of_their_own(trials: Trials, c
     one = case(clean, append_property_crc=False)
     places = [place for place in one.places if place[0].startswith("commitlog/")][::3]
     done = 0
-    for number in trials.chosen(len(places), usual_flips(one, places)):
+    for number in trials.chosen(len(places), default_flips(one, places)):
         with trials.one(number) as source:
             flip_without_crc(one, places[number], source)
         done += 1
@@ -198,7 +198,7 @@ def check_projection(one: Case, store: MessageStore, path: str, damaged: dict[st
 
 
 def check_consumers(store: MessageStore) -> None:
-    """Consumers continue, and nobody is ahead of the messages that are there."""
+    """Consumers continue, and no group is ahead of the messages that are there."""
     try:
         ConsumerState.open(store, store.files, CONSUMERS, NOW_MS + 20_000)
     except TroveError as error:

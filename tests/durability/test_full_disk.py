@@ -27,7 +27,7 @@ from trovemq_proto.v1 import admin_pb2, query_pb2
 pytestmark = pytest.mark.slow
 
 TOTAL, PARTS = 20, 2
-USUAL = (0, 3)
+DEFAULT = (0, 3)
 """ext4, and it continues; tmpfs, and it starts while the disk is full."""
 RESUMES_WITHIN_S = 240
 """Some seconds are meant; the machine may be busy."""
@@ -173,7 +173,7 @@ def resume(trial: Trial, client: RawClient, others: Path) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_full_disk(trials: Trials, part: int, tmp_path: Path) -> None:
     done = 0
-    for number in trials.chosen(TOTAL, USUAL, part=part, parts=PARTS):
+    for number in trials.chosen(TOTAL, DEFAULT, part=part, parts=PARTS):
         with trials.one(number) as source:
             place = tmp_path / f"{number}"
             place.mkdir()

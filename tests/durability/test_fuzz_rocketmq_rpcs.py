@@ -124,7 +124,7 @@ async def check_growth_again(broker: FuzzedBroker, name: str) -> None:
         left = await left_by_passes(broker, name, calls, settle_s)
         if median(left) <= LEFT_AGAIN_MAX_OF.get(name, LEFT_AGAIN_MAX):
             return
-    raise AssertionError(f"{left} blocks a call are left")
+    raise AssertionError(f"{left} blocks a call remain")
 
 
 async def left_by_passes(
@@ -166,7 +166,7 @@ async def check_growth(broker: FuzzedBroker, name: str, count: int) -> None:
     await broker.inputs(name, count)
     calls = broker.outcomes.total() - calls_before
     left = (await kept() - before - (before - before_feeding)) / calls
-    assert left <= LEFT_BLOCKS_MAX_OF.get(name, LEFT_BLOCKS_MAX), f"{left:.2f} blocks a call are left"
+    assert left <= LEFT_BLOCKS_MAX_OF.get(name, LEFT_BLOCKS_MAX), f"{left:.2f} blocks a call remain"
     grown_kib = kept_kib() - broker.kept_kib() - before_kib
     assert grown_kib <= GROWN_KIB_MAX, f"{grown_kib} KiB more"
 
@@ -174,7 +174,7 @@ async def check_growth(broker: FuzzedBroker, name: str, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_request_breaks_a_service_of_rocketmq(name: str, trials: Trials) -> None:
-    for number in trials.numbers(TRIALS, usual=1):
+    for number in trials.numbers(TRIALS, default=1):
         with trials.one(number) as source:
             files = MemoryFileSystem()
             run(fuzz(name, files, files.after_power_cut, random.Random(f"{name} {source.random()}")))
@@ -195,6 +195,6 @@ def test_one_object_a_call_that_is_never_returned_is_seen(method: str) -> None:
     files = MemoryFileSystem()
     with (
         patch.object(BrokerServices, "call", leaking),
-        pytest.raises(AssertionError, match="blocks a call are left"),
+        pytest.raises(AssertionError, match="blocks a call remain"),
     ):
         run(fuzz(name, files, files.after_power_cut, random.Random(name)))

@@ -47,7 +47,7 @@ ROUTE_LIMITS = RouteLimits(brokers_max=20, topics_per_broker_max=30, topic_route
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_request_breaks_a_service_of_the_broker(name: str, trials: Trials) -> None:
-    for number in trials.numbers(TRIALS, usual=1):
+    for number in trials.numbers(TRIALS, default=1):
         with trials.one(number) as source:
             files = MemoryFileSystem()
             run(fuzz(name, files, files.after_power_cut, random.Random(f"{name} {source.random()}")))
@@ -57,7 +57,7 @@ def test_no_request_breaks_a_service_of_the_broker(name: str, trials: Trials) ->
 @pytest.mark.slow
 def test_no_request_breaks_the_backup_and_none_leaves_its_place(trials: Trials, tmp_path: Path) -> None:
     """A backup is of real files."""
-    for number in trials.numbers(TRIALS, usual=1):
+    for number in trials.numbers(TRIALS, default=1):
         with trials.one(number) as source:
             root = tmp_path / f"trial {number}"
             run(fuzz_backup(root, random.Random(source.random())))
@@ -91,7 +91,7 @@ async def fuzz_backup(root: Path, source: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(methods_of(NAMESERVER)))
 def test_no_request_breaks_a_service_of_the_nameserver(name: str, trials: Trials) -> None:
-    for number in trials.numbers(TRIALS, usual=1):
+    for number in trials.numbers(TRIALS, default=1):
         with trials.one(number) as source:
             run(fuzz_nameserver(name, random.Random(f"{name} {source.random()}")))
             trials.count_each("S2", "inputs, to each RPC", f"nameserver {name}", INPUTS)
@@ -139,7 +139,7 @@ def test_no_bytes_break_the_reader_of_requests(trials: Trials, monkeypatch: pyte
     monkeypatch.setattr(request_bounds, "SIZE_ALWAYS_FINE", 0)
     types = [method.input_type for method in methods_of((*NATIVE, *ROCKETMQ, *NAMESERVER)).values()]
     maker, done = MessageMaker(random.Random(0), Values()), 0
-    for number in trials.numbers(20_000, usual=4_000):
+    for number in trials.numbers(20_000, default=4_000):
         with trials.one(number) as source:
             maker.begin(source)
             descriptor = types[number % len(types)]

@@ -13,4 +13,4 @@ def test_the_page_says_how_much_of_each_goal_is_run() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for goal in GOALS:
         soak = f"{goal.total:,}" if goal.total else "all"
-        assert f"\n- {goal.identifier}, {goal.what}: {goal.usual:,}; {soak}." in page, goal
+        assert f"\n- {goal.identifier}, {goal.what}: {goal.default:,}; {soak}." in page, goal

@@ -30,7 +30,7 @@ UNREAD: Final = ("timerwheel", "timerlog/")
 """Large, and no part of the engine's recovery."""
 KEYS_ASKED: Final = 6
 RECOVERED_TWICE: Final = 0.25
-USUAL: Final = 40
+DEFAULT: Final = 40
 ENDS_MAX: Final = 8
 CATCH_UP_BYTES: Final = 1 << 20
 
@@ -87,7 +87,7 @@ def test_every_record_is_cut() -> None:
 def test_cut_behind_and_inside_every_record(trials: Trials, name: str) -> None:
     one = golden(name)
     total, done = 2 * len(one.messages), 0
-    for number in trials.chosen(total, usual_cuts(one, name)):
+    for number in trials.chosen(total, default_cuts(one, name)):
         with trials.one(number) as source:
             index, inside = divmod(number, 2)
             message = one.messages[index]
@@ -104,14 +104,14 @@ def test_cut_behind_and_inside_every_record(trials: Trials, name: str) -> None:
     trials.count("R23", "truncations of golden stores", done)
 
 
-def usual_cuts(one: Golden, name: str) -> list[int]:
+def default_cuts(one: Golden, name: str) -> list[int]:
     """Around each segment's end, and some by chance."""
     size = one.settings.commit_log_file_size
     starts = [message["commitLogOffset"] // size for message in one.messages]
     last = [at for at in range(len(starts)) if at + 1 == len(starts) or starts[at] != starts[at + 1]]
     ends = {2 * at + odd for at in last[:ENDS_MAX] for odd in (-1, 0, 1, 2)}
     total = 2 * len(starts)
-    return sorted({at for at in ends if 0 <= at < total}.union(strata(total, USUAL, name)))
+    return sorted({at for at in ends if 0 <= at < total}.union(strata(total, DEFAULT, name)))
 
 
 def check_prefix(one: Golden, store: MessageStore, count: int, source: random.Random) -> None:

@@ -191,7 +191,7 @@ def test_no_name_leaves_its_place_or_forges_a_line(
     monkeypatch.chdir(outside)
     around = set(os.listdir(tmp_path.parent)), set(os.listdir("/tmp"))
     everything = hostile_names()
-    names = [everything[number] for number in trials.numbers(COUNT, usual=COUNT // 4, part=part, parts=2)]
+    names = [everything[number] for number in trials.numbers(COUNT, default=COUNT // 4, part=part, parts=2)]
     with all_logged() as log:
         named = run(try_names(home, list(names), random.Random(part)))
     assert tree(outside) == set()

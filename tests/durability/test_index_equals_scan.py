@@ -168,7 +168,7 @@ def catch_up(store: MessageStore) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_the_index_answers_what_a_scan_answers(part: int, trials: Trials) -> None:
-    for number in trials.numbers(STORES, usual=4, part=part, parts=4):
+    for number in trials.numbers(STORES, default=4, part=part, parts=4):
         with trials.one(number) as source:
             files, sent = MemoryFileSystem(), list[Sent]()
             store = MessageStore.open(files, SETTINGS, NOW_MS)

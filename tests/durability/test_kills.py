@@ -24,7 +24,7 @@ from trovemq.testing import BrokerProcess
 pytestmark = pytest.mark.slow
 
 STORES: Final = 9
-USUAL_STORES: Final = 3
+DEFAULT_STORES: Final = 3
 KILLS: Final = 20 if SOAK else 4
 """Of one store, one after another."""
 STEPS_MAX: Final = 200
@@ -32,7 +32,7 @@ STEPS_OF_ONE_MAX: Final = 5
 """One message is acknowledged in so many steps of the load at least, which are drawn: else there was none."""
 
 DAEMONS: Final = 4
-USUAL_DAEMONS: Final = 1
+DEFAULT_DAEMONS: Final = 1
 DAEMON_KILLS: Final = 5 if SOAK else 3
 NEW_LINES: Final = (100, 400)
 """So many acknowledgements lie between two kills."""
@@ -56,7 +56,7 @@ def life_of(directory: Path, number: int, life: int, *, steps: int = 0) -> Life:
 def test_an_engine_killed_again_and_again_has_everything_acknowledged(
     part: int, trials: Trials, engine: KilledEngine, tmp_path: Path
 ) -> None:
-    for number in trials.numbers(STORES, usual=USUAL_STORES, part=part, parts=3):
+    for number in trials.numbers(STORES, default=DEFAULT_STORES, part=part, parts=3):
         acknowledged = steps = 0
         directory = tmp_path / f"{number}"
         directory.mkdir()
@@ -87,7 +87,7 @@ async def look_up(broker: BrokerProcess, ledger: Path, source: random.Random) ->
 
 
 def test_a_daemon_killed_again_and_again_has_everything_acknowledged(trials: Trials, tmp_path: Path) -> None:
-    for number in trials.numbers(DAEMONS, usual=USUAL_DAEMONS):
+    for number in trials.numbers(DAEMONS, default=DEFAULT_DAEMONS):
         ledger = tmp_path / f"{number}.ledger"
         mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
         with trials.one(number) as source, BrokerProcess(flushDiskType=mode, **SMALL_FILES) as broker:

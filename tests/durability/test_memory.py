@@ -45,7 +45,7 @@ from trovemq_store.index.dispatcher import Dispatcher
 from trovemq_store.log.commit_log import CommitLog
 
 TOTAL: Final = 2_000
-USUAL: Final = 120
+DEFAULT: Final = 120
 WHAT: Final = "failed allocations"
 IN_MEMORY: Final = Path("/dev/shm")
 STRIDE: Final = 5
@@ -61,12 +61,12 @@ def trial_of(number: int) -> tuple[str, int]:
     return name, of_call * ALLOCATIONS[name] * len(OPERATIONS) // TOTAL
 
 
-def usual_trials() -> list[int]:
+def default_trials() -> list[int]:
     """So many of each call, over all of its allocations."""
     by_call: dict[str, list[int]] = {}
     for number in range(TOTAL):
         by_call.setdefault(trial_of(number)[0], []).append(number)
-    each = -(-USUAL // len(OPERATIONS))
+    each = -(-DEFAULT // len(OPERATIONS))
     chosen = [numbers[at] for name, numbers in by_call.items() for at in strata(len(numbers), each, name)]
     return sorted(chosen)
 
@@ -85,7 +85,7 @@ def fail_allocations(part: int, trials: Trials, base: Path, monkeypatch: pytest.
     if find_spec("_testcapi") is None:
         trials.skip("R15", WHAT, "this Python has no _testcapi to make allocations fail")
     monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 4_096)
-    numbers = list(trials.chosen(TOTAL, usual_trials(), part=part, parts=PARTS))
+    numbers = list(trials.chosen(TOTAL, default_trials(), part=part, parts=PARTS))
     seen: Counter[int] = Counter()
     for begin in range(0, len(numbers), CHUNK):
         chunk = numbers[begin : begin + CHUNK]

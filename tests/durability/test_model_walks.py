@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 STEPS = 60
 TOTAL = 400
-USUAL = 16
+DEFAULT = 16
 PARTS = 8
 LOOK_EVERY = 12
 
@@ -26,7 +26,7 @@ LOOK_EVERY = 12
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_walk_agrees_with_the_models(trials: Trials, part: int) -> None:
     done = 0
-    for number in trials.numbers(TOTAL, usual=USUAL, part=part, parts=PARTS):
+    for number in trials.numbers(TOTAL, default=DEFAULT, part=part, parts=PARTS):
         with trials.one(number) as source:
             walk(source, STEPS)
             walk_with_consumers(source)

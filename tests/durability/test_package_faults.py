@@ -13,12 +13,12 @@ from tests.durability.package_faults import PACKAGE_FAULTS
 from tests.durability.planted import Planted, Planting, find
 from tests.support.trials import SOAK, Trials
 
-USUAL: Final = 12
+DEFAULT: Final = 12
 """How many `make test` plants, chosen by chance, and the same ones in each run."""
 
 
 def chosen() -> tuple[Planted, ...]:
-    return PACKAGE_FAULTS if SOAK else tuple(Random("planted").sample(PACKAGE_FAULTS, USUAL))
+    return PACKAGE_FAULTS if SOAK else tuple(Random("planted").sample(PACKAGE_FAULTS, DEFAULT))
 
 
 def test_each_fault_has_its_place_in_the_code_and_a_name_of_its_own() -> None:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 WHAT: Final = "power cuts of a mounted file system"
 STORES: Final = 10
-USUAL_STORES: Final = 2
+DEFAULT_STORES: Final = 2
 CUTS: Final = 10 if SOAK else 4
 """Of one store, one after another."""
 STEPS_MAX: Final = 160
@@ -193,7 +193,7 @@ def cut_again_and_again(
 def test_a_power_cut_takes_nothing_that_was_acknowledged_as_on_disk(
     part: int, trials: Trials, engine: KilledEngine, tmp_path: Path
 ) -> None:
-    for number in trials.numbers(STORES, usual=USUAL_STORES, part=part, parts=2):
+    for number in trials.numbers(STORES, default=DEFAULT_STORES, part=part, parts=2):
         flush_mode: FlushMode = "async" if number % 2 else "sync"
         with trials.one(number) as source, disk_at(tmp_path / f"{number}", trials) as disk:
             steps, acknowledged = cut_again_and_again(

@@ -14,14 +14,14 @@ from trovemq.testing import BrokerProcess
 pytestmark = pytest.mark.slow
 
 STORES: Final = 20
-USUAL_STORES: Final = 1
+DEFAULT_STORES: Final = 1
 KILLS: Final = 3
 NEW_LINES: Final = (50, 600)
 """As many messages are acknowledged or settled between two kills."""
 
 
 def test_a_broker_killed_under_rocketmqs_calls_keeps_its_promises(trials: Trials) -> None:
-    for number in trials.numbers(STORES, usual=USUAL_STORES):
+    for number in trials.numbers(STORES, default=DEFAULT_STORES):
         mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
         settings = {**SMALL_FILES, **SETTINGS, "flushDiskType": mode}
         with trials.one(number) as source, BrokerProcess(ready_timeout=240, **settings) as broker:

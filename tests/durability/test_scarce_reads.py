@@ -255,9 +255,9 @@ def read_count(run: Callable[[Life], None]) -> int:
     return life.scarcity.read_count
 
 
-def each_read(trials: Trials, run: Callable[[Life], None], usual: int) -> None:
+def each_read(trials: Trials, run: Callable[[Life], None], default: int) -> None:
     total, done = read_count(run) * len(LASTS), 0
-    for number in trials.chosen(total, strata(total, usual, run.__name__)):
+    for number in trials.chosen(total, strata(total, default, run.__name__)):
         with trials.one(number):
             nth, which = divmod(number, len(LASTS))
             life = Life(1 + nth, LASTS[which], NUMBERS[number % len(NUMBERS)])

@@ -21,10 +21,10 @@ from trovemq.testing import BrokerProcess
 pytestmark = pytest.mark.slow
 
 JOBS: Final = 1_000
-USUAL_JOBS: Final = 60
+DEFAULT_JOBS: Final = 60
 MESSAGES_A_JOB: Final = 4
 LEAVES: Final = 100
-USUAL_LEAVES: Final = 10
+DEFAULT_LEAVES: Final = 10
 MESSAGES_A_LEAVE: Final = 120
 WAIT_S: Final = 240
 """Far less than a lease lasts (60 s), and more than a client that is gone keeps its messages."""
@@ -34,7 +34,7 @@ WHAT: Final = "short jobs"
 def test_acknowledgements_of_a_short_job_were_lost_when_it_ended(trials: Trials) -> None:
     async def run(client: Client) -> None:
         await client.admin.create_topic("orders", queue_count=1)
-        for number in trials.numbers(JOBS, usual=USUAL_JOBS):
+        for number in trials.numbers(JOBS, default=DEFAULT_JOBS):
             with trials.one(number):
                 await short_job(client, number)
             trials.count("leaving", WHAT)
@@ -65,7 +65,7 @@ def test_messages_did_not_arrive_after_others_left(trials: Trials) -> None:
 
     async def run(client: Client) -> None:
         await client.admin.create_topic("orders", queue_count=4)
-        leaves = list(trials.numbers(LEAVES, usual=USUAL_LEAVES))
+        leaves = list(trials.numbers(LEAVES, default=DEFAULT_LEAVES))
         sending = asyncio.create_task(send(client, len(leaves) * MESSAGES_A_LEAVE))
         seen: Counter[bytes] = Counter()
         for number in leaves:

@@ -30,11 +30,11 @@ pytestmark = pytest.mark.slow
 
 SECTOR: Final = 512
 SCRIPTS: Final = 10
-USUAL_SCRIPTS: Final = 2
+DEFAULT_SCRIPTS: Final = 2
 FAULTS: Final = 200
-USUAL_FAULTS: Final = 20
+DEFAULT_FAULTS: Final = 20
 DAEMONS: Final = 5
-USUAL_DAEMONS: Final = 1
+DEFAULT_DAEMONS: Final = 1
 KILLS: Final = 20 if SOAK else 3
 WHAT: Final = "crash states of atomic transactions"
 WHAT_KILLED: Final = "kills of a daemon under atomic transactions"
@@ -91,7 +91,7 @@ def check(tree: MemoryFileSystem, atomic: AtomicStore, *, twice: bool = True) ->
 
 @pytest.mark.parametrize("part", range(2))
 def test_whatever_a_crash_leaves_has_all_of_a_transaction_or_nothing(part: int, trials: Trials) -> None:
-    for number in trials.numbers(SCRIPTS, usual=USUAL_SCRIPTS, part=part, parts=2):
+    for number in trials.numbers(SCRIPTS, default=DEFAULT_SCRIPTS, part=part, parts=2):
         with trials.one(number) as source:
             checked = crash_everywhere(number, source)
         trials.count("atomic", WHAT, checked)
@@ -151,7 +151,7 @@ def test_a_run_that_was_cut_off_at_any_byte_is_gone(trials: Trials) -> None:
 
 @pytest.mark.parametrize("part", range(2))
 def test_a_failing_call_leaves_all_of_a_transaction_or_nothing(part: int, trials: Trials) -> None:
-    for number in trials.numbers(FAULTS, usual=USUAL_FAULTS, part=part, parts=2):
+    for number in trials.numbers(FAULTS, default=DEFAULT_FAULTS, part=part, parts=2):
         with trials.one(number) as source:
             fail_somewhere(number, source)
         trials.count("atomic", WHAT, 2)
@@ -223,7 +223,7 @@ async def seen(broker: BrokerProcess) -> dict[str, list[int]]:
 def test_a_daemon_that_is_killed_again_and_again_shows_no_half_transaction(
     trials: Trials, tmp_path: Path
 ) -> None:
-    for number in trials.numbers(DAEMONS, usual=USUAL_DAEMONS):
+    for number in trials.numbers(DAEMONS, default=DEFAULT_DAEMONS):
         mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
         with trials.one(number) as source, BrokerProcess(flushDiskType=mode, **SMALL_FILES) as broker:
             reported = asyncio.run(_kill_under_load(broker, source))

@@ -25,8 +25,8 @@ from trovemq_store.engine.message_store import MessageStore
 pytestmark = pytest.mark.slow
 
 RECORDS_CUT: Final = 4
-USUAL_LOG_CUTS: Final = 100
-USUAL_FILE_CUTS: Final = 8
+DEFAULT_LOG_CUTS: Final = 100
+DEFAULT_FILE_CUTS: Final = 8
 RECORD_CRC_SIZE: Final = 20
 TAILS: Final = ("zeros", "random", "another place's records", "the file ends")
 SEGMENT: Final = TINY.commit_log_file_size
@@ -68,7 +68,7 @@ def in_properties(message: Known, physical_offset: int) -> bool:
     return physical_offset - message.physical_offset >= fields.property_position
 
 
-def usual_log_cuts(answers: Answers, cuts: list[tuple[int, str]]) -> list[int]:
+def default_log_cuts(answers: Answers, cuts: list[tuple[int, str]]) -> list[int]:
     """At each record's two ends and around them every tail; between them some of each."""
     edges = {
         at
@@ -76,14 +76,14 @@ def usual_log_cuts(answers: Answers, cuts: list[tuple[int, str]]) -> list[int]:
         for place in (message.physical_offset, message.end)
         for at in (place - 1, place, place + 1)
     }
-    inside = strata(len(cuts), USUAL_LOG_CUTS, "inside")
+    inside = strata(len(cuts), DEFAULT_LOG_CUTS, "inside")
     return sorted({number for number, (at, _) in enumerate(cuts) if at in edges}.union(inside))
 
 
 @STATES
 def test_the_end_of_the_log_at_every_length(trials: Trials, clean: bool) -> None:
     one, cuts, done = case(clean), log_cuts(clean), 0
-    for number in trials.chosen(len(cuts), usual_log_cuts(one.answers, cuts)):
+    for number in trials.chosen(len(cuts), default_log_cuts(one.answers, cuts)):
         with trials.one(number) as source:
             at, tail = cuts[number]
             path = max(path for path in one.contents if path.startswith("commitlog/"))
@@ -154,7 +154,7 @@ def test_records_that_were_cut_do_not_come_back(trials: Trials, clean: bool) -> 
     """Two records were written at the end, and the first lost a sector, or all: then the second is cut too. A
     new record of the first one's size ends where the second one began."""
     total, done = 400, 0
-    for number in trials.numbers(total, usual=40):
+    for number in trials.numbers(total, default=40):
         with trials.one(number) as source:
             one = case(clean)
             files = Files.of(one.contents)
@@ -194,7 +194,7 @@ def check_not_back(
     assert again.record_at(PhysicalOffset(second)) is None
 
 
-def usual_file_cuts(cuts: list[tuple[str, int]]) -> list[int]:
+def default_file_cuts(cuts: list[tuple[str, int]]) -> list[int]:
     """Of each file: gone but for its name, its first byte alone, without its last; some between."""
     by_path: dict[str, list[int]] = {}
     for number, (path, _) in enumerate(cuts):
@@ -202,7 +202,7 @@ def usual_file_cuts(cuts: list[tuple[str, int]]) -> list[int]:
     chosen: set[int] = set()
     for path, numbers in by_path.items():
         chosen.update((*numbers[:2], numbers[-1]))
-        chosen.update(numbers[at] for at in strata(len(numbers), USUAL_FILE_CUTS, path))
+        chosen.update(numbers[at] for at in strata(len(numbers), DEFAULT_FILE_CUTS, path))
     return sorted(chosen)
 
 
@@ -217,7 +217,7 @@ def test_every_other_file_at_every_length(trials: Trials, clean: bool) -> None:
         for length in range(len(data.rstrip(b"\0")) + 1)
         if length < len(data)
     ]
-    for number in trials.chosen(len(cuts), usual_file_cuts(cuts)):
+    for number in trials.chosen(len(cuts), default_file_cuts(cuts)):
         with trials.one(number):
             path, length = cuts[number]
             damaged = {**one.contents, path: one.contents[path][:length]}

@@ -79,7 +79,7 @@ def check_unique(script: TreeScript, ledger: Ledger, *, killed: bool) -> None:
 
 
 def check_commits_again(script: TreeScript, ledger: Ledger) -> None:
-    """A commit of a known transaction is answered again; its unique keys are known whoever sends them."""
+    """A commit of a known transaction is answered again; its unique keys are known, from any sender."""
     end = script.store.end_offset
     for name in [name for name in ledger.tried if name in script.commits.ends]:
         assert script.commit(name, [], []).repeated

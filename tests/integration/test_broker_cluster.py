@@ -61,7 +61,7 @@ async def cluster(heartbeat_interval_ms: int = 3_000, **nameserver_settings: Any
 
 
 async def test_brokers_register_new_topics_with_each_nameserver() -> None:
-    # Nobody waits for a heartbeat, nor for the end of a silence.
+    # No step waits for a heartbeat, nor for the end of a silence.
     async with cluster(heartbeat_interval_ms=60_000, broker_silent_ms=600_000) as made:
         async with Stubs(made.brokers[0].address) as broker:
             await broker.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders"))

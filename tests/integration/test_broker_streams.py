@@ -183,7 +183,7 @@ class CuttingProxy:
     def __init__(self, target: str, bytes_max: int) -> None:
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
-        self._left = bytes_max
+        self._remaining = bytes_max
         self.cut = asyncio.Event()
 
     async def start(self) -> tuple[asyncio.Server, str]:
@@ -193,8 +193,8 @@ class CuttingProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
         back = asyncio.create_task(self._pass_back(up_reader, writer))
-        while self._left > 0 and (data := await reader.read(min(self._left, 16_384))):
-            self._left -= len(data)
+        while self._remaining > 0 and (data := await reader.read(min(self._remaining, 16_384))):
+            self._remaining -= len(data)
             up_writer.write(data)
             await up_writer.drain()
         up_writer.transport.abort()

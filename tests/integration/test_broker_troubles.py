@@ -207,7 +207,7 @@ async def send_until_full(stubs: Stubs) -> list[bytes]:
 
 
 def fill(path: Path) -> None:
-    """Takes every byte that is left."""
+    """Takes every free byte."""
     status = os.statvfs(path.parent)
     path.write_bytes(bytes(status.f_bavail * status.f_frsize))
 

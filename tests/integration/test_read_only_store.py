@@ -1,4 +1,4 @@
-"""A store that nobody may write to: a broker says so and ends, the tools read it as it is."""
+"""A store without write permission: a broker says so and ends, the tools read it as it is."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def across_a_restart(scenario: Scenario) -> Callable[[Outcomes, str], None]:
 
 
 def start_broker() -> BrokerProcess:
-    """Half messages are looked at every second, and nobody gives them up; waits are short."""
+    """Half messages are looked at every second, and none is given up; waits are short."""
     return BrokerProcess(
         transactionCheckInterval=1000,
         transactionTimeOut=1000,

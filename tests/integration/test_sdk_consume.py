@@ -169,7 +169,7 @@ async def test_what_was_prefetched_goes_to_another_member_at_once(client: Client
     async with client.subscribe("prefetched", "takers") as second:
         rest = await take(second, 9)  # else they would be invisible for minutes
         assert sorted(one.body for one in rest) == [b"%d" % i for i in range(1, 10)]
-        assert {one.attempt for one in rest} == {1}  # nobody had tried them
+        assert {one.attempt for one in rest} == {1}  # no consumer had tried them
 
 
 async def test_extend_and_leases_of_a_simple_consumer(client: Client) -> None:

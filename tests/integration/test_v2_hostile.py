@@ -1,4 +1,4 @@
-"""Hostile and broken clients of the v2 protocol, at a real broker: they harm nobody else.
+"""Hostile and broken clients of the v2 protocol, at a real broker: they harm no other client.
 
 A healthy producer and consumer continue all the while; every test looks whether they still get on.
 """
@@ -316,7 +316,7 @@ def _waiting_polls(broker: BrokerProcess) -> int:
         return int(stub.GetStatistics(native_pb2.GetStatisticsRequest()).counters["receives_waiting"])
 
 
-# --- messages that nobody took ------------------------------------------------------------------------------
+# --- unread messages ---------------------------------------------------------------------------------------
 def test_messages_do_not_go_with_the_calls_of_clients_that_are_gone(
     broker: BrokerProcess, client: RawClient
 ) -> None:

@@ -17,7 +17,7 @@ standard streams, reached by signals and ended by its exit code.
 | 5    | the server answers with the child's process id                                                      |
 | 6    | the child asks the kernel to be killed when the test's process ends, and continues as MODULE        |
 
-Commands other than those of PRELOADED start as usual.
+Commands other than those of PRELOADED start without a fork.
 """
 
 from __future__ import annotations

@@ -276,8 +276,8 @@ class MessageMaker:
                 (1.0, 2.0) if plausible else (0.0, -1.0, 1e308 if field.type == types.TYPE_DOUBLE else 1e38,
                                               float("nan"), float("inf"))
             )  # fmt: skip
-        usual, extreme = _numbers_of(field, descriptor)
-        return lambda plausible: source.choice(usual if plausible else extreme)
+        plain, extreme = _numbers_of(field, descriptor)
+        return lambda plausible: source.choice(plain if plausible else extreme)
 
     @staticmethod
     def _kind(name: str, owner: str, around: str) -> str:

@@ -179,7 +179,7 @@ class IndexedStoreMachine(NumberedSteps):
 
 
 def harm(files: FileSystem, how: str) -> None:
-    """Does it to the trees of a store that nobody has open."""
+    """Does it to the trees of a closed store."""
     if how == "lost":
         files.remove(DATA)
     elif how == "damaged":

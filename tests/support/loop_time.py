@@ -1,4 +1,4 @@
-"""How long the event loop was taken at a stretch, in processor time of its thread: nobody else's counts.
+"""How long the event loop was taken at a stretch, in processor time of its own thread.
 
 That time alone is not the work's. On a busy or a virtual machine it also holds what the kernel and the host
 take from the thread: a page that has to be fetched from the host, a processor that is given to another guest
@@ -80,7 +80,7 @@ async def longest_step(measured: LoopTime, work: Callable[[], Awaitable[object]]
 
 @contextmanager
 def steps_one_by_one() -> Iterator[None]:
-    """Each step of long work is a turn of its own, so that turns do not depend on the clock. A turn of the
-    broker is as many steps as end within TURN_S, and the one after them."""
+    """Each step of long work is one iteration, independent of the clock. In one iteration, the broker
+    does as many steps as end within TURN_S, and one more."""
     with patch.object(turns, "TURN_S", 0.0), patch.object(exposition, "TURN_S", 0.0):
         yield

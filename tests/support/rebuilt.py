@@ -43,7 +43,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 
 def index_contents(root: Path) -> list[bytes]:
-    """The index files, oldest first: their names are the times of whoever made them."""
+    """The index files, oldest first: their names are times of the process that made them."""
     return [path.read_bytes() for path in sorted((root / "index").iterdir()) if path.name.isdigit()]
 
 

@@ -40,12 +40,12 @@ _SKIPPED: Final = "skipped"
 
 @dataclass(frozen=True)
 class Goal:
-    """`usual`: how many any run of everything does at least. `total`: how many a soak runs; 0: as many as the
-    store at hand has (bits, lengths, calls)."""
+    """`default`: the least that a run of everything does. `total`: that of a soak; 0: as many as the store at
+    hand has (bits, lengths, calls)."""
 
     identifier: str
     what: str
-    usual: int
+    default: int
     total: int = 0
 
 
@@ -100,22 +100,22 @@ class Trials:
     def __init__(self, node: pytest.Item) -> None:
         self._node = node
 
-    def numbers(self, total: int, *, usual: int, part: int = 0, parts: int = 1) -> Iterator[int]:
-        """The numbers of this test's trials, below `total`: every one in a soak, otherwise `usual` of them,
+    def numbers(self, total: int, *, default: int, part: int = 0, parts: int = 1) -> Iterator[int]:
+        """The numbers of this test's trials, below `total`: every one in a soak, otherwise `default` of them,
         spread evenly. A test that is split takes every `parts`-th from `part` on."""
         if ONLY is not None:
             yield ONLY
             return
-        count = total if SOAK else usual
+        count = total if SOAK else default
         for index in range(part, count, parts):
             yield index * total // count
 
-    def chosen(self, total: int, usual: Sequence[int], *, part: int = 0, parts: int = 1) -> Iterator[int]:
-        """As `numbers`, where the structure of the trials chooses the usual ones."""
+    def chosen(self, total: int, default: Sequence[int], *, part: int = 0, parts: int = 1) -> Iterator[int]:
+        """As `numbers`, where the structure of the trials chooses the default ones."""
         if ONLY is not None:
             yield ONLY
             return
-        yield from (range(total) if SOAK else usual)[part::parts]
+        yield from (range(total) if SOAK else default)[part::parts]
 
     @contextmanager
     def one(self, number: int) -> Iterator[random.Random]:
@@ -194,7 +194,7 @@ class Tally:
         """Whether less was run than a soak or any other run of everything has to."""
         if (goal.identifier, goal.what) in self.skipped:
             return False
-        return self.done(goal) < (max(1, goal.total) if SOAK else goal.usual)
+        return self.done(goal) < (max(1, goal.total) if SOAK else goal.default)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """identifier, name, how many there are, how many passed, seconds; of each goal that was run."""
@@ -207,7 +207,7 @@ class Tally:
             if key in self.skipped:
                 done = f"{done} skipped".strip()
             if done or WHOLE:
-                wanted = "all" if SOAK and not goal.total else f"{goal.total if SOAK else goal.usual:,}"
+                wanted = "all" if SOAK and not goal.total else f"{goal.total if SOAK else goal.default:,}"
                 short = " SHORT" if WHOLE and self.is_short(goal) else ""
                 rows.append((*key, wanted, f"{done}{short}", f"{self.seconds.get(key, 0.0):.0f}"))
         return rows

@@ -154,7 +154,7 @@ def run_world(chance: random.Random, step_count: int) -> World:
 
 @pytest.mark.slow
 def test_look_ups_windows_and_removal_under_a_clock_that_steps(trials: Trials) -> None:
-    for number in trials.numbers(200, usual=6):
+    for number in trials.numbers(200, default=6):
         with trials.one(number) as chance:
             run_world(chance, 40)
         trials.count("R13", "worlds whose clock steps")

@@ -1,5 +1,5 @@
-"""Members of the SDK and the broker's Consume streams in one process, by made-up time: whoever joins, leaves
-or loses its connection, and however slow the programs are, every message is done, in the order of its
+"""Members of the SDK and the broker's Consume streams in one process, by made-up time. Clients join, leave
+and lose their connections; however slow the programs are, every message is done, in the order of its
 message group."""
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ class FakeBatch:
 
 @dataclass
 class FakeStore:
-    """Unique keys by queue; after `batches_left` batches it refuses, and may keep a part of that batch."""
+    """Unique keys by queue. After `remaining_batches` it refuses, and may keep a part of that batch."""
 
     queues: list[list[str]] = field(default_factory=lambda: [[] for _ in range(flights.QUEUE_COUNT)])
-    batches_left: int = 1 << 30
+    remaining_batches: int = 1 << 30
     kept_of_last: float = 0.0
     created: int = 0
 
@@ -90,11 +90,11 @@ class FakeStore:
             == len(columns["properties"])
         )
         queue = self.queues[columns["queue_id"]]
-        if self.batches_left <= 0:
+        if self.remaining_batches <= 0:
             queue += keys[: int(len(keys) * self.kept_of_last)]
             self.kept_of_last = 0.0
             raise TroveError(errors.BROKER_UNREACHABLE)
-        self.batches_left -= 1
+        self.remaining_batches -= 1
         queue += keys
         await asyncio.sleep(0)
         return [None] * len(keys)
@@ -118,12 +118,12 @@ def test_interrupted_loads_complete_without_duplicate_or_gap(interruptions: list
     async def scenario() -> None:
         store = FakeStore()
         for batches, kept in interruptions:
-            store.batches_left, store.kept_of_last = batches, kept
+            store.remaining_batches, store.kept_of_last = batches, kept
             try:
                 await run_load(store)
             except TroveError:
                 continue
-        store.batches_left = 1 << 30
+        store.remaining_batches = 1 << 30
         await run_load(store)
         check_whole(store)
         assert (await run_load(store)).sent == 0

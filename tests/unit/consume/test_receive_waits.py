@@ -43,7 +43,7 @@ async def test_growth_wakes_one_waiter_of_each_group() -> None:
     polls.waits.on_messages_available([("orders", QueueId(3))])
     await turns()
     assert polls.looks == ["a1", "b1"]
-    polls.waits.on_messages_available([("nobody", QueueId(0))])
+    polls.waits.on_messages_available([("unknown", QueueId(0))])
     await turns()
     assert polls.looks == ["a1", "b1"]
 
@@ -96,7 +96,7 @@ async def test_the_time_is_over_when_it_is_over() -> None:
     assert loop.time() == pytest.approx(7.5)
     assert polls.looks == ["b"]
     assert len(polls.waits) == 0
-    polls.waits.on_messages_available([("orders", QueueId(0))])  # nobody is left
+    polls.waits.on_messages_available([("orders", QueueId(0))])  # no poll waits
 
 
 async def test_the_number_of_waiters_is_bounded() -> None:

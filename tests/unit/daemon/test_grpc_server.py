@@ -206,7 +206,7 @@ async def test_a_silent_connection_is_closed(transport: GrpcTransport) -> None:
 
 async def test_the_messages_of_a_stream_were_not_bounded(transport: GrpcTransport) -> None:
     """The messages of reflection, which no code of ours reads."""
-    bomb = b"\xc8\x3e\x00" * 100_000  # fields that nobody knows
+    bomb = b"\xc8\x3e\x00" * 100_000  # unknown fields
     async with served(transport) as (channel, _, _):
         call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")()
         await call.write(bomb)

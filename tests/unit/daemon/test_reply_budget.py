@@ -1,4 +1,4 @@
-"""Replies that nobody reads: they wait for space, are refused, or end their call."""
+"""Replies that the client does not read: they wait for space, are refused, or end their call."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ async def test_a_revoked_certificate_is_refused_from_the_next_connection_on(
         await until_served("client", served=False)
         assert await reaches(address, old, client=old, name="other")
         files.put_content(revoked(old, days=1, now=LONG_AGO), files.crl)
-        await until_served("other", served=False)  # a list that is out of date vouches for nobody
+        await until_served("other", served=False)  # an outdated list vouches for no certificate
         files.put_content(revoked(old), files.crl)
         await until_served("client", served=True)
 

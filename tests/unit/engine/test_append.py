@@ -63,7 +63,7 @@ def test_a_segment_ends_in_an_eight_byte_blank_and_the_append_is_retried() -> No
     assert result.physical_offset == SMALL.commit_log_file_size
     segment = files.read_bytes("commitlog/00000000000000000000")
     assert segment[first.end : first.end + 8] == space.to_bytes(4, "big") + bytes.fromhex("cbd43194")
-    assert not any(segment[first.end + 8 :]), "the rest is left as it is"
+    assert not any(segment[first.end + 8 :]), "the rest stays as it is"
     assert [len(body) for body in scan_bodies(store)] == [8000, 8000]
 
 

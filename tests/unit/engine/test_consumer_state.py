@@ -17,7 +17,7 @@ ROOMY = replace(SMALL, commit_log_file_size=1 << 20)
 
 
 def test_every_clean_stop_with_messages_in_flight_failed_in_async_mode() -> None:
-    """export_to_rocketmq() runs in a thread: whoever wanted to hear of appends needs the event loop."""
+    """export_to_rocketmq() runs in a thread: listeners to appends need the event loop."""
     files = MemoryFileSystem()
     store = open_store(files, ROOMY)
     model = ConsumerState.open(store, files, ConsumerSettings(new_group_start="begin"), NOW_MS)

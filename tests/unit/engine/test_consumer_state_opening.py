@@ -110,7 +110,7 @@ def test_a_log_that_continued_after_our_stop_was_rocketmqs() -> None:
     stop(store, model)
     foreign = open_store(files)
     send(foreign, b"-c")
-    foreign.offsets.commit("group", "orders", QueueId(0), QueueOffset(1))  # somebody went back
+    foreign.offsets.commit("group", "orders", QueueId(0), QueueOffset(1))  # a reset
     foreign.close(NOW_MS)
     _, again = open_model(files)
     assert bodies(receive(again)) == [b"b", b"c"]

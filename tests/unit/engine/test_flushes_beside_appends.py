@@ -18,7 +18,7 @@ FIRST, SECOND = QueueId(0), QueueId(1)
 
 
 def at_the_first_opening(files: FaultyFileSystem, path_part: str, do: Callable[[], object]) -> None:
-    """Another thread gets its turn at this moment."""
+    """Another thread runs at this moment."""
 
     def decide(operation: str, path: str) -> int | None:
         if operation == "open" and path_part in path:

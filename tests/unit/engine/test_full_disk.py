@@ -37,7 +37,7 @@ def write_own(store: MessageStore, body: bytes) -> None:
 
 
 def fill_up(files: MemoryFileSystem) -> None:
-    """Not a byte is left."""
+    """Not a byte is free."""
     files.capacity = 1 << 30
     files.capacity -= files.free_bytes()
 
@@ -190,7 +190,7 @@ def test_an_index_that_no_file_can_be_had_for_was_tried_again_all_the_time() -> 
     send(store, b"x", keys="k")
     flush(store)
     assert store.lagging
-    assert not store.catch_up(1 << 20), "whoever calls again at once if more is left would never rest"
+    assert not store.catch_up(1 << 20), "a caller that repeats at once while there is more would never rest"
     files.decide = lambda operation, path: None
     assert not store.catch_up(1 << 20)
     assert not store.lagging

@@ -244,7 +244,7 @@ def test_a_deleted_topic_stays_deleted_and_starts_again_at_zero() -> None:
         files = store.files.inner  # type: ignore[assignment]
 
 
-def test_a_topic_deleted_just_before_a_kill_has_no_messages_left() -> None:
+def test_a_topic_deleted_just_before_a_kill_has_no_messages() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
     send(store, b"old")

@@ -110,7 +110,7 @@ def test_a_kill_while_records_are_left_loses_no_key() -> None:
     assert [found(again, f"u{number}") for number in range(30)] == [1] * 30
 
 
-def test_only_so_much_is_left() -> None:
+def test_deferred_bytes_are_bounded() -> None:
     store = open_store(MemoryFileSystem())
     store.index_later()
     for _ in range(DEFERRED_BYTES_MAX // 4_000 * 2):
@@ -121,7 +121,7 @@ def test_only_so_much_is_left() -> None:
     assert indexed(store) > LOG_ORIGIN
 
 
-def test_only_so_many_records_are_left() -> None:
+def test_deferred_records_are_bounded() -> None:
     store = open_store(MemoryFileSystem(), ROOMY)
     store.index_later()
     left = []
@@ -180,14 +180,14 @@ def test_twice_as_much_is_indexed_at_once() -> None:
 
 
 def test_frames_of_many_sizes_reach_the_index_together() -> None:
-    """A frame that was indexed at once, between others that were left, made the index read on each time."""
+    """A frame that was indexed at once, between deferred ones, made the index read on each time."""
     store = open_store(MemoryFileSystem(), ROOMY)
     store.index_later()
     positions = [indexed(store)]
     for count in (20, DEFERRED_BATCH_MAX, 33, 1) * 25:
         append(store, *(record(bytes(100)) for _ in range(count)))
         store.dispatch()
-        assert indexed(store) in (positions[-1], store.end_offset), "all that was left, or nothing yet"
+        assert indexed(store) in (positions[-1], store.end_offset), "all deferred records, or nothing yet"
         positions.append(indexed(store))
     assert store.end_offset > 2 * DEFERRED_BYTES_MAX
     assert 0 < len(set(positions)) - 1 <= (20 + DEFERRED_BATCH_MAX + 33 + 1) * 25 // DEFERRED_RECORDS_MAX

@@ -102,7 +102,7 @@ class Bench:
         self.appender.append_joined = counted_joined  # type: ignore[method-assign]
 
     async def in_turn(self, *sends: Awaitable[Outcome], return_exceptions: bool = False) -> Any:
-        """The outcomes of sends in one turn whose first batch, which is appended at once, has come."""
+        """The outcomes of sends in one iteration whose first batch, which is appended at once, has come."""
 
         async def begin() -> None:
             self.accumulator._schedule()
@@ -415,7 +415,7 @@ async def test_sends_that_come_during_a_sync_share_one_append_before_the_next() 
         first = asyncio.create_task(bench.send(b"first"))
         assert await bench.syncing()
         others = []
-        for number in range(8):  # no two of them in one turn
+        for number in range(8):  # no two of them in one iteration
             others.append(asyncio.create_task(bench.send(b"%d" % number)))
             await asyncio.sleep(0)
         assert not any(task.done() for task in (first, *others))

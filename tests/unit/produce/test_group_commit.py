@@ -150,7 +150,7 @@ async def test_appends_that_come_during_a_sync_share_the_next_one() -> None:
 
 @pytest.mark.asyncio
 async def test_a_waiter_of_an_earlier_append_may_come_later() -> None:
-    """A coalesced send waits one turn of the loop after its append; a frame may overtake it there."""
+    """A coalesced send waits one iteration of the loop after its append; a frame may overtake it there."""
     store = Store(end_offset=PhysicalOffset(300))
     async with committing(store, FlushSettings()) as commit:
         for end in (200, 100, 300, 250):

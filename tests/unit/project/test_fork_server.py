@@ -72,7 +72,7 @@ def test_input_is_read_to_its_end() -> None:
     assert ran.stderr
 
 
-def test_other_commands_start_as_usual() -> None:
+def test_other_commands_start_without_a_fork() -> None:
     with popen([sys.executable, "-c", "raise SystemExit(7)"]) as process:
         pass
     assert not isinstance(process, ForkedProcess)
@@ -88,7 +88,7 @@ def test_two_threads_that_start_daemons_first_share_a_server(monkeypatch: pytest
         try:
             both.wait(0.5)
         except threading.BrokenBarrierError:
-            pass  # nobody else is starting one
+            pass  # no other process is starting one
         return object()
 
     monkeypatch.setattr(fork_server, "_the_server", slow_start)

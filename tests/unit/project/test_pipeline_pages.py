@@ -1,4 +1,4 @@
-"""The pages about the pipeline name all that there is, and nobody needs Spark who does not use it."""
+"""The pages about the pipeline name all that there is, and only users of Spark need it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Facts:
     empty: bool
     documented: bool
     calls: tuple[tuple[int, str], ...]
-    dropped: tuple[tuple[int, str], ...]  # calls whose result nobody takes
+    dropped: tuple[tuple[int, str], ...]  # calls whose result is dropped
     functions: tuple[tuple[int, str, int], ...]  # with the lines of their bodies
     one_assertion: tuple[tuple[int, str], ...]  # functions of WITH_ASSERTIONS
     imports: tuple[str, ...]
@@ -304,7 +304,7 @@ def test_unit_tests_do_not_sleep() -> None:
 
 
 def test_every_task_is_kept() -> None:
-    """asyncio holds its tasks weakly: a task that nobody keeps may vanish in the middle of its work."""
+    """asyncio holds its tasks weakly: a task without a reference may vanish in the middle of its work."""
     makers = {"asyncio.create_task", "asyncio.ensure_future", "loop.create_task"}
     dropped = [
         f"{relative(path)}:{line}"

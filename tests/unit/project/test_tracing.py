@@ -56,5 +56,5 @@ def test_a_worker_traced_every_test_since_it_has_two_coverages() -> None:
         tracing.switch(on=False)
         assert sys.gettrace() is None
     finally:
-        while (one_left := Coverage.current()) is not None:
-            one_left.stop()
+        while (other := Coverage.current()) is not None:
+            other.stop()

@@ -1,4 +1,4 @@
-"""A message's fields are read from its record when they are asked for: nobody sees the difference."""
+"""A message's fields are read from its record when they are asked for, with the same values."""
 
 from __future__ import annotations
 

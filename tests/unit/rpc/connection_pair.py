@@ -69,7 +69,7 @@ class Side:
         if kind == ev.RESET:
             refused = value == ErrorCode.REFUSED_STREAM and not exchange.request.came_open
             answered = value == ErrorCode.NO_ERROR and exchange.response.came_end
-            assert exchange.reset or refused or answered, f"{stream}: nobody reset it"
+            assert exchange.reset or refused or answered, f"{stream}: it was not reset"
             exchange.reset = exchange.reset or refused
             return
         assert not incoming.came_end, f"event {kind} after the end of {stream}"

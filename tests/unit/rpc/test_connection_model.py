@@ -13,7 +13,7 @@ SEEDS = 2_000 if SOAK else 60
 SMALL = Limits(
     stream_window=20_000, connection_window=100_000, frame_size_max=16_384, concurrent_streams_max=5
 )
-USUAL = Limits()
+DEFAULT = Limits()
 
 ACTIONS = {
     Pair.open: 3, Pair.call: 3, Pair.answer: 3, Pair.head: 4, Pair.data: 12, Pair.trailers: 2, Pair.reset: 1,
@@ -23,7 +23,7 @@ ACTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "limits", [(USUAL, USUAL), (SMALL, SMALL), (SMALL, USUAL)], ids=["usual", "small", "mixed"]
+    "limits", [(DEFAULT, DEFAULT), (SMALL, SMALL), (SMALL, DEFAULT)], ids=["default", "small", "mixed"]
 )
 def test_random_calls_lose_double_and_reorder_nothing(limits: tuple[Limits, Limits], trials: Trials) -> None:
     for seed in range(SEEDS):

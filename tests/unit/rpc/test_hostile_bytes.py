@@ -92,7 +92,7 @@ FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
     "continuations (CVE-2024-27316)": lambda: continuations(1000),
     "empty continuations": lambda: continuations(0),
     "pings": lambda: repeat(frames.ping(bytes(8))),
-    "answers to pings that nobody sent": lambda: repeat(frames.ping(bytes(8), ack=True)),
+    "answers to pings that were not sent": lambda: repeat(frames.ping(bytes(8), ack=True)),
     "settings": lambda: repeat(frames.settings([(4, 65_535)])),
     "acknowledged settings": lambda: repeat(frames.SETTINGS_ACK),
     "priorities": lambda: repeat(frame(2, 0, 1001, bytes(5))),

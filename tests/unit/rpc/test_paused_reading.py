@@ -84,7 +84,7 @@ class Scene:
         return transport, peer
 
     async def is_at_rest(self) -> None:
-        """Nothing is held for anybody, and others are served."""
+        """No reply is held for the client, and others are served."""
         await asyncio.sleep(2 * PAUSE_S)
         assert (self.server.metrics.calls_active, self.budget.held) == (0, 0)
         async with rpc.insecure_channel(TARGET) as channel:
@@ -181,7 +181,7 @@ def test_a_reply_after_a_fault_was_written_to_a_side_that_had_ended(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer breaks the protocol and does not read the GOAWAY: until the connection is closed its call
-    seems open. asyncio's and uvloop's transports raise for such a write, whoever made it."""
+    seems open. asyncio's and uvloop's transports raise for any such write."""
     writelines, late = MemoryTransport.writelines, list[bytes]()
 
     def strict(transport: MemoryTransport, pieces: Iterable[Any]) -> None:

@@ -12,7 +12,7 @@ from tests.unit.rpc.memory_rpc import TARGET, run, serving
 from trovemq_rpc.channel.polling import DURATION_MAX_US, SKIPPED_MAX, Polling
 from trovemq_rpc.testing.loop import MemoryLoop
 
-LOOKS = 4  # that a request may take: a turn of the fake loop is a microsecond
+LOOKS = 4  # that a request may take: an iteration of the fake loop is a microsecond
 
 
 class FakeLoop:
@@ -93,7 +93,7 @@ def test_late_answers_make_it_rare() -> None:
     )
 
 
-def test_one_answer_in_time_makes_it_usual_again() -> None:
+def test_after_one_answer_in_time_polls_are_frequent_again() -> None:
     loop = FakeLoop()
     polling = polling_on(loop)
     for _ in range(200):
@@ -105,7 +105,7 @@ def test_one_answer_in_time_makes_it_usual_again() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=60))
 def test_at_most_one_look_is_scheduled(steps: list[tuple[int, int]]) -> None:
-    """Whatever the times of answers and of the requests after them, even in the same turn."""
+    """Whatever the times of answers and of the requests after them, even in one iteration."""
     loop = FakeLoop()
     polling = polling_on(loop)
     for answer_after, idle_turns in steps:

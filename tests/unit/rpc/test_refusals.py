@@ -1,5 +1,5 @@
 """Peers that speak something else, are not trusted or break a limit. Each gets a clear end, the log has one
-line for all of them, and nobody else notices.
+line for all of them, and no other client notices.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def lost(loop: MemoryLoop, peer: Raw) -> bool:
 def beside_an_open_stream(
     program: Callable[[MemoryLoop, Any], Awaitable[None]], credentials: Any = None, trust: Any = None
 ) -> None:
-    """Runs the program while somebody else has a stream open, which must work to its end."""
+    """Runs the program while another client has a stream open, which must work to its end."""
 
     async def whole(loop: MemoryLoop) -> None:
         async with serving(loop, LARGE, credentials) as server:

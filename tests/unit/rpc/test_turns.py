@@ -1,4 +1,4 @@
-"""A connection gets a share of a turn of the loop, whatever there is of its input, and leaves no cycles."""
+"""A connection gets a share of an iteration of the loop, for any amount of input, and leaves no cycles."""
 
 import asyncio
 import gc
@@ -466,7 +466,7 @@ def test_a_client_that_stood_still_took_its_server_for_dead(
             loop.call_later(0.001, lambda: theirs.send(b"an answer"))  # the end of a call that blocks
             parts._timer = loop.call_later(0.002, parts._tick)
             end = time.monotonic() + 0.005
-            while time.monotonic() < end:  # both timers are due in the same turn
+            while time.monotonic() < end:  # both timers are due in one iteration
                 pass
             while "look" not in seen:
                 await asyncio.sleep(0)

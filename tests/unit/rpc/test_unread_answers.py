@@ -117,7 +117,7 @@ def test_a_handler_that_writes_to_nobody_is_ended() -> None:
 
 
 def test_small_answers_of_one_turn_were_counted_at_its_end() -> None:
-    """Whoever asks in that turn whether there is space for a large answer was told yes, two hundred times."""
+    """In that iteration, each call that asked for space for a large answer got it, two hundred times."""
     steps: list[int] = []
 
     class Noting(rpc.BytesBudget):

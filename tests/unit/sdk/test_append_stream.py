@@ -135,7 +135,7 @@ async def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -
     stream = await opened(server)
     for text in ("a", "b", "c"):
         stream.submit(Frame(text))
-    assert server.came == ["first"], "more of this turn may join the last one"
+    assert server.came == ["first"], "more of this iteration may join the last one"
     await asyncio.sleep(0)
     assert server.came == ["first", "a", "b", "c"]
     assert server.at_once == 3
@@ -211,13 +211,13 @@ async def test_messages_that_have_company_share_frames_again(company: str) -> No
 @fake_time
 @pytest.mark.parametrize("one_way", [True, False], ids=["after one-way ones", "after answered ones"])
 async def test_a_burst_of_one_way_messages_left_in_a_frame_each(one_way: bool) -> None:
-    """Nobody waits for their answers, so the next one may come in the same turn."""
+    """No caller waits for their answers, so the next one may come in one iteration."""
     server = Server()
     stream = await opened(server)
     await sent_alone(server, stream, LONE_FRAMES_MIN, one_way=one_way)
     came = list(server.came)
     stream.submit(burst := Frame("a", one_way=True, growing=True, lone=True))
-    assert server.came == came, "more of this turn may join it"
+    assert server.came == came, "more of this iteration may join it"
     burst.text += "bc"
     burst.lone = False
     await fake_loop.turns()

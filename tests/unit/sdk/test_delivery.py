@@ -199,14 +199,14 @@ async def test_no_answer_in_time(broker: FakeServer, connect: Connect) -> None:
 
     client = await connect(broker)
     await client.send("orders", b"w")  # the stream is open: the next frame leaves at once
-    usual = client._pool.options
-    client._pool.options = replace(usual, delivery_timeout_ms=200)
+    options = client._pool.options
+    client._pool.options = replace(options, delivery_timeout_ms=200)
     broker.on_frame = never
     with pytest.raises(TroveError) as failure:
         await client.send("orders", b"x")
     assert failure.value.spec is errors.REQUEST_TIMEOUT
     assert failure.value.fields["in_doubt"] == "true"
-    broker.on_frame, client._pool.options = None, usual
+    broker.on_frame, client._pool.options = None, options
     await client.send("orders", b"y")
     assert broker.streams == 1
 

@@ -205,7 +205,7 @@ async def test_acknowledgements_of_one_turn_are_one_settlement_of_ranges() -> No
 def test_blocks_of_process_settle_as_single_calls_do(
     settled: list[tuple[int, bool]], refused: set[int], end: str
 ) -> None:
-    """The same frames, the same reports, whoever gathers. True: the writer has its turn afterwards."""
+    """The same frames, the same reports, in both modes of gathering. True: the writer runs afterwards."""
 
     async def scene(by_blocks: bool) -> tuple[object, ...]:
         here = Scene()

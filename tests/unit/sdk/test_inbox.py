@@ -30,15 +30,15 @@ class Batch:
     def __init__(self, messages: list[ReceivedMessage], lease_end: float | None) -> None:
         self.broker, self.lease_end = "b", lease_end
         self.physical_offsets = [message.queue_offset for message in messages]
-        self._left = deque(messages)
-        self.messages = (self._left.popleft() for _ in messages)
+        self._queued = deque(messages)
+        self.messages = (self._queued.popleft() for _ in messages)
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._queued)
 
     @property
     def nbytes(self) -> int:
-        return sum(message.nbytes for message in self._left)
+        return sum(message.nbytes for message in self._queued)
 
 
 def test_space_is_counted_in_messages_and_bytes() -> None:
@@ -155,7 +155,7 @@ async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
     takers = [asyncio.create_task(inbox.get()) for _ in range(3)]
     await asyncio.wait(takers, timeout=0)
     inbox.put(message(0))
-    takers[0].cancel()  # while it has its turn
+    takers[0].cancel()  # while it is served
     inbox.put(message(1))
     first, second = await asyncio.gather(takers[1], takers[2])
     assert first is not None
@@ -249,7 +249,7 @@ def test_several_at_once_are_as_one_at_a_time(
     ordered=st.booleans(),
     leased=st.booleans(),
 )
-@example(  # message 0 is taken, and delivered again twice, once before the batch that had it is left
+@example(  # message 0 is taken, and delivered again twice, once before its batch is done
     steps=[
         *(("batch", [0, 1]), ("take", 1), ("batch", [2, 0]), ("take", 2)),
         *(("batch", [0]), ("take_all", 4)),

@@ -69,7 +69,7 @@ def test_of_many_callers_one_blocks_in_a_turn() -> None:
 
         here.block(1)
         await asyncio.gather(*(handle(number) for number in range(5)))
-        assert len({ran for _, ran in calls}) == len(calls), "two of them in one turn"
+        assert len({ran for _, ran in calls}) == len(calls), "two of them in one iteration"
         assert [number for number, _ in calls[:5]] == [0, 1, 2, 3, 4], "each in turn"
 
     scene(program)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.asyncio
 
 
 class FakeQueue:
-    """A queue that a FakeServer serves; grows by `append`, and breaks off after `answers_left` answers."""
+    """A queue that a FakeServer serves; grows by `append`, and breaks off after `remaining_answers`."""
 
     def __init__(self, server: FakeServer, count: int, size: int = 50) -> None:
         self.records = [self._record(i, size) for i in range(count)]
-        self.answers_left = 1 << 30
+        self.remaining_answers = 1 << 30
         self.min_offset = 0
         self.wrong_offsets = False
         self.missing = False  # for the next fetch
@@ -46,7 +46,7 @@ class FakeQueue:
         assert self.identity is not None
         self.identity += 1_000
         self.records = [self._record(i) for i in range(count)]
-        self.answers_left = 0
+        self.remaining_answers = 0
         self._grown.set()
 
     def offsets(self) -> query_pb2.QueueOffsetsReply:
@@ -55,17 +55,17 @@ class FakeQueue:
         return query_pb2.QueueOffsetsReply(queues=[own], topic_identity=self.identity)
 
     async def _answer(self, request: message_pb2.FetchRequest) -> message_pb2.FetchReply | None:
-        if self.answers_left <= 0:
-            self.answers_left = 1 << 30
+        if self.remaining_answers <= 0:
+            self.remaining_answers = 1 << 30
             return None
-        self.answers_left -= 1
+        self.remaining_answers -= 1
         refusal = self._refusal(request)
         if refusal is not None:
             return message_pb2.FetchReply(fetch_id=request.fetch_id, error=wire_error(refusal))
         if request.wait_ms and request.offset == len(self.records):
             self._grown.clear()
             await self._grown.wait()
-            if self.answers_left == 0:
+            if self.remaining_answers == 0:
                 return await self._answer(request)
         stop = len(self.records)
         if request.messages_max:
@@ -169,7 +169,7 @@ async def test_a_broken_stream_is_taken_up_where_it_stood(broker: FakeServer, co
     async for message in client.pull("orders", bytes_max=3_000):
         seen.append(message.queue_offset)
         if len(seen) in (50, 150):
-            queue.answers_left = 1
+            queue.remaining_answers = 1
         if len(seen) == 200:
             await broker.stop()
             await broker.start()
@@ -253,7 +253,7 @@ async def test_a_position_with_its_topics_identity_is_checked(broker: FakeServer
     async with aclosing(client.pull_batches("orders", **position)) as rest:  # type: ignore[arg-type]
         assert sum([len(batch) async for batch in rest]) == 30 - batch.next_offset
     queue.remake(40)
-    queue.answers_left = 9
+    queue.remaining_answers = 9
     with pytest.raises(TroveError, match="TOPIC_RECREATED"):
         await anext(client.pull_batches("orders", **position))  # type: ignore[arg-type]
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):

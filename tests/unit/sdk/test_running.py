@@ -328,7 +328,7 @@ class Full:
 async def test_a_cancelled_wait_left_messages_of_a_list_unsettled(
     client: Client, fake: FakeConsuming
 ) -> None:
-    """They were marked as settled, so nobody acknowledged or returned them while the client lived."""
+    """They were marked as settled, so they were neither acknowledged nor returned while the client lived."""
     await fake.offer(b"a", b"b", b"c")
     async with client.subscribe("orders", "g") as messages:
         batch, consumed = await messages.next_batch(3, wait=60), list[bytes]()

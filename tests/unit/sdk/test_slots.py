@@ -38,7 +38,7 @@ SLOTS = [Slot(name, queue_id) for name in ("", *NAMES) for queue_id in range(3)]
 
 
 def pool_of_nobody() -> ConnectionPool:
-    """A pool that dials nobody: its routes come from the test."""
+    """A pool without connections: its routes come from the test."""
     pool = ConnectionPool([SERVER], ClientOptions())
     apply(pool, ClusterState(()), ServerInfo("nameserver", "1", "ns"))
     return pool

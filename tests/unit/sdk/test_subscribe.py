@@ -409,7 +409,7 @@ async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, conne
         first, second = await take(subscription, 2)
         await first.ack()
         await broker.stop()
-        held = asyncio.ensure_future(second.ack())  # continues trying while nobody is there
+        held = asyncio.ensure_future(second.ack())  # continues trying without a broker
         await asyncio.wait([held], timeout=0)
         await broker.start()
         await held
@@ -448,7 +448,7 @@ async def test_the_handler_consumes_directly(broker: FakeServer, connect: Connec
         seen.append(message.body)
         assert (message.topic, message.queue_id, message.queue_offset) == ("known", 2, 7)
         assert (message.keys, message.attempt, message.receipt_handle) == (("key",), 1, "")
-        await message.ack()  # pending for nobody
+        await message.ack()  # without a caller that waits
         if message.body == b"bad":
             raise ValueError("not this one")
 

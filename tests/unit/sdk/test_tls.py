@@ -253,7 +253,7 @@ async def test_a_reconnection_is_by_tls_too(certificates: Certificates, options:
     server = broker(certificates)
     await server.start()
     server.serve_topics(orders=1)
-    options = replace(options, send_attempts_max=200)  # connecting may fail while nobody listens
+    options = replace(options, send_attempts_max=200)  # connecting may fail before the server listens
     async with trovemq.connect(server.address, tls=TlsOptions(ca=certificates.ca), options=options) as client:
         await client.send("orders", b"1")
         (stream,) = client._pool._streams.values()

@@ -1,4 +1,4 @@
-"""Sizes that nobody set are those of the store; given sizes are checked against it."""
+"""Sizes that are not set are those of the store; given sizes are checked against it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_slots_were_read_from_unreadable_pages(tmp_path: Path, monkeypatch: 
             with_sizes_of_store(tmp_path, DEFAULTS, ())
     bad = ("commitlog/", 0)
     items, slots = (getattr(with_sizes_of_store(tmp_path, DEFAULTS, ()), name) for name in SIZES[:1:-1])
-    assert items == 4 * slots, "RocketMQ's usual ones"
+    assert items == 4 * slots, "RocketMQ's ratio"
 
 
 @pytest.mark.parametrize("name", SIZES)

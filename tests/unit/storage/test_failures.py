@@ -1,4 +1,4 @@
-"""A call to the disk that failed has one error of the table, whoever made the call."""
+"""A call to the disk that failed has one error of the table, for any caller."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_injected_faults_hit_the_named_call_only(tmp_path: Path) -> None:
 def test_a_preallocation_without_space_took_all_the_space_there_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And whoever wrote meanwhile found the disk full: it is not even begun."""
+    """And other writers meanwhile found the disk full: it does not begin."""
     files = RealFileSystem(tmp_path)
     begun: list[int] = []
     monkeypatch.setattr(os, "posix_fallocate", lambda descriptor, offset, size: begun.append(size))

@@ -225,15 +225,15 @@ def test_a_commit_of_a_key_that_is_too_long_fails_and_changes_nothing(tmp_path: 
     trees.close()
 
 
-@pytest.mark.parametrize("pages_left", [0, 2, 5])
-def test_a_commit_that_a_full_disk_cut_short_ended_the_broker(tmp_path: Path, pages_left: int) -> None:
+@pytest.mark.parametrize("free_pages", [0, 2, 5])
+def test_a_commit_that_a_full_disk_cut_short_ended_the_broker(tmp_path: Path, free_pages: int) -> None:
     with mounted_disk("tmpfs", tmp_path, 1 << 20) as disk:
         if disk is None:
             pytest.skip("no file system can be mounted here")
         trees = RealFileSystem(disk).open_trees("trees", NAMES)
         trees.commit([TreeChange("a", [(b"k", b"1")])])
         status, filler = os.statvfs(disk), disk / "filler"
-        filler.write_bytes(bytes((status.f_bavail - pages_left) * status.f_frsize))
+        filler.write_bytes(bytes((status.f_bavail - free_pages) * status.f_frsize))
         change = TreeChange("a", [(bytes([key]) * 8, bytes(1_000)) for key in range(100)])
         with pytest.raises(StorageError) as caught:
             trees.commit([change])

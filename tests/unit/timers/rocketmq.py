@@ -160,7 +160,7 @@ class RocketMqTimers:
                     delivered.append((found[0], write_ms))
 
 
-def levels_left(store: MessageStore, files: FileSystem) -> dict[int, list[int]]:
+def pending_levels(store: MessageStore, files: FileSystem) -> dict[int, list[int]]:
     """By delay level the offsets that RocketMQ has still to deliver."""
     path = "config/delayOffset.json"
     document = lax_json.parse(files.read_bytes(path)) if files.exists(path) else {}

@@ -15,7 +15,7 @@ from tests.support.engine import NOW_MS
 from tests.support.golden import load_manifest, settings_of, unpack
 from tests.unit.timers import rocketmq
 from tests.unit.timers.engine import SETTINGS, Broker
-from tests.unit.timers.rocketmq import RocketMqTimers, levels_left
+from tests.unit.timers.rocketmq import RocketMqTimers, pending_levels
 from trovemq_broker.timers import rocketmq_files, rocketmq_transfer
 from trovemq_broker.timers.rocketmq_files import (
     DelayOffsets,
@@ -172,7 +172,7 @@ def test_levels_continue_after_what_was_delivered() -> None:
     broker.dispatch()
     broker.deliver(NOW_MS + 1_000)
     broker.timers.export_to_rocketmq(broker.files, NOW_MS + 1_000)
-    assert levels_left(broker.store, broker.files) == {1: [], 3: [0]}
+    assert pending_levels(broker.store, broker.files) == {1: [], 3: [0]}
     assert DelayOffsets(broker.files).by_level == {1: 2, 3: 0}
     assert not broker.files.exists("config/timercheck"), "the wheel was never used"
     again = Broker(broker.kill(), import_from_rocketmq=True)
@@ -312,7 +312,7 @@ def test_golden_rocketmq_continues_after_us_as_it_would_have_without_us(tmp_path
     keys = {m["queueOffset"]: m["uniqKey"] for m in manifest["messages"] if m["topic"] == WHEEL_TOPIC}
     assert [offset for offset, _ in after_us] == [offset for offset in (6, 7) if keys[offset] not in ours]
     assert files.file_size("timerlog/00000000000000000000") == 102_400, "as RocketMQ has it configured"
-    left = levels_left(broker.store, files)
+    left = pending_levels(broker.store, files)
     assert left == {1: [], 2: [], 3: [], 17: [0] if hours == 0 else [], 18: [0] if hours == 0 else []}
     broker.store.close(now_ms)
 

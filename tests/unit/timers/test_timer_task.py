@@ -1,4 +1,4 @@
-"""When the daemon delivers due messages: at their time, several in a turn, a full turn followed by the
+"""When the daemon delivers due messages: at their time, several in a batch, a full batch followed by the
 next."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trovemq_store.files.memory import MemoryFileSystem
         ([100, 103, 108, 200], [100, 110, 110, 200]),
         ([100, 100, 100, 100, 100, 101], [100, 100, 100, 100, 100, 110]),
     ],
-    ids=["alone", "close to each other", "more than a turn takes"],
+    ids=["alone", "close to each other", "more than a batch takes"],
 )
 async def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None:
     files = MemoryFileSystem()
