@@ -223,7 +223,7 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
 
 
 def walk(source: random.Random, steps: int) -> None:
-    """So many steps; the invariants are checked after each."""
+    """This number of steps; the invariants are checked after each."""
     machine = DamagedStoreMachine()
     machine.start(source.choice(("sync", "async")), source.random() < 0.8, source.random() < 0.8)
     for topic in TOPICS:

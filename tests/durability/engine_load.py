@@ -44,7 +44,7 @@ BORN_HOST: Final = pack_host("10.0.0.2:50123")
 
 
 class EngineLoad:
-    """One life. `told()` is called after each step, and may end the process."""
+    """One life. `reported` is called after each step, and may end the process."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class EngineLoad:
         self._source = source
         self._life = life
         self._now_ms = now_ms
-        self._told = reported
+        self._reported = reported
         self._threads = EngineThreads(store, model, ledger, source)
         self._number = 0
         self._halves = sorted(
@@ -103,7 +103,7 @@ class EngineLoad:
         return TopicChanges(self._store, self._clock, nothing)
 
     def run(self, step_count_max: int) -> None:
-        """So many steps; open work is ended then."""
+        """This number of steps; open work is ended then."""
         for name in (READERS, WORKERS):
             if self._model.groups.get(name) is None:
                 self._model.groups.create(GROUP if name == WORKERS else SubscriptionGroup(name))
@@ -114,7 +114,7 @@ class EngineLoad:
             self._threads.turn()
             if len(self._threads.busy) == PRODUCERS:
                 self._threads.sync_up_to(self._store.end_offset)
-            self._told(self._threads.acknowledged)
+            self._reported(self._threads.acknowledged)
         self._model.events.flush(self._now_ms)
         self._threads.end()
         self._loop.close()

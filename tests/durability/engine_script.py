@@ -1,4 +1,4 @@
-"""A fixed life of a whole engine, made from one number, and a ledger of its promises on the way.
+"""A fixed life of a whole engine, made from one number, and a ledger of its promises.
 
 The script goes through everything the engine does to its files: sends, rolls, spare segments, syncs,
 deletions, offsets, retention, clean stops, crashes with torn tails and lost projections, and the work of
@@ -85,7 +85,7 @@ class Synced(NamedTuple):
 
 @dataclass
 class Ledger:
-    """The promises. `durable`: so much of `sent`, `once` and `committed` was acknowledged; `doubt`: bodies of
+    """The promises. `durable`: the acknowledged part of `sent`, `once`, `committed`; `doubt`: bodies of
     an append under way. `once`: unique key -> place; `committed`: transaction -> place; `tried` and
     `once_tried` have those of both that may be there. status and on_disk: the outcome of each timer,
     transaction and delivery, by its body; on_disk as the last acknowledged sync has it. offsets: values that

@@ -51,7 +51,7 @@ def call_headers(method: str, encoding: str = "identity") -> bytes:
 
 
 def unread_calls(address: str, method: str, request: bytes, count: int) -> socket.socket:
-    """A connection with so many unary calls, of which nothing is ever read."""
+    """A connection with `count` unary calls, of which nothing is ever read."""
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=SILENCE_S_MAX)
     message = b"\0" + len(request).to_bytes(4, "big") + request

@@ -60,7 +60,7 @@ SENDS = 60
 SENDS_MAX = 600
 SEGMENT = 131_072
 RARE_WHEN_MAX = {"fsync": 6, "fallocate": 3, "mmap": 3, "rename": 6, "unlink": 3, "write": 4}
-"""About so many of these calls are made in the time of SENDS messages; of the others there are many more."""
+"""These calls are about as many in the time of SENDS messages; the others are many more."""
 WHEN_MAX = 11
 TREES = "trovemq/trees/data.mdb"
 LOG_DIRECTORY = "commitlog"
@@ -229,7 +229,7 @@ class Life:
             assert broker.wait() == ExitCode.STORE_FAILED
             return
         assert went_on, broker.process.poll()
-        assert self.is_taken_again(client), "no messages are taken any more"
+        assert self.is_accepted_again(client), "no messages are accepted any more"
         assert descriptors(broker) <= before + DESCRIPTORS_MORE_MAX
         check_all(broker.address, self.acknowledged)
 
@@ -242,7 +242,7 @@ class Life:
                 return True
         return True
 
-    def is_taken_again(self, client: RawClient) -> bool:
+    def is_accepted_again(self, client: RawClient) -> bool:
         """A call that met a full disk holds new messages back until the next look."""
         end = time.monotonic() + RESUMES_WITHIN_S
         while time.monotonic() < end:

@@ -32,7 +32,7 @@ Place = tuple[int, int, int]
 
 
 @dataclass
-class Told:
+class Reported:
     """The replies: for each id its place, and how many duplicates there were."""
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Told:
     def add(self, receipt: SendReceipt) -> None:
         place = (receipt.queue_id, receipt.queue_offset, receipt.physical_offset)
         known = self.places.setdefault(receipt.unique_key, place)
-        assert known == place, f"{receipt.unique_key} was told to be at {known} and at {place}"
+        assert known == place, f"{receipt.unique_key} was reported at {known} and at {place}"
         self.duplicates += receipt.duplicate
 
 
-async def produce(broker: BrokerProcess, number: int, reported: Told, stop: asyncio.Event) -> None:
+async def produce(broker: BrokerProcess, number: int, reported: Reported, stop: asyncio.Event) -> None:
     """Each id is sent until a reply came, then now and then once more; its queue may be another one."""
     source = random.Random(number)
     count = 0
@@ -64,7 +64,7 @@ async def send_until_known(
     client: trovemq.Client,
     broker: BrokerProcess,
     ids: list[str],
-    reported: Told,
+    reported: Reported,
     source: random.Random,
     stop: asyncio.Event,
 ) -> None:
@@ -96,8 +96,8 @@ async def stored(broker: BrokerProcess) -> list[tuple[str, Place]]:
     return found
 
 
-async def _kill_under_load(broker: BrokerProcess, source: random.Random) -> Told:
-    reported, stop = Told(), asyncio.Event()
+async def _kill_under_load(broker: BrokerProcess, source: random.Random) -> Reported:
+    reported, stop = Reported(), asyncio.Event()
     async with trovemq.connect(broker.address, wait_ms=20_000) as client:
         await client.admin.create_topic("orders", queue_count=QUEUES, options={"deduplicate": "1h"})
     producers = [asyncio.create_task(produce(broker, number, reported, stop)) for number in range(PRODUCERS)]

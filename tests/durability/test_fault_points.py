@@ -41,7 +41,7 @@ TREE_AREAS: Final = ("trees", "atomic", "deduplication")
 """Of these packages many passes of a point are killed: they differ by the content of a step or a run."""
 TREE_KILLS_MAX: Final = 1_000 if SOAK else 4
 TOGETHER: Final = 1 if SOAK else 8
-"""So many points fail in one run of the script: points that lie far apart in the table."""
+"""Points that fail in one run of the script: points that lie far apart in the table."""
 PASSES_BETWEEN: Final = 100
 GROUPS: Final = [
     MEMORY_POINTS[begin :: -(-len(MEMORY_POINTS) // TOGETHER)]

@@ -1,7 +1,7 @@
 """One flipped bit anywhere in a store: no wrong answer, everything else readable, and the damage is named.
 
 The store (tests/support/damage.py) has a file of every kind. A trial flips one bit of one byte, opens the
-store, asks for every message in every way, and asks the scrub where an answer is missing:
+store, asks for every message by every query, and asks the scrub where an answer is missing:
 
 - of the log: that record alone is missing, and its damage is named by file and offset;
 - of a queue or index file: after the marks (trovemq/state.json) it is rebuilt after a kill; below them,
@@ -180,7 +180,9 @@ def check_missing(verdict: Verdict, store: MessageStore, message: Known | None, 
     assert verdict.lost <= {message}, f"{verdict} where {message} is damaged"
     if verdict.same:
         return
-    assert {what for (_, way), what in verdict.ways.items() if way in ("queue", "id")} <= GONE, verdict
+    assert {what for (_, query), what in verdict.by_query.items() if query in ("queue", "id")} <= GONE, (
+        verdict
+    )
     was_the_end = store.recovery.end <= physical_offset and store.recovery.bytes_cut > 0
     assert was_the_end or reported_in_log(store, physical_offset, scrub(store)), verdict
 

@@ -2,7 +2,7 @@
 
 While the disk is full, sends are refused with DISK_FULL; everything is read, deliveries are acknowledged,
 consumer offsets are saved, delayed messages are delivered and transactions end; a start works. Once there is
-space, messages are taken again, without a restart. Nothing acknowledged is lost.
+space, messages are accepted again, without a restart. Nothing acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def is_kept(store: Path) -> bool:
 
 
 def consume(client: RawClient, count: int) -> None:
-    """Receives and acknowledges so many, and no more: the start after it receives, too."""
+    """Receives and acknowledges `count` messages: the start after it receives, too."""
     taken = client.receive_until("workers", "orders", count, at_once=1)
     assert len(taken) == count
     assert client.acknowledge("workers", taken).status.code == v2.OK
@@ -167,7 +167,7 @@ def end_and_start_full(trial: Trial, broker: BrokerProcess, settings: tuple[str,
 
 def resume(trial: Trial, client: RawClient, others: Path) -> None:
     others.unlink()
-    assert until(lambda: trial.send(client) == "", RESUMES_WITHIN_S), "messages are not taken again"
+    assert until(lambda: trial.send(client) == "", RESUMES_WITHIN_S), "messages are not accepted again"
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -29,13 +29,13 @@ KILLS: Final = 20 if SOAK else 4
 """Of one store, one after another."""
 STEPS_MAX: Final = 200
 STEPS_OF_ONE_MAX: Final = 5
-"""One message is acknowledged in so many steps of the load at least, which are drawn: else there was none."""
+"""Steps of the load per acknowledged message, at most: the steps are drawn."""
 
 DAEMONS: Final = 4
 DEFAULT_DAEMONS: Final = 1
 DAEMON_KILLS: Final = 5 if SOAK else 3
 NEW_LINES: Final = (100, 400)
-"""So many acknowledgements lie between two kills."""
+"""The acknowledgements between two kills."""
 LOOK_UPS: Final = 20
 LOOK_UPS_S_MAX: Final = 90.0
 

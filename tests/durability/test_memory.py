@@ -49,7 +49,7 @@ DEFAULT: Final = 120
 WHAT: Final = "failed allocations"
 IN_MEMORY: Final = Path("/dev/shm")
 STRIDE: Final = 5
-"""So many trials one after another are of one call."""
+"""Trials one after another that are of one call."""
 PARTS: Final = 2
 CHUNK: Final = 100
 
@@ -62,7 +62,7 @@ def trial_of(number: int) -> tuple[str, int]:
 
 
 def default_trials() -> list[int]:
-    """So many of each call, over all of its allocations."""
+    """Trials of each call, over all of its allocations."""
     by_call: dict[str, list[int]] = {}
     for number in range(TOTAL):
         by_call.setdefault(trial_of(number)[0], []).append(number)

@@ -40,12 +40,12 @@ CUTS: Final = 10 if SOAK else 4
 """Of one store, one after another."""
 STEPS_MAX: Final = 160
 STEPS_OF_ONE_MAX: Final = 5
-"""One message is acknowledged in so many steps of the load at least, which are drawn: else there was none."""
+"""Steps of the load per acknowledged message, at most: the steps are drawn."""
 KILLED_BEFORE: Final = 0.3
 """So often the process alone was killed first: the recovered bytes have to be synced too."""
 DAEMON_CUTS: Final = 3 if SOAK else 2
 NEW_LINES: Final = (100, 400)
-"""So many outcomes lie between two cuts of the daemon."""
+"""The outcomes between two cuts of the daemon."""
 STOP_S_MAX: Final = 240
 UNMOUNT_S_MAX: Final = 90.0
 IMAGE_SIZE: Final = 64 << 20

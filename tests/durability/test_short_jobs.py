@@ -88,7 +88,7 @@ async def send(client: Client, count: int) -> None:
 
 
 async def take(client: Client, seen: Counter[bytes], count: int) -> None:
-    """Processes so many messages, and leaves."""
+    """Processes `count` messages, and leaves."""
     async with client.subscribe("orders", group="leaving") as subscription:
         for _ in range(count):
             async with asyncio.timeout(WAIT_S):

@@ -188,7 +188,7 @@ def fail_somewhere(number: int, source: random.Random) -> None:
 
 
 async def produce(broker: BrokerProcess, number: int, reported: dict[str, int], stop: asyncio.Event) -> None:
-    """Transactions over two topics, each with its number in every message; `told`: those acknowledged."""
+    """Transactions over two topics, each with its number in every message; `reported`: those acknowledged."""
     count = 0
     async with trovemq.connect(broker.address, wait_ms=20_000) as client:
         while not stop.is_set():

@@ -228,7 +228,7 @@ def test_every_other_file_at_every_length(trials: Trials, clean: bool) -> None:
                 check_projection(one, store, path, damaged)
             else:
                 verdict = one.answers.ask(store)
-                assert set(verdict.ways.values()) <= {SAME}, verdict
+                assert set(verdict.by_query.values()) <= {SAME}, verdict
             if isinstance(store, MessageStore):
                 check_consumers(store)
         done += 1

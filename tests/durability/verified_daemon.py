@@ -57,7 +57,7 @@ def line_count(ledger: Path) -> int:
 
 
 def wait_for_lines(ledger: Path, count: int) -> None:
-    """Returns when so many more outcomes are known."""
+    """Returns when `count` more outcomes are known."""
     count += line_count(ledger)
     deadline = time.monotonic() + WAIT_MAX_S
     while line_count(ledger) < count:

@@ -145,7 +145,7 @@ async def test_a_deadline_ends_a_pull_that_waits(stubs: Stubs) -> None:
 
 
 async def until_wait(stubs: Stubs, count: int) -> None:
-    """Returns when so many fetches and pulls wait for messages."""
+    """Returns when `count` fetches and pulls wait for messages."""
     for _ in range(TRIES):
         reply = await stubs.admin.GetStatistics(admin_pb2.GetStatisticsRequest())
         if (waiting := reply.counters["long_polls"]) == count:

@@ -178,7 +178,7 @@ async def test_one_way_frames_have_no_reply_and_refusals_are_counted(
 
 
 class CuttingProxy:
-    """Passes bytes on to the broker, and cuts the connection after so many of them."""
+    """Passes bytes on to the broker, and cuts the connection after `bytes_max`."""
 
     def __init__(self, target: str, bytes_max: int) -> None:
         self._host, _, port = target.rpartition(":")

@@ -59,7 +59,7 @@ class Workers:
             self.changed.notify_all()
 
     async def until(self, name: str, count: int) -> None:
-        """That worker has begun so many messages."""
+        """That worker has begun `count` messages."""
         async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(lambda: sum(who == name for who, _ in self.got) >= count)
 
@@ -87,7 +87,7 @@ async def filled(client: Client, topic: str, lanes: int = 0) -> None:
 
 
 async def until_in_flight(client: Client, workers: Workers, count: int) -> None:
-    """The workers have so many messages."""
+    """The workers have `count` messages."""
     async with asyncio.timeout(60):
         while True:
             lag = await client.admin.groups.lag(workers.group, workers.topic)

@@ -40,13 +40,13 @@ def by_group(statuses: tuple[ConsumptionStatus, ...]) -> dict[str, ConsumptionSt
 
 
 async def test_two_groups_a_retry_and_a_dead_letter(client: Client, broker: BrokerProcess) -> None:
-    await client.admin.create_topic("told", queue_count=1)
+    await client.admin.create_topic("tracked", queue_count=1)
     quick = GroupSettings(retry_max=1, backoff_ms=(10,))
     await client.admin.groups.create("failing", quick)
     await client.admin.groups.create("retrying", GroupSettings(retry_max=16, backoff_ms=(10,)))
     async with asyncio.timeout(240):
-        async with client.subscribe("told", "retrying") as retrying:
-            receipt = await client.send("told", b"x", keys="k", tag="t")
+        async with client.subscribe("tracked", "retrying") as retrying:
+            receipt = await client.send("tracked", b"x", keys="k", tag="t")
             message = await anext(retrying)
             in_flight = by_group((await client.track(receipt.unique_key)).statuses)["retrying"]
             assert (in_flight.reason, in_flight.consumed, in_flight.attempt) == ("in-flight", False, 1)
@@ -56,10 +56,10 @@ async def test_two_groups_a_retry_and_a_dead_letter(client: Client, broker: Brok
             message = await anext(retrying)
             assert message.attempt == 2
             await message.ack()
-            async with client.subscribe("told", "failing") as failing:
+            async with client.subscribe("tracked", "failing") as failing:
                 for _ in range(2):
                     await (await anext(failing)).nack()
-                while any(row.lag for row in await client.admin.groups.lag("failing", "told")):
+                while any(row.lag for row in await client.admin.groups.lag("failing", "tracked")):
                     await asyncio.sleep(0.05)
     found = await client.track(receipt.offset_msg_id)
     assert found.complete

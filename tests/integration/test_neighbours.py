@@ -1,4 +1,4 @@
-"""SDK and broker of neighbouring versions, over one store that is upgraded on the way.
+"""SDK and broker of neighbouring versions, over one store that is upgraded meanwhile.
 
 The previous version is the newest tag, or where there is none NATIVE for its broker and PREVIOUS for its SDK:
 its files come out of the history of this clone, and run with the packages that are installed. Where the clone

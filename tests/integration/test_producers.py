@@ -95,7 +95,7 @@ async def test_of_two_running_producers_of_one_id_one_is_refused(client: Client)
 
 
 async def test_gaps_and_replays_are_distinguished(client: Client) -> None:
-    topic = await make(client, "told-apart")
+    topic = await make(client, "distinguished")
 
     async def send(sequence: int) -> bool:
         properties = {"TROVEMQ_PRODUCER": "app", "TROVEMQ_SEQUENCE": str(sequence)}
@@ -115,7 +115,7 @@ async def test_gaps_and_replays_are_distinguished(client: Client) -> None:
 
 
 async def test_receipts_report_gaps_once(client: Client) -> None:
-    topic = await make(client, "gaps-told")
+    topic = await make(client, "gaps-reported")
 
     def properties(sequence: int) -> dict[str, str]:
         return {"TROVEMQ_PRODUCER": "app", "TROVEMQ_SEQUENCE": str(sequence)}

@@ -40,7 +40,7 @@ async def fill(client: Client, topic: str, message_group: str | None = None) -> 
 
 
 async def prefetched(messages: Subscription, count: int) -> None:
-    """Waits until so many are."""
+    """Waits until `count` are."""
     async with asyncio.timeout(SECONDS_MAX):
         while messages.prefetched != count:
             await asyncio.sleep(0.01)

@@ -64,7 +64,7 @@ class Plain:
         return ""
 
     def fill(self, segments: int) -> None:
-        """So much more log."""
+        """Makes the log longer by `segments`."""
         for _ in range(segments * SEGMENT_SIZE // FILLER_SIZE + 1):
             self.send(bytes(FILLER_SIZE), "all")
 

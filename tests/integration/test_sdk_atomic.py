@@ -154,7 +154,7 @@ def frames_of(transaction_id: str, *frames: bytes, timeout_ms: int = 0) -> Itera
 
 
 def one_record(topic: str, body: bytes, *, count: int = 1) -> bytes:
-    """A frame with a record, or with so many equal ones."""
+    """A frame with a record, or with `count` equal ones."""
     record = encode_record(topic, body, queue_id=0, properties={}, append_property_crc=True)
     return wire.messages_frame(topic, 0, record * count)
 

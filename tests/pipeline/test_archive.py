@@ -306,7 +306,7 @@ def test_damaged_records_by_mode(log: GrowingLog, tmp_path: Path) -> None:
         damage = damage.filter(damage["damage"].is_valid()).select(["physicalOffset", "topic", "damage"])
         expected = [{"physicalOffset": offset, "topic": None, "damage": "damaged"} for offset in offsets]
         assert damage.to_pylist() == (expected if mode == "permissive" else [])
-        assert archive(log.store, out, mode=mode).finding_count == 0, "told once"
+        assert archive(log.store, out, mode=mode).finding_count == 0, "reported once"
 
 
 def test_a_body_that_does_not_inflate_by_mode(tmp_path: Path) -> None:

@@ -116,7 +116,9 @@ def test_a_query_that_is_started_again_has_every_row_once(
     assert sum(counts) == 60
     assert len(counts) == 2
     assert max(counts) <= 40
-    assert group_offsets(broker, "readers", "again-1", 2) != [50, 10], "told by Spark, so a batch too late"
+    assert group_offsets(broker, "readers", "again-1", 2) != [50, 10], (
+        "reported by Spark, so a batch too late"
+    )
     assert report_offsets(first, broker.address, "readers") == []
     assert group_offsets(broker, "readers", "again-1", 2) == [50, 10]
 

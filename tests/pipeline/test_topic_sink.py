@@ -177,7 +177,7 @@ def test_a_replayed_batch_of_a_stream_writes_the_same_unique_keys(
     run()
     again = [(message.unique_key, message.body) for message in stored(broker, topic)]
     assert len(again) == 60, "at least once"
-    assert set(again) == set(once.items()), "told by their unique keys"
+    assert set(again) == set(once.items()), "distinguished by their unique keys"
 
 
 def test_a_broker_lost_in_mid_write_is_an_error_that_says_what_is_stored(tmp_path: Path) -> None:

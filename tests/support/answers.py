@@ -49,11 +49,11 @@ class Verdict:
     """The differences from the whole store: (message or key, way, the answer instead)."""
 
     lost: frozenset[Known]
-    ways: dict[tuple[str, str], str]
+    by_query: dict[tuple[str, str], str]
 
     @property
     def same(self) -> bool:
-        return not self.ways
+        return not self.by_query
 
 
 class Answers:
@@ -88,10 +88,10 @@ class Answers:
         return rest
 
     def ask(self, store: MessageStore, unprotected: Known | None = None) -> Verdict:
-        """Asks for every message in every way. AssertionError where an answer has wrong bytes; those of
+        """Asks for every message by every query. AssertionError where an answer has wrong bytes; those of
         `unprotected` may be anything."""
         lost: set[Known] = set()
-        ways: dict[tuple[str, str], str] = {}
+        by_query: dict[tuple[str, str], str] = {}
         for message in self.messages:
             check = message is not unprotected
             for way, found in (
@@ -100,13 +100,13 @@ class Answers:
             ):
                 if found != SAME:
                     lost.add(message)
-                    ways[f"{message.topic} {message.queue_offset}", way] = found
+                    by_query[f"{message.topic} {message.queue_offset}", way] = found
         for (topic, key, kind), wanted in self.keys.items():
             missing, found = _by_key(store, KeyQuery(topic, key, kind), wanted, unprotected)
             if found != SAME:
                 lost.update(missing)
-                ways[f"{topic} {key}", kind.value] = found
-        return Verdict(frozenset(lost), ways)
+                by_query[f"{topic} {key}", kind.value] = found
+        return Verdict(frozenset(lost), by_query)
 
 
 def _known(store: MessageStore) -> Iterator[Known]:

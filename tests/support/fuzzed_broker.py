@@ -165,7 +165,7 @@ class FuzzedBroker:
 
     # --- the inputs -----------------------------------------------------------------------------------
     async def inputs(self, name: str, count: int) -> None:
-        """So many inputs to the method (full name)."""
+        """`count` inputs to the method (full name)."""
         method = self.calls.methods[name]
         done = 0
         while done < count:

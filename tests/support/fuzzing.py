@@ -66,7 +66,7 @@ TIMES_MS: Final = (NOW_MS, NOW_MS - 60_000, NOW_MS + 1_000, NOW_MS + 3_600_000)
 SMALL: Final = (0, 1, 2, 3, 8, 16, 32)
 LARGE_COUNTS: Final = (33, 129, 1_025, 1_100)
 KEPT: Final = 64
-"""So many values of a kind are kept: the latest."""
+"""Of each kind, the latest values are kept, up to this number."""
 
 RARE: Final = frozenset(
     [
@@ -93,7 +93,7 @@ RARE: Final = frozenset(
         "message_type",
     ]
 )
-"""Fields that a plausible message seldom has: they send it another way, or make the call wait."""
+"""Fields that a plausible message seldom has: they send it elsewhere, or make the call wait."""
 
 TEXT_KINDS: Final = {
     "receipt_handle": "handle",

@@ -47,7 +47,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
 QueuePlace = tuple[str, int, int]
 """Topic, queue, queue offset."""
 UNTIL: Final = 120_000
-"""Searches of a time range end within so many ms of the first message."""
+"""Searches of a time range end within this many ms of the first message."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def rebuild_here(
     core_count: int = 1,
     **sizes: int,
 ) -> Report:
-    """The job without Spark, planned for so many cores: where segments are fewer they are cut small."""
+    """The job without Spark, planned for `core_count` cores: where segments are fewer they are cut small."""
     target = out if isinstance(out, StoragePath) else StoragePath(out)
     wanted = Rebuild(
         str(store), target, complete(FileSizes(**sizes), StoragePath(store)), parts, tags, part_size_min=100

@@ -94,7 +94,7 @@ def _run(seed: int) -> dict[str, Any]:
 
 @contextmanager
 def _busy_loops(count: int) -> Iterator[None]:
-    """So many processes that do nothing but take a core; they end with this one."""
+    """`count` processes that do nothing but take a core; they end with this one."""
     loops = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
     try:
         yield

@@ -161,7 +161,7 @@ class Broker:
 
     # --- retention ----------------------------------------------------------------------------------
     def fill(self, segments: int = 1) -> None:
-        """The log gets so many more closed segments, which only pending messages keep from being removed."""
+        """The log gets `segments` closed segments, which only pending messages keep from removal."""
         end = self.store.end_offset // 32_768 * 32_768 + segments * 32_768
         while self.store.end_offset < end:
             self.send("x" * 5_000, "filler")

@@ -173,7 +173,7 @@ class StoreAnswers(RuleBasedStateMachine):
 
     @invariant()
     def every_way_to_a_message_leads_there(self) -> None:
-        """One of the ways after each step, in turn: all would be most of a walk's time."""
+        """One of the queries after each step, by rotation: all would be most of a walk's time."""
         self.asked += 1
         chosen = self.asked * 7 % max(1, len(self.sent))
         unique_key = (self.sent[chosen].unique_key if self.sent else "") or "none"

@@ -1,4 +1,4 @@
-"""A job's steps that succeed and fail in every way, for the runners' tests."""
+"""A job's steps that succeed and fail by every means, for the runners' tests."""
 
 from __future__ import annotations
 

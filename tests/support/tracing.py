@@ -2,7 +2,7 @@
 
 Tracing makes Python code take two to four times as long, and only the engine's branches are counted
 (engine_coverage.py). So it is off in the folders that test something else, in trials, and in a test that is
-marked `untraced`: one that goes the same ways many times, which others go as well. The share that is shown is
+marked `untraced`: one that takes the same branches many times, as others do. The share that is shown is
 so a lower bound.
 """
 

@@ -225,7 +225,7 @@ class TransactionSteps(IndexedAnswers):
         return may, must
 
     def in_flight(self, picks: list[int]) -> list[QueuePlace]:
-        """So many messages that were received, mostly those whose leases continue."""
+        """A message for each pick, of those that were received, mostly those whose leases continue."""
         if picks:
             self.receive(TOPICS[picks[0] % 2], len(picks), 0)
         going_on = [place for place, lease in self.leases.items() if lease.until_ms > self.now]

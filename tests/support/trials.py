@@ -89,7 +89,7 @@ GOALS: Final = (
 
 
 def strata(total: int, count: int, name: str) -> list[int]:
-    """`count` numbers below `total`: of each of so many equal parts one by chance, the same in each run."""
+    """`count` numbers below `total`: of each equal part one by chance, the same in each run."""
     source, count = random.Random(name), min(total, count)
     return [source.randrange(n * total // count, (n + 1) * total // count) for n in range(count)]
 
@@ -129,7 +129,7 @@ class Trials:
             raise
 
     def count(self, identifier: str, what: str, done: int = 1) -> None:
-        """So many more were run, of a goal of GOALS."""
+        """`done` more were run, of a goal of GOALS."""
         self._add(identifier, what, "", done)
 
     def count_each(self, identifier: str, what: str, subject: str, done: int) -> None:

@@ -1,4 +1,4 @@
-"""Cancels a coroutine at its n-th suspension, in each way in which a task can be cancelled there."""
+"""Cancels a coroutine at its n-th suspension, by each means of cancelling a task there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Suspensions(Generic[Result]):
             self.count += 1
             if self.count == self.cancelled_at:
                 if self.moment == "woken" and isinstance(awaited, asyncio.Future):
-                    # Called before the task is woken: it has not been told of the future's result yet.
+                    # Called before the task is woken: it does not know the future's result yet.
                     awaited.add_done_callback(lambda _: task.cancel())
                 else:
                     loop.call_soon(task.cancel)

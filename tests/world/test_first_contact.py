@@ -50,7 +50,7 @@ async def take(subscription: trovemq.Subscription, count: int) -> set[bytes]:
 
 
 async def worker(cluster: ClusterHere, start: Start | None, count: int) -> set[bytes]:
-    """One run of a worker: a client of its own that consumes so many messages."""
+    """One run of a worker: a client of its own that consumes `count` messages."""
     async with cluster.connect() as client, client.subscribe(TOPIC, GROUP, start=start) as messages:
         return await take(messages, count)
 

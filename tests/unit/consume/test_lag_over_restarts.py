@@ -67,7 +67,7 @@ class Run:
         return sum(row.lag for row in rows), of_group, sum(row.position.in_flight for row in rows)
 
     def restart(self, ms: int = 1_000) -> Run:
-        """A clean stop, and a start so much later."""
+        """A clean stop, and a later start."""
         self.model.export_to_rocketmq(self.now_ms)
         self.store.close(self.now_ms)
         return Run(self.files, self.now_ms + ms)

@@ -241,7 +241,7 @@ PLACES = {"nothing": -1, "size": 3, "queue offset": 27, "physical offset": 35, "
 def test_the_last_message_by_itself_is_read_as_any_other(
     at: str, without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a short way where all is well, else as others are."""
+    """By a fast path where all is well, else as others are."""
     for short_way in without:
         monkeypatch.setattr(Puller, short_way, lambda *_: None)
     files = MemoryFileSystem()

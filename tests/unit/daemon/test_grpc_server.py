@@ -35,7 +35,7 @@ METADATA_SIZE_SAFE = 8_192  # beyond that, grpcio loses some answers, and all fr
 
 
 class Behaviour:
-    """Fails in the way that the topic's name says."""
+    """Fails as the topic's name says."""
 
     async def get_route(self, request: Any, context: Any) -> route_pb2.RouteReply:
         match request.topic:

@@ -160,7 +160,7 @@ def test_a_group_set_back_while_segments_are_about_to_go_keeps_them() -> None:
     broker = kept_broker()
     broker.send("first")
     consume(broker)
-    broker.schedule("timer", broker.now_ms + 40 * DAY_MS)  # is carried: there is a wait on the way
+    broker.schedule("timer", broker.now_ms + 40 * DAY_MS)  # is carried: there is a wait meanwhile
     broker.fill(2)
     old(broker)
 

@@ -1,4 +1,4 @@
-"""Old segments go; pending messages do not; and no crash on the way loses anything else."""
+"""Old segments go; pending messages do not; and no crash meanwhile loses anything else."""
 
 from __future__ import annotations
 

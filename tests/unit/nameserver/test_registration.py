@@ -322,7 +322,7 @@ async def test_many_topics_are_not_sent_again_for_each_new_one() -> None:
         watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest())
         await watch.read()
         topics.create("first")
-        assert len((await watch.read()).brokers[0].topics) == 2_002, "the first one is told at once"
+        assert len((await watch.read()).brokers[0].topics) == 2_002, "the first one is reported at once"
         listed = topics.listed
         for number in range(50):
             topics.create(f"more{number}")

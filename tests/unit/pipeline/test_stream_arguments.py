@@ -47,7 +47,7 @@ def test_the_rest_becomes_options_of_the_source() -> None:
     assert live["subscribe"] == "T"
     assert live["maxOffsetsPerTrigger"] == "5"
     assert "path" not in live
-    assert "consumerGroup" not in live, "the job tells the group itself, when the table has the rows"
+    assert "consumerGroup" not in live, "the job commits for the group, when the table has the rows"
     log = StreamArguments("out/", store="s", fail_on_data_loss=False)
     assert log.source_options()["path"] == "s"
     assert log.source_options()["failOnDataLoss"] == "false"

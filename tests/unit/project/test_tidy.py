@@ -26,7 +26,7 @@ ONE_ASSERTION_MAX = 2
 """Functions of the engine with one assertion: two are wanted where there is any. The number only falls."""
 README_LINES_MAX = 4  # of a folder of tests
 MERGED_BEGIN = 50
-"""Two lines of a merged page that begin with so many equal characters are one line twice."""
+"""Two lines of a merged page that begin with this number of equal characters are one line twice."""
 CODE = (
     "broker/trovemq_broker",
     "store/trovemq_store",

@@ -1,4 +1,4 @@
-"""Random input for the tests of the codec: records, runs of them, and ways to spoil their bytes."""
+"""Random input for the tests of the codec: records, runs of them, and damage to their bytes."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_split_of_any_bytes(run: list[Record], data: st.DataObject) -> None:
 
 @given(runs(min_size=1), st.data())
 def test_geometry_of_any_bytes(run: list[Record], data: st.DataObject) -> None:
-    """Both ways of measuring stop at the first record that the reference does not parse."""
+    """Both measurements stop at the first record that the reference does not parse."""
     raw, records = placed(run, 0)
     spoilt = data.draw(spoiled(raw))[: len(raw)].ljust(len(raw), b"\x00")
     positions = np.array([record.position for record in records], np.int64)

@@ -89,7 +89,7 @@ QUEUE: dict[str, Any] = {
 
 
 def check_patched(raw: bytes, records: RecordBatch, born_host: bytes | None = None) -> None:
-    """Both ways to fill in the broker's fields write the same, and the batches have the same columns."""
+    """Both functions that fill in the broker's fields write the same; the batches have the same columns."""
     places: dict[str, Any] = {
         "first_queue_offset": QueueOffset(1 << 40),
         "physical_offset": PhysicalOffset(1 << 50),

@@ -35,7 +35,7 @@ HOSTS = {False: pack_host("10.0.0.1:10911"), True: pack_host("[fe80::1]:10911")}
 
 @pytest.fixture(scope="module", params=[0, 1000], ids=["vectorised", "plain"])
 def small_batch_max(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Makes batches of any size take one of the two ways."""
+    """Makes batches of any size take one of the two paths."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validate_module, "ROWS_MAX", request.param)
         patch.setattr(validate_module, "UNIFORM_MIN", 1 << 30)

@@ -38,7 +38,7 @@ class Exchange:
 
 
 class Side:
-    """A core with the layer above it: it keeps received messages and lets the peer send on when told to."""
+    """A core with the layer above it: it keeps received messages and lets the peer send on when asked to."""
 
     def __init__(self, client: bool, limits: Limits, outgoing: Pipe) -> None:
         self.client = client
@@ -120,7 +120,7 @@ class Pair:
         self.client.streams[stream.id] = stream
 
     def call(self) -> None:
-        """A unary call, the short way."""
+        """A unary call by the short form."""
         if not self.client.core.can_open:
             return
         number = len(self.exchanges)
@@ -132,7 +132,7 @@ class Pair:
         self.client.streams[stream.id] = stream
 
     def answer(self) -> None:
-        """The whole answer to a call, the short way."""
+        """The whole answer to a call, by the short form."""
         chosen = self._choose(self.server, lambda d: not d.opened and not d.closed)
         if chosen:
             stream, exchange = chosen

@@ -1,4 +1,4 @@
-"""How often a large message is copied on its way, as the benchmark counts it."""
+"""How often a large message is copied in transit, as the benchmark counts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Most of gRPC's interoperability cases, both ways with grpcio; `make interop-grpc` runs all."""
+"""Most of gRPC's interoperability cases, in both directions with grpcio; `make interop-grpc` runs all."""
 
 import asyncio
 from typing import Any

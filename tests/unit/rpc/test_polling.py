@@ -16,7 +16,7 @@ LOOKS = 4  # that a request may take: an iteration of the fake loop is a microse
 
 
 class FakeLoop:
-    """Calls back when it is told, and counts turns as its time."""
+    """Calls back on request, and counts iterations as its time."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
@@ -48,7 +48,7 @@ def polling_on(loop: FakeLoop) -> Polling:
 
 
 def ask(loop: FakeLoop, polling: Polling, answer_after: int) -> int:
-    """One request whose answer comes after so many turns; returns for how many of them the loop was awake."""
+    """One request whose answer comes after that number of iterations; returns in how many it was awake."""
     polling.begin()
     awake = 0
     for _ in range(answer_after):

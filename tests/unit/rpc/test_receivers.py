@@ -60,10 +60,10 @@ async def _asked(loop: MemoryLoop, handler: Any, messages: list[bytes]) -> list[
     return answers
 
 
-@given(ways=st.lists(st.sampled_from(["takes", "pauses"]), max_size=30), seed=st.integers(0, 1000))
-def test_every_request_comes_once_and_in_order(ways: list[str], seed: int) -> None:
+@given(modes=st.lists(st.sampled_from(["takes", "pauses"]), max_size=30), seed=st.integers(0, 1000))
+def test_every_request_comes_once_and_in_order(modes: list[str], seed: int) -> None:
     """Whether the receiver takes it, or leaves it to the coroutine, which works for a while."""
-    messages = [f"{number} {way}" for number, way in enumerate(ways)]
+    messages = [f"{number} {mode}" for number, mode in enumerate(modes)]
     found: list[str] = []
 
     async def talk(_requests: Any, context: Any) -> None:

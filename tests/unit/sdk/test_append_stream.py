@@ -143,7 +143,7 @@ async def test_frames_of_one_turn_are_written_before_the_turn_after_the_next() -
 
 
 async def sent_alone(server: Server, stream: AppendStream, count: int, *, one_way: bool = False) -> None:
-    """So many frames of one message are written and answered, one after the other."""
+    """`count` frames of one message are written and answered, one after the other."""
     for _ in range(count):
         number = len(server.came) + 1
         stream.submit(Frame(str(number), one_way=one_way, growing=True, lone=True))

@@ -25,7 +25,7 @@ async def test_a_handler_that_blocked_held_up_the_confirmation_of_its_batch() ->
 
 
 async def test_after_a_break_settlements_precede_credit_and_messages_that_wait() -> None:
-    """A client that stood still was taken for dead: its messages may be with other members."""
+    """A client that stood still counted as dead: its messages may be with other members."""
     here = Scene(prefetch=10)
     await turns(10)
     await here.now.batch(0, 5)

@@ -1,4 +1,4 @@
-"""Credit between an inbox and its broker, whatever is on its way: no message too many, and no drift."""
+"""Credit between an inbox and its broker, with messages in transit: no message too many, and no drift."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def test_a_broker_that_comes_back_is_used_again(broker: FakeServer, connec
 
 
 async def break_off_after_taking(server: FakeServer) -> None:
-    """Every frame is taken in, then the server dies without an answer."""
+    """Every frame is read, then the server dies without an answer."""
 
     async def hook(frame: message_pb2.AppendFrame) -> None:
         server.on_frame = None

@@ -83,7 +83,7 @@ class FakeStream:
         await self.reply(consumer_pb2.ConsumeReply(results=results))
 
     async def settled_each(self) -> None:
-        """The results of each frame that has settlements. The frames are taken out."""
+        """The results of each frame that has settlements. The frames are removed."""
         await turns(10)
         while any(frame.settlements for frame in self.frames):
             frames, self.frames = self.frames, []

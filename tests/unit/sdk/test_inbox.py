@@ -152,12 +152,12 @@ def test_each_message_comes_once_and_in_the_order_of_its_group(
 @pytest.mark.asyncio
 async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
     inbox = Inbox(8, 1_000)
-    takers = [asyncio.create_task(inbox.get()) for _ in range(3)]
-    await asyncio.wait(takers, timeout=0)
+    getters = [asyncio.create_task(inbox.get()) for _ in range(3)]
+    await asyncio.wait(getters, timeout=0)
     inbox.put(message(0))
-    takers[0].cancel()  # while it is served
+    getters[0].cancel()  # while it is served
     inbox.put(message(1))
-    first, second = await asyncio.gather(takers[1], takers[2])
+    first, second = await asyncio.gather(getters[1], getters[2])
     assert first is not None
     assert second is not None
     assert {first.queue_offset, second.queue_offset} == {0, 1}
@@ -249,7 +249,7 @@ def test_several_at_once_are_as_one_at_a_time(
     ordered=st.booleans(),
     leased=st.booleans(),
 )
-@example(  # message 0 is taken, and delivered again twice, once before its batch is done
+@example(  # message 0 is processed, and delivered again twice, once before its batch is done
     steps=[
         *(("batch", [0, 1]), ("take", 1), ("batch", [2, 0]), ("take", 2)),
         *(("batch", [0]), ("take_all", 4)),
@@ -260,7 +260,7 @@ def test_several_at_once_are_as_one_at_a_time(
 def test_batches_are_as_their_messages_one_by_one(
     steps: list[tuple[str, Any]], ordered: bool, leased: bool
 ) -> None:
-    """Also when a message is delivered again while it waits, or after it was taken."""
+    """Also when a message is delivered again while it waits, or after the program got it."""
 
     async def scene() -> None:
         now = asyncio.get_running_loop().time()
@@ -405,7 +405,7 @@ async def test_who_waits_for_space_has_that_of_void_messages() -> None:
 def test_the_inbox_without_void_messages_is_as_if_they_never_came(
     steps: list[tuple[str, Any]], ordered: bool
 ) -> None:
-    """The model: the offsets that wait, with the newest poll of each. None of a group is taken while the
+    """The model: the offsets that wait, with the newest poll of each. None of a group is returned while the
     program has another one of it."""
     inbox = Inbox(100, 10_000)
     inbox.ordered = ordered

@@ -27,7 +27,7 @@ class FakeQueue:
         self.min_offset = 0
         self.wrong_offsets = False
         self.missing = False  # for the next fetch
-        self.identity: int | None = None  # an older broker tells none, and checks none
+        self.identity: int | None = None  # an older broker has none, and checks none
         self._server = server
         self._grown = asyncio.Event()
         server.on_fetch = self._answer

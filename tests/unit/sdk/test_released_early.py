@@ -38,7 +38,7 @@ async def test_a_member_that_joins_gets_what_the_program_has_not_begun() -> None
     assert here.take().queue_offset == first
     await here.now.reply(JOINED)
     assert returned(here.now) == set(range(first + 2, first + 200))
-    assert credit(here.now) == first + 200, "56 were taken back"
+    assert credit(here.now) == first + 200, "56 were returned"
     assert here.take().queue_offset == first + 1, "one is kept, so that the program need not wait"
     assert here.inbox.count == 0
     await here.over()
@@ -52,7 +52,7 @@ async def test_a_program_with_a_number_of_its_own_keeps_a_half() -> None:
     assert here.take().queue_offset == 0
     await here.now.reply(JOINED)
     assert returned(here.now) == set(range(31, 61))
-    assert credit(here.now) == 61, "39 were taken back"
+    assert credit(here.now) == 61, "39 were returned"
     for _ in range(5):
         await asyncio.sleep(0.01)
         here.stream._wake.set()
@@ -82,7 +82,7 @@ async def test_a_batch_that_was_on_its_way_is_returned_too() -> None:
     assert returned(here.now) == set(range(10, 20))
     await here.now.batch(20, 30, number=2)
     assert returned(here.now) == set(range(10, 50))
-    assert credit(here.now) == 50, "80 were taken back; 30 of them had been used, and are filled up"
+    assert credit(here.now) == 50, "80 were returned; 30 of them had been used, and are filled up"
     await asyncio.sleep(YIELD_S * 1.1)
     await turns(10)
     assert credit(here.now) - 50 + here.inbox.count == 100
@@ -105,7 +105,7 @@ async def test_a_program_that_becomes_slow_returns_messages_and_no_credit() -> N
     assert len(returned(here.now)) == 199 - kept
     assert all(frame.credit_messages >= 0 for frame in here.now.frames)
     await here.now.reply(JOINED)
-    assert credit(here.now) == first + 200, "the rest is taken back"
+    assert credit(here.now) == first + 200, "the rest is returned"
     await here.over()
 
 

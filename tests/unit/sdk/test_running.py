@@ -139,7 +139,7 @@ async def test_no_more_messages_a_second_than_the_rate(client: Client, fake: Fak
         times.append(asyncio.get_running_loop().time())
 
     async with client.run(handlers):
-        began = asyncio.get_running_loop().time()  # a handler may begin late after its message was taken
+        began = asyncio.get_running_loop().time()  # a handler may begin late after its message came
         await fake.offer(*(b"%d" % i for i in range(5)))
         await fake.until(lambda: len(fake.gone) == 5)
     assert times[-1] - began >= 4 / 200 - EARLY_S

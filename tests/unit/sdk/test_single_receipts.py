@@ -1,4 +1,4 @@
-"""The short ways of a single send give the same as the general ones."""
+"""The fast paths of a single send give the same as the general ones."""
 
 from __future__ import annotations
 

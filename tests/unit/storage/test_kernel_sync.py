@@ -1,4 +1,4 @@
-"""Syncs by the kernel: their results are those of fdatasync, and one that is not taken has not begun."""
+"""Syncs by the kernel: their results are those of fdatasync, and one that is refused has not begun."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_topics_of_a_crashed_store_that_rocketmq_wrote_to_since_are_there() -> N
 def test_topics_that_rocketmq_deleted_after_a_clean_stop_stay_deleted(count: int) -> None:
     files = MemoryFileSystem()
     table = _made(files, "a", "b", "c")
-    for number in range(count - 3):  # so many that the journal starts over
+    for number in range(count - 3):  # enough for a new journal
         table.alter("c", queue_count=9 + number)
     table.write_file()
     files = files.after_power_cut()
