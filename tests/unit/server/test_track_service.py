@@ -52,7 +52,10 @@ class Served:
         self.registry.settle(f"{group}-{topic}", description, self.world.now_ms)
 
     def ask(self, **request: Any) -> pb.BiographyReply:
-        return asyncio.run(self.service.biography(pb.BiographyRequest(**request), cast(Any, None)))
+        reply: pb.BiographyReply = asyncio.run(
+            self.service.biography(pb.BiographyRequest(**request), cast(Any, None))
+        )
+        return reply
 
 
 def test_members_and_filters_are_those_of_the_registry() -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import grpc
-from google.protobuf.message import Message
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Request: TypeAlias = Any
 """A message as protobuf has read it. Handlers pass it to a function of the wire, which returns a command."""
-Reply: TypeAlias = Message
+Reply: TypeAlias = Any
+"""A message that a function of the wire has made. Handlers return it."""
