@@ -96,7 +96,7 @@ DIALECT: Final[dict[str, Phrase]] = {
     ),
     r"""(?<!["'])\b(?:[Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b(?!["'])""": Phrase(
         ("body", "hoever"), "the caller, a client, no reader: the role", {
-            "bench": 4, "broker/daemon": 2, "broker/groups": 4, "broker/produce": 4, "broker/server": 5,
+            "bench": 4, "broker/daemon": 2, "broker/groups": 4, "broker/produce": 4, "broker/server": 4,
             "broker/transactions": 1, "clients": 14, "console": 1, "daemon": 3, "deploy": 1, "docs": 39,
             "pages": 7, "proto": 3, "rpc": 13, "store/files": 1, "tests": 28,
         },

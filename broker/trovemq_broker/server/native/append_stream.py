@@ -1,5 +1,5 @@
 """The Append stream: frames are appended in the order in which they arrive; each is acknowledged or refused
-by itself.
+separately.
 
 Frames go to the accumulator (produce/accumulator.py). The reply is written when the append is as durable as
 the flush mode promises; further frames are appended meanwhile. While too many bytes wait for the disk no

@@ -46,7 +46,7 @@ class FetchWait:
         self._loop: Final = asyncio.get_running_loop()
         self._wait_s: Final = wait_ms / 1000
         self._deadline = self._loop.time() + self._wait_s
-        self._replies_left = min(max(1, replies_max), REPLIES_MAX)
+        self._replies_remaining = min(max(1, replies_max), REPLIES_MAX)
         self.stands = False
         self.is_due = False
         """Whether it is answered as soon as the client has read earlier replies."""
@@ -69,7 +69,7 @@ class FetchWait:
             self._waited = True
             return None
         parts.traffic.answered("Fetch", "OK", self._started, waited=self._waited)
-        self._replies_left = left = self._replies_left - 1
+        self._replies_remaining = left = self._replies_remaining - 1
         self._space = space = self._space - result.byte_count
         self.stands = left > 0 and at_end and not last and space > 0
         if not self.stands:  # the next fetch is not at the end of the queue, or would be too much
@@ -80,8 +80,8 @@ class FetchWait:
         return counted_reply(parts, self.fetch_id, request.topic, result, left)
 
     def grant(self, replies: int) -> None:
-        """So many more replies, and bytes as at the beginning."""
-        self._replies_left = min(self._replies_left + max(0, replies), REPLIES_MAX)
+        """Allows this many more replies, and as many bytes as at the beginning."""
+        self._replies_remaining = min(self._replies_remaining + max(0, replies), REPLIES_MAX)
         self._space = self._space_max
         self.request = _from(self.request, self.request.offset, self._space)
 
@@ -176,7 +176,7 @@ class FetchStream(ReplyStream):
             self._end_if_idle()
 
     def _due(self, fetch: FetchWait) -> bytes | None:
-        """As `reply_soon` wants it."""
+        """The reply of a fetch that waited until earlier ones had been read; None if it has none yet."""
         fetch.is_due = False
         message = self._answer(fetch, last=self._ending or not fetch.remaining_ms)
         if fetch in self._waiters:
@@ -256,10 +256,10 @@ async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> 
 
 
 def counted_reply(
-    parts: BrokerCore, fetch_id: int, topic: str, result: PullResult, replies_left: int = 0
+    parts: BrokerCore, fetch_id: int, topic: str, result: PullResult, remaining: int = 0
 ) -> bytes:
     parts.traffic.fetched(topic, result.message_count, result.byte_count)
-    return fetch_reply(fetch_id, result, parts.puller.topic_identity(topic), replies_left)
+    return fetch_reply(fetch_id, result, parts.puller.topic_identity(topic), remaining)
 
 
 def wait_limit(wait_ms: int, wait_ms_max: int) -> int:

@@ -202,7 +202,8 @@ class GroupService:
     async def _each_letter(
         self, letters: wire.DeadLetterOffsets, look: Callable[[int], Resent | None]
     ) -> dict[int, Resent | TroveError | None]:
-        """The result of `look`, or its error, by offset. Raises as check_group()."""
+        """The result of `look`, or its error, by offset. Raises TroveError GROUP_ILLEGAL,
+        TOPIC_NOT_FOUND."""
         self._dead_letters.check_group(letters.group)
         results: dict[int, Resent | TroveError | None] = {}
         for offset in letters.offsets:

@@ -115,8 +115,9 @@ class _AttachedProducer:
         self._stream = stream
 
     def send(self, command: ClientCommand) -> None:
-        """Asks about an open transaction soon. Raises TroveError as CheckStream.check; NOT_IMPLEMENTED for
-        other commands, which are for members of groups."""
+        """Asks about an open transaction soon. Raises TroveError LIMIT_EXCEEDED; PERMISSION_MISSING for a
+        topic that the start does not name; NOT_IMPLEMENTED for other commands, which are for members of
+        groups."""
         if not isinstance(command, RecoverTransaction):
             raise TroveError(errors.NOT_IMPLEMENTED, "a producer is asked about transactions only")
         self._stream.check(command)

@@ -90,7 +90,7 @@ class ProducerService:
 
     def _topic(self, topic: str, kind: str) -> TopicConfig:
         """The topic, which accepts messages of this kind. Raises TroveError TOPIC_NOT_FOUND,
-        MESSAGE_TYPE_CONFLICT, PERMISSION_MISSING, and as Appender.check_accepting."""
+        MESSAGE_TYPE_CONFLICT, PERMISSION_MISSING, and the errors with which a broker refuses all messages."""
         appender = self._parts.appender
         config = self._parts.store.topics.get(topic) or appender.topic_for_write(topic)
         check_kind(config, kind)

@@ -73,7 +73,7 @@ class ReplyStream:
 
     def reply_now(self, message: bytes, *, flush: bool = False) -> None:
         """Writes the reply in this callback, or later if the client has not read earlier replies. `flush`: it
-        does not wait for others of this turn of the loop."""
+        does not wait for others of this iteration of the loop."""
         callbacks = self._callbacks
         if callbacks is not None and (callbacks.try_send_now if flush else callbacks.try_send)(message):
             return
@@ -263,7 +263,7 @@ def fail(error: Exception) -> bytes:
 
 
 class CallbackContext(Protocol):
-    """The part of our own transport's context that needs no task; with authentication it has the check of
+    """The part of the context of trovemq_rpc that needs no task; with authentication it has the check of
     access."""
 
     @property

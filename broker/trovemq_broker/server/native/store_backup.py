@@ -89,7 +89,7 @@ class BackupRun:
 
 
 def _slice(steps: Iterator[int], bytes_max: int) -> int | None:
-    """Runs some of the steps, at least one. Returns their bytes; None if no step is left."""
+    """Runs some of the steps, at least one. Returns their bytes; None if no step remains."""
     until = time.monotonic() + SLICE_S
     total, some = 0, False
     for size in steps:
