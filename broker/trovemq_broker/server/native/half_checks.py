@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry
 from trovemq_broker.server.native.reply_stream import ReplyStream
 from trovemq_broker.server.wire.client_commands import ClientCommand, RecoverTransaction
-from trovemq_broker.server.wire.producer_messages import CONNECTED, check_reply, topics_to_check
+from trovemq_broker.server.wire.native_calls import Context, Request
+from trovemq_broker.server.wire.producer_messages import CONNECTED, check_reply, leaves, topics_to_check
 from trovemq_broker.server.wire.statuses import METADATA_VALUE_SIZE_MAX, metadata_value
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -42,7 +41,7 @@ class CheckStream(ReplyStream):
         self,
         registry: ClientRegistry,
         client_id: str,
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: Context,
         clock_ms: Callable[[], EpochMs],
         start_wait_s: float = START_WAIT_S,
     ) -> None:
@@ -57,13 +56,13 @@ class CheckStream(ReplyStream):
         loop = asyncio.get_running_loop()
         self._start_timer = loop.call_later(start_wait_s, self.end_with, no_start)
 
-    async def handle(self, request: Any) -> None:
+    async def handle(self, request: Request) -> None:
         """One frame. Raises TroveError CLIENT_UNKNOWN if the client was forgotten; LIMIT_EXCEEDED,
         REQUEST_ILLEGAL, TOPIC_ILLEGAL."""
         now_ms = self._clock_ms()
         if self._is_over:
             raise TroveError(errors.REQUEST_ILLEGAL, "the producer has left")
-        if request.leave:
+        if leaves(request):
             self._is_over = True
             self._detach(broke=False)
             if self._registry.get(self._client_id) is not None:

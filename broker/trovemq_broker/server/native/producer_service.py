@@ -5,7 +5,7 @@ A message is answered when it is as durable as the flush mode promises. Every re
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import grpc
 
@@ -14,6 +14,7 @@ from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.native.half_checks import CheckStream
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.wire import producer_messages as wire
+from trovemq_broker.server.wire.native_calls import Context, Reply, Request
 from trovemq_broker.server.wire.rocketmq_messages import peer_host
 from trovemq_broker.server.wire.statuses import client_id_of
 from trovemq_daemon.grpc_services import add_service
@@ -23,10 +24,7 @@ from trovemq_proto.positions import ANY_QUEUE, QueueId
 from trovemq_proto.records.hashes import group_queue
 from trovemq_store.engine.message_store import AppendResult
 from trovemq_store.topics.message_kinds import check_kind
-from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class ProducerService:
@@ -41,8 +39,8 @@ class ProducerService:
         add_service(server, wire.SERVICE, self)
 
     # --- messages -----------------------------------------------------------------------------------
-    async def send_delayed(self, request: Any, context: Context) -> Any:
-        """A producer_pb2.SendDelayedRequest; its reply has the recall handle."""
+    async def send_delayed(self, request: Request, context: Context) -> Reply:
+        """Schedules a message; the reply has its recall handle."""
         came_ms = self._parts.clock_ms()  # a delay counts from now on
         with _Refusals(self._parts):
             await self._wait_for_capacity()
@@ -64,8 +62,7 @@ class ProducerService:
             await self._durable(result)
         return wire.delayed_reply(recall_handle, self._parts.appender.durability)
 
-    async def prepare_half(self, request: Any, context: Context) -> Any:
-        """A producer_pb2.PrepareHalfRequest."""
+    async def prepare_half(self, request: Request, context: Context) -> Reply:
         with _Refusals(self._parts):
             client_id = client_id_of(context)
             await self._wait_for_capacity()
@@ -103,20 +100,18 @@ class ProducerService:
         await self._parts.group_commit.acknowledgeable(result.end)
 
     # --- ends ---------------------------------------------------------------------------------------
-    async def recall(self, request: Any, _context: Context) -> Any:
-        """A producer_pb2.RecallRequest."""
-        check_topic_name(request.topic)
-        return wire.recall_reply(await self._deferred.recall(request.topic, request.recall_handle))
+    async def recall(self, request: Request, _context: Context) -> Reply:
+        command = wire.recall_of(request)
+        return wire.recall_reply(await self._deferred.recall(command.topic, command.recall_handle))
 
-    async def end_half(self, request: Any, _context: Context) -> Any:
-        """A producer_pb2.EndHalfRequest."""
-        check_topic_name(request.topic)
-        await self._deferred.end_transaction(request.topic, request.transaction_id, commit=request.commit)
+    async def end_half(self, request: Request, _context: Context) -> Reply:
+        end = wire.end_of(request)
+        await self._deferred.end_transaction(end.topic, end.transaction_id, commit=end.commit)
         return wire.end_reply()
 
     # --- checks -------------------------------------------------------------------------------------
     async def check_halves(self, _requests: object, context: Context) -> None:
-        """A stream of producer_pb2.CheckHalvesFrame (half_checks.py)."""
+        """A stream of frames (half_checks.py)."""
         parts = self._parts
         stream = CheckStream(parts.registry, client_id_of(context), context, parts.clock_ms)
         await self.streams.serve(stream)

@@ -55,6 +55,23 @@ class HalfSend:
     check_after_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """A delayed message, by the handle in the reply to its SendDelayed, is not to be delivered."""
+
+    topic: str
+    recall_handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndHalf:
+    """The end of the transaction of a half message."""
+
+    topic: str
+    transaction_id: str
+    commit: bool
+
+
 def delayed_send(
     request: producer_pb2.SendDelayedRequest, body_size_max: int, now_ms: EpochMs, delay_max_ms: int
 ) -> DelayedSend:
@@ -121,6 +138,23 @@ def _outgoing(
         stored_born_ms(EpochMs(message.born_timestamp), now_ms),
         system,
     )
+
+
+def recall_of(request: producer_pb2.RecallRequest) -> Recall:
+    """The command of a Recall. Raises TroveError TOPIC_ILLEGAL."""
+    check_topic_name(request.topic)
+    return Recall(request.topic, request.recall_handle)
+
+
+def end_of(request: producer_pb2.EndHalfRequest) -> EndHalf:
+    """The command of an EndHalf. Raises TroveError TOPIC_ILLEGAL."""
+    check_topic_name(request.topic)
+    return EndHalf(request.topic, request.transaction_id, request.commit)
+
+
+def leaves(frame: producer_pb2.CheckHalvesFrame) -> bool:
+    """Whether the producer ends CheckHalves with this frame."""
+    return frame.leave
 
 
 def topics_to_check(frame: producer_pb2.CheckHalvesFrame) -> frozenset[str]:
