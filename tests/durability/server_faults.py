@@ -297,7 +297,7 @@ SERVER_FAULTS: Final = (
     Planted(
         "a wake-up that a gone client got is lost",
         "broker/trovemq_broker/server/rocketmq/polls.py",
-        "        if unused:\n            self._parts.waits.wake(poll.wait.pair)\n",
+        "        if unused:\n            self._core.waits.wake(poll.wait.pair)\n",
         "",
         (
             "tests/unit/server/rocketmq/test_polls.py::"

@@ -159,7 +159,7 @@ class BrokerSettings(
         return self.receive_polls_max + self.long_polls_max + STREAMS_PER_CLIENT * self.clients_max
 
     def grpc_limits(self) -> GrpcLimits:
-        """A request may be as large as those of RocketMQ's clients, and as one of our own frames."""
+        """A request may be as large as those of RocketMQ's clients, and as one frame of our SDK."""
         return GrpcLimits(
             transport=self.grpc_transport,
             receive_size_max=max(self.grpc_receive_size_max, self.batch_size_max + FRAME_OVERHEAD_MAX),

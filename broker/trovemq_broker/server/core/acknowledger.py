@@ -33,15 +33,15 @@ _Received: TypeAlias = tuple[Call, Acknowledge]
 
 
 class Acknowledger:
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
 
     def on_calls(self, calls: Sequence[Call]) -> None:
         """AckMessage: one result per entry, in order. The messages of a group and topic are settled
         together."""
         found: dict[tuple[str, str], list[_Received]] = {}
         head = None
-        with self._parts.delivery.gathering():
+        with self._core.delivery.gathering():
             for call in calls:
                 try:
                     head = check_client_id(call.context, head)
@@ -84,7 +84,7 @@ class Acknowledger:
 
     async def acknowledge_in_steps(self, command: Acknowledge) -> service_pb2.AckMessageResponse:
         """As a call of any number of entries."""
-        return acknowledge_reply(command, await self._parts.turns.run_from_now(self._settle_all(command)))
+        return acknowledge_reply(command, await self._core.turns.run_from_now(self._settle_all(command)))
 
     def _settle_all(self, command: Acknowledge) -> Steps[Refusals]:
         """Acknowledges the messages, at most ENTRIES_STEP in a step. The refusals, by index."""
@@ -101,8 +101,8 @@ class Acknowledger:
 
     def settle(self, group: str, topic: str, handles: Sequence[bytes]) -> Results:
         """The messages of these receipt handles are consumed."""
-        parts = self._parts
-        return parts.delivery.settle(group, topic, Handles(handles), ACKNOWLEDGED, parts.clock_ms())
+        core = self._core
+        return core.delivery.settle(group, topic, Handles(handles), ACKNOWLEDGED, core.clock_ms())
 
     async def change_invisible(
         self, request: service_pb2.ChangeInvisibleDurationRequest, _context: Context
@@ -115,11 +115,11 @@ class Acknowledger:
         """
         group, topic = group_name(request.group), topic_to_read(request.topic)
         invisible_ms = duration_ms(request.invisible_duration)
-        if not 0 <= invisible_ms <= self._parts.settings.invisible_max_ms:
+        if not 0 <= invisible_ms <= self._core.settings.invisible_max_ms:
             raise TroveError(
                 errors.INVISIBLE_DURATION_ILLEGAL,
                 f"an invisible duration of {invisible_ms} ms is not 0 to"
-                f" {self._parts.settings.invisible_max_ms}",
+                f" {self._core.settings.invisible_max_ms}",
             )
         handle = request.receipt_handle
         named = Handles((handle.encode(),))
@@ -128,7 +128,7 @@ class Acknowledger:
             return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
         try:
             outcome = Invisible(invisible_ms, suspend=request.suspend)
-            results = self._parts.delivery.settle(group, topic, named, outcome, self._parts.clock_ms())
+            results = self._core.delivery.settle(group, topic, named, outcome, self._core.clock_ms())
             results.require()
         except TroveError as error:
             if error.spec is not errors.LIMIT_EXCEEDED:
@@ -136,7 +136,7 @@ class Acknowledger:
             # nothing has changed: the client tries again, with the handle in this reply
             return service_pb2.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
         if invisible_ms == 0:
-            self._parts.waits.wake((group, topic))
+            self._core.waits.wake((group, topic))
         return service_pb2.ChangeInvisibleDurationResponse(
             status=OK_STATUS, receipt_handle=results.handles[0]
         )
@@ -148,10 +148,10 @@ class Acknowledger:
 
         The reply is sent when the copy is as durable as an acknowledged message, and visible.
         """
-        parts = self._parts
+        core = self._core
         group, topic = group_name(request.group), topic_to_read(request.topic)
         named = Handles((request.receipt_handle.encode(),))
-        parts.delivery.settle(group, topic, named, DeadLettered(), parts.clock_ms()).require()
+        core.delivery.settle(group, topic, named, DeadLettered(), core.clock_ms()).require()
         await self._dead_lettered(group, topic)
         return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
 
@@ -160,12 +160,12 @@ class Acknowledger:
 
         False also if the copy is refused: the next receive tries again. TroveError RECEIPT_HANDLE_ILLEGAL.
         """
-        parts = self._parts
-        settings = parts.groups.get(group)
+        core = self._core
+        settings = core.groups.get(group)
         if settings is None:
             return False
         outcome = DeadLettered(settings.max_attempts)
-        results = parts.delivery.settle(group, topic, message, outcome, parts.clock_ms())
+        results = core.delivery.settle(group, topic, message, outcome, core.clock_ms())
         for error in results.refused.values():
             if error.spec is errors.RECEIPT_HANDLE_ILLEGAL:
                 raise error
@@ -174,10 +174,10 @@ class Acknowledger:
     async def _dead_lettered(self, group: str, topic: str) -> None:
         """Returns when the copy is durable."""
         self.wake(group, topic)
-        await self._parts.group_commit.acknowledgeable(self._parts.store.end_offset)
+        await self._core.group_commit.acknowledgeable(self._core.store.end_offset)
 
     def wake(self, group: str, topic: str) -> None:
         """Wakes receives for messages that waited for those which are now consumed."""
-        waits = self._parts.waits
-        if waits.any_for((group, topic)) and self._parts.delivery.next_visible_ms(group, topic) == 0:
+        waits = self._core.waits
+        if waits.any_for((group, topic)) and self._core.delivery.next_visible_ms(group, topic) == 0:
             waits.wake((group, topic))

@@ -185,7 +185,7 @@ class ClientRegistry:
         client = self._clients.get(client_id)
         return client is not None and client.is_alive(now_ms, self._expiry_ms)
 
-    def has_left(self, client_id: str) -> bool:
+    def has_unregistered(self, client_id: str) -> bool:
         """Whether the client has unregistered and sent no settings since: its requests are obsolete."""
         return client_id in self._terminated
 
@@ -317,7 +317,8 @@ class ClientRegistry:
             self.end_receive(client, call)
 
     def begin_receive(self, client_id: str, call: OpenCall) -> Client | None:
-        """As receiving(); end_receive() with the client that this returns is to be called later."""
+        """A receive of the client begins: so its connection is open. `end_receive` is to be called at its end
+        with the client that this returns."""
         client = self._clients.get(client_id)
         if client is not None:
             client.receives.add(call)
@@ -347,7 +348,8 @@ class ClientRegistry:
         return bool(self._broken)
 
     def expire_broken(self, now_ms: EpochMs) -> list[str]:
-        """As expire(), only for clients whose stream broke; to be called several times per second."""
+        """Forgets those clients that are gone and whose stream broke, and returns their ids; to be called
+        several times per second."""
         return self._expire(self._broken, now_ms)
 
     def _expire(self, client_ids: Iterable[str], now_ms: EpochMs) -> list[str]:

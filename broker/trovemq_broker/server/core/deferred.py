@@ -23,9 +23,9 @@ from trovemq_store.topics.message_kinds import accepted_kinds
 class DeferredMessages:
     """For use on the event loop only."""
 
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
-        self._scheduling = Scheduling(parts.timers, parts.appender.deduplication, parts.broker)
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._scheduling = Scheduling(core.timers, core.appender.deduplication, core.broker)
 
     # --- sending ------------------------------------------------------------------------------------
     def schedule(
@@ -58,16 +58,16 @@ class DeferredMessages:
     ) -> AppendResult:
         """Stores a half message of that client; it can be asked from now on. `immunity_ms`: see
         Transactions.prepare. Raises TroveError as Transactions.prepare and append_once."""
-        parts = self._parts
+        core = self._core
         record = self._record(topic, queue_id, message, born_host, now_ms)
         result = append_once(
-            parts.appender.deduplication,
+            core.appender.deduplication,
             record,
             now_ms,
-            lambda: parts.transactions.prepare(record, now_ms, client_id=client_id, immunity_ms=immunity_ms),
+            lambda: core.transactions.prepare(record, now_ms, client_id=client_id, immunity_ms=immunity_ms),
         )
         self._count(topic, result)
-        parts.registry.sent_half(client_id, topic)
+        core.registry.sent_half(client_id, topic)
         return result
 
     def _record(
@@ -75,7 +75,7 @@ class DeferredMessages:
     ) -> NewRecord:
         return NewRecord(
             topic,
-            self._parts.accumulator.queue_of(topic, queue_id) if queue_id < 0 else queue_id,
+            self._core.accumulator.queue_of(topic, queue_id) if queue_id < 0 else queue_id,
             message.body,
             message.stored_properties(""),
             message.born_timestamp or now_ms,
@@ -84,7 +84,7 @@ class DeferredMessages:
         )
 
     def _count(self, topic: str, result: AppendResult) -> None:
-        self._parts.traffic.appended(topic, result.record_count, result.bytes_written)
+        self._core.traffic.appended(topic, result.record_count, result.bytes_written)
 
     # --- ends ---------------------------------------------------------------------------------------
     async def end_transaction(self, topic: str, transaction_id: str, *, commit: bool) -> None:
@@ -92,7 +92,7 @@ class DeferredMessages:
         (blank, unknown, or ended before), and as Transactions.end."""
         if not transaction_id.strip():
             raise TroveError(errors.TRANSACTION_ILLEGAL, "the transaction id is blank")
-        transactions = self._parts.transactions
+        transactions = self._core.transactions
 
         def end(now_ms: EpochMs) -> AppendResult | None:
             with storage_errors("the append failed", errors.UNKNOWN_ERROR):
@@ -109,7 +109,7 @@ class DeferredMessages:
         Raises:
             TroveError: TOPIC_NOT_FOUND, MESSAGE_TYPE_CONFLICT, and as Scheduling.
         """
-        config = self._parts.store.topics.require(topic)
+        config = self._core.store.topics.require(topic)
         if "DELAY" not in accepted_kinds(config):
             raise TroveError(
                 errors.MESSAGE_TYPE_CONFLICT,
@@ -121,10 +121,10 @@ class DeferredMessages:
 
     async def _written(self, write: Callable[[EpochMs], AppendResult | None]) -> None:
         """Returns when the records are as durable as an acknowledged message."""
-        parts = self._parts
-        if parts.group_commit.full:
-            await parts.group_commit.wait_for_capacity()
-        parts.appender.check_running()
-        result = write(parts.clock_ms())
+        core = self._core
+        if core.group_commit.full:
+            await core.group_commit.wait_for_capacity()
+        core.appender.check_running()
+        result = write(core.clock_ms())
         if result is not None:
-            await parts.group_commit.acknowledgeable(result.end)
+            await core.group_commit.acknowledgeable(result.end)

@@ -26,12 +26,12 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 POLLING_MAX_S: Final = 20.0
 REDELIVERY_WAIT_MAX_MS: Final = 500  # the clock may be set meanwhile
-REDELIVERY_GATHER_S: Final = 0.05  # what is due earlier than expected is late by so much
+REDELIVERY_GATHER_S: Final = 0.05  # a redelivery that is due earlier than expected is this late
 REDELIVERY_TURN_MS: Final = 1
-LONG_LOOK_READS: Final = 256
-"""A look for messages with so many reads, about a millisecond, is the last one of its pass of the loop: a
-filter may drop most of a backlog, and a client may receive hundreds of times at once. The next pass is left
-to other receives."""
+EXPENSIVE_SCAN_READS: Final = 256
+"""A scan for messages with this many reads, about a millisecond, is the last one of its iteration of the
+event loop: a filter may drop most of a backlog, and a client may receive hundreds of times at once. The
+next iteration is for other receives."""
 
 
 class ReplySpace(Protocol):
@@ -47,10 +47,10 @@ class ReplySpace(Protocol):
 
 
 class Receiver:
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
-        self.is_resting = False
-        """Whether a long look was made in this pass of the loop."""
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self.has_scanned = False
+        """Whether an expensive scan was made in this iteration of the event loop."""
 
     # --- the request --------------------------------------------------------------------------------
     def prepare(
@@ -65,11 +65,11 @@ class Receiver:
         """The request of a group's receive, with these `fields`; a new group is created. invisible_ms None:
         the broker renews the leases. Raises INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, PERMISSION_MISSING,
         GROUP_NOT_FOUND."""
-        parts = self._parts
-        now_ms = parts.clock_ms()
+        core = self._core
+        now_ms = core.clock_ms()
         lasts_ms = self._lasts_ms(invisible_ms)
-        check_readable(parts.store, topic)
-        settings = parts.group_for_use(group, (topic,))
+        check_readable(core.store, topic)
+        settings = core.group_for_use(group, (topic,))
         check_consumer(settings)
         self._remember(group, topic, filter_, now_ms)
         return ReceiveRequest(
@@ -84,7 +84,7 @@ class Receiver:
         )
 
     def _lasts_ms(self, invisible_ms: int | None) -> int:
-        settings = self._parts.settings
+        settings = self._core.settings
         if invisible_ms is None:
             return settings.renewed_lease_ms
         if not settings.invisible_min_ms <= invisible_ms <= settings.invisible_max_ms:
@@ -97,7 +97,7 @@ class Receiver:
 
     def _remember(self, group: str, topic: str, filter_: Filter, now_ms: EpochMs) -> None:
         """Stores the group's subscription, which clients that have not sent settings also have."""
-        clients = self._parts.registry
+        clients = self._core.registry
         known = clients.subscription(group, topic)
         if known is None or (known.kind, known.expression) != (filter_.kind, filter_.expression):
             clients.subscribed(group, topic, Subscription(filter_.kind, filter_.expression, now_ms))
@@ -114,17 +114,17 @@ class Receiver:
     ) -> list[DeliveredRun]:
         """The messages that can be received now; if there are none, those that arrive until `until`.
 
-        `space`: messages that were waited for are taken when there is space for them; at first there is.
-        `looked`: the call has looked just now.
+        `space`: the messages are received when there is space for their reply; at first there is.
+        `looked`: the call has scanned just now.
         """
-        waits = self._parts.waits
-        if self._parts.registry.has_left(attempt.client_id):
-            return []  # the client's termination overtook the call: nobody would return its messages
-        looks = not looked and not self.is_resting
+        waits = self._core.waits
+        if self._core.registry.has_unregistered(attempt.client_id):
+            return []  # the client's termination overtook the call: no call would return its messages
+        looks = not looked and not self.has_scanned
         delivered = self.attempt(attempt, context) if looks else []
         if delivered or waits.closed:
             return delivered
-        client = self._parts.registry.get(attempt.client_id)
+        client = self._core.registry.get(attempt.client_id)
         with waits.enter(attempt.group.name, attempt.topic, attempt.filter) as wait:
             return await self.runs_in_line(
                 attempt, wait, until, context, client, space, looked=looked or looks
@@ -142,13 +142,13 @@ class Receiver:
         looked: bool,
         woken: bool = False,
     ) -> list[DeliveredRun]:
-        """The messages that a waiting receive gets. `woken`: it was woken, and has not looked since."""
+        """The messages that a waiting receive gets. `woken`: it was woken, and has not scanned since."""
         delivered: list[DeliveredRun] = []
-        waits, pair = self._parts.waits, wait.pair
-        while not delivered and await self._worth_looking(wait, until, looked=looked, woken=woken):
+        waits, pair = self._core.waits, wait.pair
+        while not delivered and await self._wait_for_messages(wait, until, looked=looked, woken=woken):
             looked, woken = True, False
             if space is not None and not space.has_capacity():
-                waits.wake(pair)  # who has space looks first
+                waits.wake(pair)  # receives with space scan first
                 await space.wait_for_capacity()
             if context.done() or self.is_gone(client):
                 break
@@ -159,60 +159,61 @@ class Receiver:
         return delivered
 
     def renewed(self, attempt: ReceiveRequest) -> ReceiveRequest:
-        """For another look: topic and group may have been deleted or changed meanwhile. Raises TroveError."""
-        parts = self._parts
-        check_readable(parts.store, attempt.topic)
-        current = parts.groups.require(attempt.group.name)
-        return replace(attempt, group=current, now_ms=parts.clock_ms())
+        """The request for another scan: topic and group may have been deleted or changed meanwhile. Raises
+        TroveError TOPIC_NOT_FOUND, PERMISSION_MISSING, GROUP_NOT_FOUND."""
+        core = self._core
+        check_readable(core.store, attempt.topic)
+        current = core.groups.require(attempt.group.name)
+        return replace(attempt, group=current, now_ms=core.clock_ms())
 
     def is_gone(self, client: Client | None) -> bool:
         """Whether the client, which was known when its call began, has unregistered or expired since."""
-        return client is not None and self._parts.registry.get(client.client_id) is not client
+        return client is not None and self._core.registry.get(client.client_id) is not client
 
-    async def _worth_looking(self, wait: Wait, until: float, *, looked: bool, woken: bool) -> bool:
-        """Returns when there may be something; False at `until`. `looked`: the call has looked before.
+    async def _wait_for_messages(self, wait: Wait, until: float, *, looked: bool, woken: bool) -> bool:
+        """Returns True when there may be messages, False at `until`. `looked`: the call has scanned before.
         `woken`: it has been woken since."""
-        waits = self._parts.waits
-        if woken or (looked and self._parts.delivery.next_visible_ms(*wait.pair) != 0):
+        waits = self._core.waits
+        if woken or (looked and self._core.delivery.next_visible_ms(*wait.pair) != 0):
             if not woken and not await wait.woken(until):
                 return False
             try:
-                await self._next_pass()
+                await self._next_iteration()
             except asyncio.CancelledError:
                 waits.wake(wait.pair)  # the wake-up is not lost
                 raise
             return not waits.closed
-        await asyncio.sleep(0)  # the last look was cut short, or others look: they may go first
+        await asyncio.sleep(0)  # the scan was cut short, or other receives scan: they may go first
         if looked:
-            await asyncio.sleep(0)  # a pass later: in the next one, whoever waited meanwhile looks
-        await self._next_pass()
+            await asyncio.sleep(0)  # in the next iteration, receives that waited meanwhile scan
+        await self._next_iteration()
         return asyncio.get_running_loop().time() < until and not waits.closed
 
-    async def _next_pass(self) -> None:
-        """Returns in a pass of the loop without a long look so far."""
-        while self.is_resting:  # noqa: ASYNC110 (whoever goes first may look for long again)
+    async def _next_iteration(self) -> None:
+        """Returns in an iteration of the event loop without an expensive scan so far."""
+        while self.has_scanned:  # noqa: ASYNC110 (another receive may scan for long again)
             await asyncio.sleep(0)
 
-    def _rest(self) -> None:
-        """The pass of the loop has had its long look."""
-        if not self.is_resting:
-            self.is_resting = True
-            asyncio.get_running_loop().call_soon(self._end_rest)
+    def _note_scan(self) -> None:
+        """This iteration of the event loop has had its expensive scan."""
+        if not self.has_scanned:
+            self.has_scanned = True
+            asyncio.get_running_loop().call_soon(self._forget_scan)
 
-    def _end_rest(self) -> None:
-        self.is_resting = False
+    def _forget_scan(self) -> None:
+        self.has_scanned = False
 
     def attempt(self, attempt: ReceiveRequest, context: Context) -> list[DeliveredRun]:
         if context.done():
             return []  # the client is gone: a message delivered to it would be lost for its invisible time
-        waits, pair = self._parts.waits, (attempt.group.name, attempt.topic)
+        waits, pair = self._core.waits, (attempt.group.name, attempt.topic)
         others = waits.other_filters(pair, attempt.filter)
         if others:
             attempt = replace(attempt, others=others, left=[])
-        delivered = self._parts.delivery.receive_runs(attempt)
-        if self._parts.delivery.last_reads >= LONG_LOOK_READS:
-            self._rest()
-        tracing = self._parts.tracing
+        delivered = self._core.delivery.receive_runs(attempt)
+        if self._core.delivery.last_reads >= EXPENSIVE_SCAN_READS:
+            self._note_scan()
+        tracing = self._core.tracing
         if tracing is not None and delivered:
             tracing.delivered(attempt, delivered, dict(context.invocation_metadata() or ()))
         for filter_ in attempt.left:
@@ -222,19 +223,19 @@ class Receiver:
     async def watch_redeliveries(self) -> None:
         """Wakes receives when messages become visible again, and makes messages whose last attempt has ended
         dead letters. Runs until it is cancelled."""
-        parts, earlier = self._parts, asyncio.Event()
+        core, earlier = self._core, asyncio.Event()
         while True:
-            due_ms, now_ms = parts.delivery.next_due_ms(), parts.clock_ms()
+            due_ms, now_ms = core.delivery.next_due_ms(), core.clock_ms()
             wait_ms = REDELIVERY_WAIT_MAX_MS if due_ms is None else due_ms - now_ms
             wait_ms = min(max(wait_ms, REDELIVERY_TURN_MS), REDELIVERY_WAIT_MAX_MS)
             earlier.clear()
-            parts.delivery.due_watch.wait(now_ms + wait_ms, earlier.set)
+            core.delivery.due_watch.wait(now_ms + wait_ms, earlier.set)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
                     await earlier.wait()
                 await asyncio.sleep(REDELIVERY_GATHER_S)
-            parts.waits.wake_pairs(parts.delivery.due_pairs(parts.clock_ms()))
-            parts.delivery.make_dead_letters(parts.clock_ms())
+            core.waits.wake_pairs(core.delivery.due_pairs(core.clock_ms()))
+            core.delivery.make_dead_letters(core.clock_ms())
 
 
 def check_readable(store: MessageStore, topic: str) -> None:

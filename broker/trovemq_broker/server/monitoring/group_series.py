@@ -1,6 +1,6 @@
 """Bounds the series of groups: clients choose group names, and with 10,000 of them a scrape had 14 MB.
 
-At most GROUP_SERIES_MAX keys of a family have series of their own: those with the largest numbers, and of
+At most GROUP_SERIES_MAX keys of a family have a separate series: those with the largest numbers, and of
 equal ones those that were first. The others are one series, with the labels OTHERS: no group has such a name.
 """
 
@@ -27,7 +27,7 @@ def bounded(
     together: Callable[[list[Value]], Value],
     series_max: int = GROUP_SERIES_MAX,
 ) -> dict[tuple[str, ...], Value]:
-    """The entries that have series of their own, and the others `together` under one key."""
+    """The entries that have a separate series, and the others `together` under one key."""
     kept = set(nlargest(series_max, table, key=lambda key: size(table[key])))
     shown: dict[tuple[str, ...], Value] = {key: value for key, value in table.items() if key in kept}
     others = [key for key in table if key not in kept]

@@ -3,7 +3,7 @@
 | span                     | around                                       | parent        | links to     |
 |--------------------------|----------------------------------------------|---------------|--------------|
 | `append TOPIC`           | a message's append, until it is acknowledged | the message's |              |
-| `deliver TOPIC`          | the look that found messages for a group     | the call's    | each message |
+| `deliver TOPIC`          | the scan that found messages for a group     | the call's    | each message |
 | `ack TOPIC`              | a moment: messages are consumed              |               | each message |
 | `dead_letter TOPIC`      | a moment: messages are dead letters          |               | each message |
 | `change_invisible TOPIC` | a moment: it was returned, or kept longer    |               | the message  |
@@ -141,7 +141,7 @@ class BrokerTracing:
             self._deliveries.popitem(last=False)
 
     def settled(self, kind: EventKind, state: QueueState, offsets: range) -> None:
-        """A group's deliveries of these messages have ended in the way that `kind` says."""
+        """A group's deliveries of these messages have ended, as `kind` says."""
         if not self._deliveries:
             return
         queue = (state.group, state.topic, state.queue_id)

@@ -118,6 +118,6 @@ class Traffic:
 
 
 def _have_one_size(positions: NDArray[np.int64], byte_count: int) -> bool:
-    """Whether records that begin at these positions of so many bytes have one size."""
+    """Whether all records that begin at these positions of `byte_count` bytes have one size."""
     size, rest = divmod(byte_count, len(positions))
     return not rest and positions.tobytes() == np.arange(0, byte_count, size, dtype=np.int64).tobytes()

@@ -170,7 +170,7 @@ class BatchDelivery:
             self._credited.set()
 
     def ask_again(self) -> None:
-        """The next batch may have been asked for with credit that was taken back."""
+        """Asks for the next batch again if it was asked for with credit that the client took back."""
         if not self._asked or self._asked <= self._credit_messages or self._task is None or self._task.done():
             return
         self.end()

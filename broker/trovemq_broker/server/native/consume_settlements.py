@@ -1,7 +1,7 @@
 """The settlements of a Consume stream: of ranges of messages under a receipt, and of single ones by handle.
 
-A frame's settlements are applied in their order, in steps. Those by receipt count until the message is
-delivered again, also after its lease; those by handle while the lease lasts (handle_settlements.py).
+A frame's settlements are applied in their order, in steps. A settlement by receipt counts until the
+message is delivered again, also after its lease; one by handle while the lease lasts (handle_settlements.py).
 
 | kind        | effect by receipt                                                                            |
 |-------------|----------------------------------------------------------------------------------------------|

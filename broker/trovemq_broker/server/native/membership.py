@@ -104,7 +104,7 @@ class Membership:
 
     def check(self) -> None:
         """Raises TroveError CLIENT_UNKNOWN if the client is no member any more."""
-        if self._registry.has_left(self.client_id):
+        if self._registry.has_unregistered(self.client_id):
             raise TroveError(errors.CLIENT_UNKNOWN, "the client has ended")
         if self._registry.get(self.client_id) is not self._client:
             raise TroveError(errors.CLIENT_UNKNOWN, "the client has expired")

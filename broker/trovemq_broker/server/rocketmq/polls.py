@@ -1,4 +1,4 @@
-"""Receives that wait for messages without a task: the usual state of a consumer that has consumed everything.
+"""Receives that wait for messages without a task, as consumers that have consumed everything do.
 
 | event | then |
 | --- | --- |
@@ -8,7 +8,7 @@
 | the client or its connection is gone | the poll ends; a wake-up that it has not used wakes the next one |
 
 Invariants
-- A poll is in the line of waiting receives from its begin to its end, which comes once.
+- A poll is in the queue of waiting receives from `begin` to its end, which comes once.
 - Polls that end at the same time share a timer, and a pass of the loop ends ENDS_A_TURN of them at most.
 """
 
@@ -35,7 +35,7 @@ class Poll:
 
     def __init__(
         self,
-        parts: BrokerCore,
+        core: BrokerCore,
         attempt: ReceiveRequest,
         until: float,
         call: Call,
@@ -48,8 +48,8 @@ class Poll:
         """By the loop's clock."""
         self.call: Final = call
         self.name: Final[Any] = name
-        self.wait: Final = parts.waits.begin(attempt.group.name, attempt.topic, attempt.filter)
-        self.client: Final[Client | None] = parts.registry.begin_receive(attempt.client_id, call.context)
+        self.wait: Final = core.waits.begin(attempt.group.name, attempt.topic, attempt.filter)
+        self.client: Final[Client | None] = core.registry.begin_receive(attempt.client_id, call.context)
         self.woken = False
         """Whether it has not looked since it was woken."""
         self.is_last = False
@@ -72,9 +72,9 @@ class Polls:
     one that was woken."""
 
     def __init__(
-        self, parts: BrokerCore, nothing: Callable[[], list[bytes]], look: Callable[[Poll], None]
+        self, core: BrokerCore, nothing: Callable[[], list[bytes]], look: Callable[[Poll], None]
     ) -> None:
-        self._parts = parts
+        self._core = core
         self._nothing = nothing
         self._look = look
         self._polls: dict[Call, Poll] = {}
@@ -85,7 +85,7 @@ class Polls:
 
     def begin(self, attempt: ReceiveRequest, until: float, call: Call, name: Any) -> None:
         """The receive has looked, and waits for messages until then. Raises TroveError LIMIT_EXCEEDED."""
-        poll = Poll(self._parts, attempt, until, call, name)
+        poll = Poll(self._core, attempt, until, call, name)
         self._polls[call] = poll
         call.on_end(self._on_call_end)
         ends = self._ends.get(until)
@@ -112,8 +112,8 @@ class Polls:
             self.leave_line(poll)
 
     def leave_line(self, poll: Poll) -> None:
-        self._parts.waits.end(poll.wait)
-        self._parts.registry.end_receive(poll.client, poll.call.context)
+        self._core.waits.end(poll.wait)
+        self._core.registry.end_receive(poll.client, poll.call.context)
 
     def _drop_timer(self, poll: Poll) -> None:
         ends = self._ends.get(poll.until)
@@ -135,9 +135,9 @@ class Polls:
 
     def _answer(self, poll: Poll, nothing: list[bytes]) -> None:
         poll.wait.stop_waiting()
-        client, registry = poll.client, self._parts.registry
+        client, registry = poll.client, self._core.registry
         if client is not None and registry.get(client.client_id) is not client:
-            self._parts.waits.wake(poll.wait.pair)
+            self._core.waits.wake(poll.wait.pair)
         self.end(poll)
         if poll.call.may_answer():
             poll.call.answer(nothing)
@@ -149,5 +149,5 @@ class Polls:
         unused = not poll.wait.waiting
         self.end(poll)
         if unused:
-            self._parts.waits.wake(poll.wait.pair)
+            self._core.waits.wake(poll.wait.pair)
         call.answer(asyncio.CancelledError())

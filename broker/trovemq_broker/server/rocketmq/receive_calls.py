@@ -47,7 +47,7 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
 POLLING_SHARED_MIN_S: Final = 5.0
-POLLING_TICK_S: Final = 0.5  # a poll of POLLING_SHARED_MIN_S and more may end so much late
+POLLING_TICK_S: Final = 0.5  # a poll of POLLING_SHARED_MIN_S and more may end this late
 ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 POLLING_CODE_SINCE: Final = (5, 0, 3)  # older clients do not know ILLEGAL_POLLING_TIME
@@ -75,7 +75,7 @@ _OTHERS_FIRST: Final = _Then.OTHERS_FIRST
 _LOOKED: Final = _Then.LOOKED
 
 
-class _Taken(NamedTuple):
+class _Delivery(NamedTuple):
     """Messages that were delivered to one call."""
 
     attempt: ReceiveRequest
@@ -84,24 +84,24 @@ class _Taken(NamedTuple):
     """The sum of their records' bytes."""
 
     @classmethod
-    def of(cls, attempt: ReceiveRequest, runs: list[DeliveredRun]) -> _Taken:
+    def of(cls, attempt: ReceiveRequest, runs: list[DeliveredRun]) -> _Delivery:
         return cls(attempt, messages_of(runs), sum(run.size for run in runs))
 
     def elements(self, name: v2.Resource | None) -> Iterator[bytes]:
-        """Those of the stream, each made when it is asked for. `name`: as the client names the topic, where
-        that is not its stored name."""
+        """The replies with the messages, each made when it is asked for. `name`: as the client names the
+        topic, where that is not its stored name."""
         topic = topic_field(name or v2.Resource(name=self.attempt.topic))
         for one in self.messages:
             yield usual_element(one, topic) or received(one, name)
 
 
 class ReceiveCalls:
-    def __init__(self, parts: BrokerCore, receiver: Receiver) -> None:
-        self._parts = parts
+    def __init__(self, core: BrokerCore, receiver: Receiver) -> None:
+        self._core = core
         self._receiver = receiver
-        self._taken: dict[Call, _Taken] = {}
+        self._taken: dict[Call, _Delivery] = {}
         """Messages of streams of replies that have not begun."""
-        self._polls = Polls(parts, self._nothing, self._look_again)
+        self._polls = Polls(core, self._nothing, self._look_again)
 
     def on_calls(self, calls: Sequence[Call]) -> None:
         """ReceiveMessage."""
@@ -114,7 +114,7 @@ class ReceiveCalls:
     def _receive(self, call: Call) -> None:
         request: service_pb2.ReceiveMessageRequest = request_of(call)
         taken = self._take_now(request, call)
-        if isinstance(taken, _Taken):
+        if isinstance(taken, _Delivery):
             self._answer(call, taken, _own_name(request))
         elif taken is not _WAITS:
             call.run(self._receive_in_task(call, request, looked=taken is _LOOKED))
@@ -125,8 +125,8 @@ class ReceiveCalls:
         context = call.context
         until = _shared_end(asyncio.get_running_loop().time(), self._polling_s(request, context), context)
         attempt = self._request(request, context)
-        with self._parts.registry.receiving(attempt.client_id, context):
-            taken = _Taken.of(
+        with self._core.registry.receiving(attempt.client_id, context):
+            taken = _Delivery.of(
                 attempt, await self._receiver.next_runs(attempt, until, context, call, looked=looked)
             )
         self._answer_late(call, taken, _own_name(request))
@@ -136,13 +136,13 @@ class ReceiveCalls:
         call = poll.call
         if not call.may_answer():
             self._polls.end(poll)
-            self._parts.waits.wake(poll.wait.pair)  # it has not used its wake-up
+            self._core.waits.wake(poll.wait.pair)  # it has not used its wake-up
             return
         try:
             taken = self._take_of_poll(poll)
             if taken is _OTHERS_FIRST:
                 call.run(self._continue_in_task(poll))
-            elif isinstance(taken, _Taken):
+            elif isinstance(taken, _Delivery):
                 self._answer(call, taken, poll.name)
         except Exception as error:
             call.answer(error)
@@ -164,16 +164,16 @@ class ReceiveCalls:
             )
         finally:
             self._polls.leave_line(poll)
-        self._answer_late(call, _Taken.of(poll.attempt, runs), poll.name)
+        self._answer_late(call, _Delivery.of(poll.attempt, runs), poll.name)
 
-    def _answer_late(self, call: Call, taken: _Taken, name: v2.Resource | None) -> None:
+    def _answer_late(self, call: Call, taken: _Delivery, name: v2.Resource | None) -> None:
         """The answer after a wait in a task. The caller may have lost its right to the messages meanwhile."""
         if call.may_answer():
             self._answer(call, taken, name)
         elif taken.messages:
             self._give_back(taken, 0)
 
-    def _answer(self, call: Call, taken: _Taken, name: v2.Resource | None) -> None:
+    def _answer(self, call: Call, taken: _Delivery, name: v2.Resource | None) -> None:
         if not taken.messages:
             call.answer(self._nothing())
             return
@@ -192,7 +192,7 @@ class ReceiveCalls:
             self._give_back(taken, 0)
         else:
             topic, size = taken.attempt.topic, sum(map(len, replies[1:-1]))
-            self._parts.traffic.fetched(topic, len(taken.messages), size)
+            self._core.traffic.fetched(topic, len(taken.messages), size)
 
     async def _replies(self, call: Call, name: v2.Resource | None) -> AsyncGenerator[bytes, None]:
         """The stream, of which each reply is made when the client has taken the one before it: unread replies
@@ -213,36 +213,37 @@ class ReceiveCalls:
         finally:
             if not written:
                 self._give_back(taken, begun)
-        self._parts.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
+        self._core.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
 
-    def _take_now(self, request: service_pb2.ReceiveMessageRequest, call: Call) -> _Taken | _Then:
+    def _take_now(self, request: service_pb2.ReceiveMessageRequest, call: Call) -> _Delivery | _Then:
         """The messages that are there. _WAITS: none are, and the call waits for some. _OTHERS_FIRST: others
         look first. _LOOKED: others look before the call looks again."""
-        parts, delivery, context = self._parts, self._parts.delivery, call.context
+        core, delivery, context = self._core, self._core.delivery, call.context
         polling_s = self._polling_s(request, context)  # its refusal is the first
         topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
-        empty = delivery.seems_empty(group, topic, parts.clock_ms())
-        if self._receiver.is_resting or parts.waits.closed:
+        empty = delivery.seems_empty(group, topic, core.clock_ms())
+        if self._receiver.has_scanned or core.waits.closed:
             return _OTHERS_FIRST
         attempt = self._request(request, context)
-        if parts.registry.has_left(attempt.client_id):
+        if core.registry.has_unregistered(attempt.client_id):
             return _OTHERS_FIRST
-        if not empty and parts.waits.has((group, topic), attempt.filter):
+        if not empty and core.waits.has((group, topic), attempt.filter):
             return _OTHERS_FIRST  # they were woken, and look first
         if runs := self._receiver.attempt(attempt, context):
-            return _Taken.of(attempt, runs)
+            return _Delivery.of(attempt, runs)
         if delivery.next_visible_ms(group, topic) == 0:
             return _LOOKED
         until = _shared_end(asyncio.get_running_loop().time(), polling_s, context)
         self._polls.begin(attempt, until, call, _own_name(request))
         return _WAITS
 
-    def _take_of_poll(self, poll: Poll) -> _Taken | _Then:
-        """As _take_now(), for a poll that was woken. It looks as _runs_in_line() does."""
-        parts, attempt = self._parts, poll.attempt
+    def _take_of_poll(self, poll: Poll) -> _Delivery | _Then:
+        """The messages for a poll that was woken. _WAITS: none are there, and it waits again. _OTHERS_FIRST:
+        it continues in a task."""
+        core, attempt = self._core, poll.attempt
         if (
-            self._receiver.is_resting
-            or parts.waits.closed
+            self._receiver.has_scanned
+            or core.waits.closed
             or self._receiver.is_gone(poll.client)
             or not poll.call.has_capacity()
         ):
@@ -255,15 +256,15 @@ class ReceiveCalls:
             raise
         if runs:
             self._polls.end(poll)
-            parts.waits.wake(poll.wait.pair)  # there may be more than one call takes
-            return _Taken.of(attempt, runs)
+            core.waits.wake(poll.wait.pair)  # there may be more than one call takes
+            return _Delivery.of(attempt, runs)
         poll.woken = False
-        if poll.is_last or parts.delivery.next_visible_ms(*poll.wait.pair) == 0:
+        if poll.is_last or core.delivery.next_visible_ms(*poll.wait.pair) == 0:
             return _OTHERS_FIRST
         self._polls.wait_again(poll)
         return _WAITS
 
-    def _small_replies(self, taken: _Taken, name: v2.Resource | None) -> list[bytes] | None:
+    def _small_replies(self, taken: _Delivery, name: v2.Resource | None) -> list[bytes] | None:
         """The whole stream; None where it is large, perhaps only with inflated bodies."""
         if taken.size > REPLIES_SMALL:
             return None
@@ -286,14 +287,14 @@ class ReceiveCalls:
         return [_NOTHING, self._delivered_at()]
 
     def _delivered_at(self) -> bytes:
-        seconds, millis = divmod(self._parts.clock_ms(), 1000)
+        seconds, millis = divmod(self._core.clock_ms(), 1000)
         time = Timestamp(seconds=seconds, nanos=millis * 1_000_000)
         return service_pb2.ReceiveMessageResponse(delivery_timestamp=time).SerializeToString()
 
-    def _give_back(self, taken: _Taken, begun: int) -> None:
+    def _give_back(self, taken: _Delivery, begun: int) -> None:
         group, topic = taken.attempt.group.name, taken.attempt.topic
-        return_messages(self._parts.delivery, group, topic, taken.messages, begun, self._parts.clock_ms())
-        self._parts.waits.wake((group, topic))
+        return_messages(self._core.delivery, group, topic, taken.messages, begun, self._core.clock_ms())
+        self._core.waits.wake((group, topic))
 
     # --- the request --------------------------------------------------------------------------------
     def _polling_s(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> float:
@@ -305,11 +306,11 @@ class ReceiveCalls:
         if request.HasField("long_polling_timeout"):
             wanted = duration_ms(request.long_polling_timeout) / 1000
         elif remaining is not None:
-            timeout_ms = self._parts.registry.request_timeout_ms(client_id_of(context))
+            timeout_ms = self._core.registry.request_timeout_ms(client_id_of(context))
             wanted = remaining - (timeout_ms or REQUEST_TIMEOUT_DEFAULT_MS) / 2000
         else:
             wanted = POLLING_MAX_S
-        least = self._parts.settings.receive_poll_min_ms / 1000
+        least = self._core.settings.receive_poll_min_ms / 1000
         wanted = min(max(wanted, least), POLLING_MAX_S)
         if remaining is None or wanted <= remaining - ANSWER_BEFORE_S:
             return wanted
@@ -328,14 +329,14 @@ class ReceiveCalls:
             filter_,
             invisible_ms,
             client_id_of(context),
-            count_max=min(max(request.batch_size, 1), self._parts.settings.receive_count_max),
+            count_max=min(max(request.batch_size, 1), self._core.settings.receive_count_max),
             attempt_id=request.attempt_id[:ATTEMPT_ID_SIZE_MAX],
         )
 
 
 def _shared_end(now: float, polling_s: float, context: Context) -> float:
-    """When a poll ends that begins `now`, by the loop's clock. Long ones end together in ticks: one turn of
-    the loop for several costs much less than a turn for each."""
+    """When a poll ends that begins `now`, by the loop's clock. Long ones end together in ticks: one
+    iteration of the event loop for several costs much less than one for each."""
     end = now + polling_s
     if polling_s < POLLING_SHARED_MIN_S:
         return end

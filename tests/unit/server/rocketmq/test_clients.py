@@ -165,9 +165,9 @@ def test_a_termination_is_remembered_until_the_client_returns() -> None:
     for name in ("a", "b", "c"):
         registry.settle(name, consumer(), NOW_MS)
         registry.terminate(name, NOW_MS)
-    assert [registry.has_left(name) for name in ("a", "b", "c")] == [False, True, True], "bounded"
+    assert [registry.has_unregistered(name) for name in ("a", "b", "c")] == [False, True, True], "bounded"
     registry.settle("b", consumer(), NOW_MS)
-    assert not registry.has_left("b")
+    assert not registry.has_unregistered("b")
 
 
 def test_a_new_stream_takes_over_and_the_number_of_old_ones_is_bounded() -> None:

@@ -12,7 +12,7 @@ from tests.support.engine import append, record
 from tests.support.memory_broker import TestBroker, receive_request
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.groups.delivery.receives import RECEIVE_READS_MAX, RECEIVE_UNITS_MAX
-from trovemq_broker.server.core.receiver import LONG_LOOK_READS
+from trovemq_broker.server.core.receiver import EXPENSIVE_SCAN_READS
 from trovemq_daemon.calls import CallHandler, for_coroutines
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -64,7 +64,7 @@ def test_a_clients_receives_all_looked_in_one_pass_of_the_loop(
 
         def noted(request: Any) -> Any:
             found = receive_runs(request)
-            if parts.delivery.last_reads >= LONG_LOOK_READS:
+            if parts.delivery.last_reads >= EXPENSIVE_SCAN_READS:
                 long_looks.append(passes)
             return found
 
