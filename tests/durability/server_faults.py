@@ -312,6 +312,26 @@ SERVER_FAULTS: Final = (
         ("tests/unit/server/rocketmq/test_polls.py::test_polls_of_one_time_end_together_in_steps",),
     ),
     Planted(
+        "the end of a replaced Consume stream forgets the next one",
+        "broker/trovemq_broker/server/native/consume_streams.py",
+        "pair.streams.get(stream.client_id) is not stream:",
+        "stream.client_id not in pair.streams:",
+        (
+            "tests/unit/server/test_consume_stream.py::"
+            "test_a_dead_stream_got_messages_beside_its_clients_next_one",
+        ),
+    ),
+    Planted(
+        "only the first Consume stream of a topic hears of void deliveries",
+        "broker/trovemq_broker/server/native/consume_streams.py",
+        "for stream in list(pair.streams.values()):\n",
+        "for stream in list(pair.streams.values())[:1]:\n",
+        (
+            "tests/unit/server/test_void_deliveries.py::"
+            "test_each_member_of_the_group_hears_of_its_own_last_batch",
+        ),
+    ),
+    Planted(
         "a client that unregistered is not remembered",
         "broker/trovemq_broker/server/core/clients.py",
         "        self._terminated[client_id] = None\n",

@@ -11,7 +11,6 @@ import grpc
 from tests.support.fake_loop import turns
 from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
-from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.v1 import consumer_pb2, group_pb2
@@ -29,23 +28,16 @@ class Got(NamedTuple):
     receipt: str
 
 
-def consumer_service(parts: TestBroker) -> ConsumerService:
-    """The service of the broker's Consume streams."""
-    return ConsumerService(parts, parts.receiver, parts.acknowledger)
-
-
 class ConsumeClient:
-    """One stream; `open` it, then `say` frames. `serving` is the broker's side of the call. Each stream has a
-    service of its own if none is given."""
+    """One stream; `open` it, then `say` frames. `serving` is the broker's side of the call."""
 
     def __init__(
         self,
         parts: TestBroker,
         topic: str = "orders",
         client_id: str = "client-1",
-        service: ConsumerService | None = None,
     ) -> None:
-        self.service = service or consumer_service(parts)
+        self.service = parts.consumers
         self.context = RpcContext(client_id)
         self.topic = topic
         context: Any = self.context

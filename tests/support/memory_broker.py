@@ -17,6 +17,7 @@ from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.core.settings import CoreSettings
+from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_broker.server.rocketmq.puller import Puller
 from trovemq_broker.server.rocketmq.receive_calls import ReceiveCalls
 from trovemq_broker.server.rocketmq.sender import Sender
@@ -103,6 +104,7 @@ class TestBroker(BrokerCore):
         self.receiver = Receiver(self)
         self.receives = ReceiveCalls(self, self.receiver)
         self.acknowledger = Acknowledger(self)
+        self.consumers = ConsumerService(self, self.receiver, self.acknowledger)
         self.ender = Ender(self)
         self.pulls = Puller(self)
 
@@ -124,6 +126,7 @@ class TestBroker(BrokerCore):
         """The same broker with another budget of replies."""
         other = copy(self)
         object.__setattr__(other, "replies", replies)
+        other.consumers = ConsumerService(other, self.receiver, self.acknowledger)
         return other
 
     # --- common calls -------------------------------------------------------------------------------

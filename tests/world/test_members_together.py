@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.consuming import GROUP, consumer_service
+from tests.support.consuming import GROUP
 from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import TestBroker, message
 from tests.support.rpc_context import RpcContext
@@ -87,7 +87,7 @@ class Cluster:
         self.parts.follow_loop()
         self.parts.groups.create(SubscriptionGroup(GROUP, orderly=orderly))
         self.orderly = orderly
-        self.service = consumer_service(self.parts)
+        self.service = self.parts.consumers
         self.members: list[Member] = []
         self.sent = 0
         self.working: dict[str, list[Member]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, consumer_service, returned
+from tests.support.consuming import GROUP, ConsumeClient, Got, acknowledgement, returned
 from tests.support.engine import flush
 from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import ROOMY, TestBroker, message
@@ -535,12 +535,12 @@ def test_a_dead_stream_got_messages_beside_its_clients_next_one() -> None:
 
     async def scene() -> None:
         parts = await filled(2)
-        service = consumer_service(parts)
-        dead = ConsumeClient(parts, service=service)
+        service = parts.consumers
+        dead = ConsumeClient(parts)
         await dead.open(100)
         assert len(dead.messages()) == 2
         dead.context.may_write.clear()
-        following = ConsumeClient(parts, service=service)
+        following = ConsumeClient(parts)
         await following.open(100)
         with pytest.raises(TroveError, match="CLIENT_UNKNOWN"):
             await dead.serving
@@ -563,14 +563,14 @@ def test_a_dead_stream_got_messages_beside_its_clients_next_one() -> None:
 def test_other_streams_are_not_ended_by_a_new_one() -> None:
     async def scene() -> None:
         parts = await filled(0)
-        service = consumer_service(parts)
-        other_client = ConsumeClient(parts, client_id="client-2", service=service)
-        other_topic = ConsumeClient(parts, "steps", service=service)
-        other_group = ConsumeClient(parts, service=service)
+        service = parts.consumers
+        other_client = ConsumeClient(parts, client_id="client-2")
+        other_topic = ConsumeClient(parts, "steps")
+        other_group = ConsumeClient(parts)
         await other_client.open(1)
         await other_topic.open(1)
         await other_group.say(group="h", start=consumer_pb2.ConsumeStart())
-        streams = [ConsumeClient(parts, service=service) for _ in range(3)]
+        streams = [ConsumeClient(parts) for _ in range(3)]
         for stream in streams:
             await stream.open(1)
         assert [stream.serving.done() for stream in streams] == [True, True, False]
