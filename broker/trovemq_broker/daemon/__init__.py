@@ -1,1 +1,3 @@
-"""The process: settings, start and stop. `app` runs it; `broker_services` creates and connects all parts."""
+"""The process: settings, start and stop. `app` runs it; `broker_services` makes the services of a broker on
+its core, `background` the tasks beside them.
+"""

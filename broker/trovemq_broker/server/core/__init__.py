@@ -1,5 +1,6 @@
-"""Parts that the services of both protocols share: the registry of clients and its commands, and the
-receipt and acknowledgement of messages for a group.
+"""The parts that the services of both protocols share. Read `broker_core` first: services take a BrokerCore.
 
-`pace` and `trovemq_daemon.turns` share the event loop among long requests.
+`clients` and `commands` are the registry of connected clients and the commands to them; `receiver` and
+`acknowledger` receive and acknowledge messages for a group. `pace` and `trovemq_daemon.turns` share the event
+loop among long requests.
 """
