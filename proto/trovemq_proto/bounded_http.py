@@ -165,7 +165,7 @@ class BoundedHttp(H11Protocol):
         self._timer = self.loop.call_later(time_max_s, self._outer.abort)
 
     def _make_space(self) -> None:
-        """Ends connections until no more than CONNECTIONS_MAX are left."""
+        """Ends connections until CONNECTIONS_MAX or fewer are open."""
         others = [
             one
             for one in self.connections

@@ -74,7 +74,7 @@ class Transport:
         credentials: Its `ssl_channel_credentials`.
         end_of_stream: What `read` returns after the last message.
         failures: Raised by a call that is over: its status, a misuse, a write after its end, or a
-            cancellation that nobody asked for.
+            cancellation that the caller did not request.
     """
 
     module: Any
@@ -90,7 +90,7 @@ class ChannelSettings:
     Attributes:
         transport: Which one.
         tls: None for a plain connection.
-        message_size_max: Largest message each way; -1 for no limit of ours.
+        message_size_max: Largest message in both directions; -1 for no limit of ours.
         connect_timeout_ms: How long one attempt to connect may take.
         reconnect_min_ms: The pause after the first failed attempt.
         reconnect_max_ms: The longest pause.
@@ -177,12 +177,12 @@ def transport_of(name: GrpcTransport) -> Transport:
 
 
 def open_channel(address: str, settings: ChannelSettings) -> Channel:
-    """A channel to HOST:PORT. It connects when it is first used, and again by itself when a connection is
+    """A channel to HOST:PORT. It connects when it is first used, and reconnects when a connection is
     lost."""
     transport, tls, arguments = transport_of(settings.transport), settings.tls, settings.arguments()
     if tls is None:
         return cast("Channel", transport.module.insecure_channel(address, options=arguments))
-    # grpcio has certificates of its own; both transports shall trust the system's.
+    # grpcio brings its own certificates; both transports shall trust the system's.
     trusted = system_certificates() if tls.ca is None and settings.transport == "grpcio" else tls.ca
     credentials = transport.credentials(trusted, tls.key, tls.certificate)
     return cast("Channel", transport.module.secure_channel(address, credentials, options=arguments))

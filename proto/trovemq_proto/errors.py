@@ -236,7 +236,7 @@ PROPERTY_NOT_INDEXED = _add(
 TRANSACTION_DUPLICATE = _add(
     "TRANSACTION_DUPLICATE", 131, "INVALID_ARGUMENT", False,
     "A message of the atomic transaction has an id that its topic (option deduplicate) has stored already.",
-    "Leave the message out, or give it another id; nothing of the transaction was stored.",
+    "Leave the message out, or give it a unique id; nothing of the transaction was stored.",
 )  # fmt: skip
 PRODUCER_SEQUENCE_ILLEGAL = _add(
     "PRODUCER_SEQUENCE_ILLEGAL", 132, "INVALID_ARGUMENT", False,
@@ -251,7 +251,7 @@ PRODUCER_SEQUENCE_TOO_OLD = _add(
 PRODUCER_SEQUENCE_CONFLICT = _add(
     "PRODUCER_SEQUENCE_CONFLICT", 134, "INVALID_ARGUMENT", False,
     "The producer has sent another message, with another unique key, under this sequence.",
-    "Give each running producer a different id; one that restarts reads the last number of its id (GetProducer).",
+    "Give each running producer a unique id; one that restarts reads the last number of its id (GetProducer).",
 )  # fmt: skip
 
 USER_ILLEGAL = _add(
@@ -304,7 +304,7 @@ MESSAGE_NOT_FOUND = _add(
 RECORD_DAMAGED = _add(
     "RECORD_DAMAGED", 204, "DATA_LOSS", False,
     "The record's bytes on disk are damaged.",
-    "The neighbours can be read; `trovemq store scrub` finds every damage.",
+    "Read the records beside it; `trovemq store scrub` finds every damage.",
 )  # fmt: skip
 
 COMPRESSION_UNSUPPORTED = _add(
@@ -336,7 +336,7 @@ OFFSET_NOT_FOUND = _add(
 CLIENT_UNKNOWN = _add(
     "CLIENT_UNKNOWN", 210, "NOT_FOUND", True,
     "The client has not sent its settings, or has been forgotten.",
-    "Open the telemetry stream first; official clients do so without a call.",
+    "Open the telemetry stream first, as official clients do.",
 )  # fmt: skip
 TRANSACTION_NOT_FOUND = _add(
     "TRANSACTION_NOT_FOUND", 211, "NOT_FOUND", False,
@@ -366,7 +366,7 @@ RULE_NOT_FOUND = _add(
 )  # fmt: skip
 TOPIC_RECREATED = _add(
     "TOPIC_RECREATED", 216, "FAILED_PRECONDITION", False,
-    "The topic was deleted and recreated since the position was read: its offsets are those of another topic.",
+    "The topic was deleted and recreated since this position was read: its offsets are those of another topic.",
     "Read the new topic from its beginning, offset 0; the messages of the deleted one are gone.",
 )  # fmt: skip
 

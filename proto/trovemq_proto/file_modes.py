@@ -1,7 +1,7 @@
 """Files of secrets that others may read.
 
 As PostgreSQL does, a file of root's may be readable for its group: so container platforms mount secrets. As
-ssh does not, such a file is taken all the same, with a warning: refusing it would stop programs that run.
+ssh does not, such a file is accepted, with a warning: refusing it would stop programs that run.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A frame is a buffer of a megabyte or more. By default glibc's malloc returns such a buffer to the system as
 soon as it is freed and maps it again for the next frame; the page faults of that cost as much as encoding the
-frame (measured: 0.6 us of 1.4 us a message of 1 KiB). malloc raises both of its limits by itself when it
-frees a larger mapped block for the first time: one block that is never touched, and so takes no memory, is
+frame (measured: 0.6 us of 1.4 us a message of 1 KiB). malloc raises both of its limits when it frees a
+larger mapped block for the first time: one block that is never touched, and so takes no memory, is
 enough for that. With other allocators it has no effect.
 """
 

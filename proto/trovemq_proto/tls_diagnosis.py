@@ -87,7 +87,7 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, address: str, name
         return f"the certificate of {address} is not valid yet: is the clock of this machine right?"
     if error.verify_code in _NOT_TRUSTED:
         return (
-            f"the certificate of {address} is signed by nobody who is trusted here "
+            f"the certificate of {address} is signed by no authority that is trusted here "
             f"({error.verify_message}): give its CA's certificate with ca (--tls-ca, TROVEMQ_TLS_CA)"
         )
     return f"the certificate of {address} is refused: {error.verify_message}"

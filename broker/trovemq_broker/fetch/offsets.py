@@ -91,7 +91,7 @@ class OffsetKeeper:
     ) -> list[ResetEntry]:
         """Sets the offset of one queue, or of every queue of the topic; with `only_new` only where the group
         has none. If it has one of another queue of the topic, those without one came later: of the whole
-        topic, they are set to their beginning, whatever the target is. Raises as commit()."""
+        topic, they are set to their beginning, whatever the target is. Raises TroveError."""
         targets = self._targets(group, topic, queue_id, target)
         await self._log_behind(topic, targets)
         planned = self._planned(group, topic, targets, whole=queue_id is None, only_new=only_new)
@@ -105,7 +105,7 @@ class OffsetKeeper:
     def preview(
         self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget, *, only_new: bool = False
     ) -> list[ResetEntry]:
-        """The changes that reset() would make; nothing is set. Raises as reset()."""
+        """The changes that reset() would make; nothing is set. Raises TroveError."""
         targets = self._targets(group, topic, queue_id, target)
         return self._planned(group, topic, targets, whole=queue_id is None, only_new=only_new)
 

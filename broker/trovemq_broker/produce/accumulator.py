@@ -12,14 +12,14 @@ costs little more than the append of one batch. The flush mode decides only when
 They are appended earlier at the end of a block of `together`, before they are more than one append can hold,
 and before a batch that cannot be joined: more than one small record whose hosts are to be filled in.
 
-Queues whose topic is deduplicated, or traced, have appends of their own. Where a joined append is refused,
+Queues whose topic is deduplicated, or traced, are appended separately. Where a joined append is refused,
 its batches are appended one after the other, and only those at fault are refused.
 
 Invariants
 - The records of a queue lie in the log in the order in which their batches came, and so do those of a stream.
 - Each batch is answered exactly once: with its own part of the append when that is as durable as the flush
   mode promises, or with its own error.
-- A batch that creates a topic creates it in the name of its own caller.
+- A batch that creates a topic creates it in the name of its caller.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Accumulator:
             asyncio.get_running_loop().call_soon(self._end_gathering)
 
     def _end_gathering(self) -> None:
-        """The turn of the loop ends, or the next sync begins."""
+        """The iteration of the loop ends, or the next sync begins."""
         self._scheduled = self._waits_for_sync = False
         if self._chosen:
             self._chosen.clear()
@@ -278,7 +278,7 @@ class Accumulator:
                 reset_creator(token)
 
     def _append_alone(self, batch: Batch, done: Done) -> None:
-        """Appends a batch by itself."""
+        """Appends one batch."""
         topic, queue_id, records, _, born_host, owned, _, split = batch
         try:
             result = self._appender.append(topic, queue_id, records, born_host, owned=owned)

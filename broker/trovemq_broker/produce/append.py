@@ -180,7 +180,8 @@ class Appender:
         self._set_accepting()
 
     def drain(self, error: TroveError | None) -> None:
-        """As hold(), but open atomic transactions may continue."""
+        """Refuses new messages and transactions with this error, until called with None; open atomic
+        transactions may continue."""
         self._drained = error
         self._set_accepting()
 
@@ -227,7 +228,7 @@ class Appender:
         *,
         owned: bool = False,
     ) -> AppendResult:
-        """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
+        """Checks the batch and appends it; in async mode it is visible in the loop's next iteration.
 
         `records` is a run of records as the producer encoded them; it is copied once, unless it is a
         writable view that the caller never uses again (`owned`). If it raises TroveError, nothing was
@@ -356,9 +357,9 @@ class Appender:
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def append_later(self, append: Callable[[], None]) -> None:
-        """In async mode: calls `append` just before the dispatch of this turn of the loop. It appends the
-        records that it gathered in the turn, and must not raise."""
-        assert not self._sync, "only async mode has a dispatch of each turn"
+        """In async mode: calls `append` just before the dispatch of this iteration of the loop. It appends
+        the records that it gathered meanwhile, and must not raise."""
+        assert not self._sync, "only async mode has a dispatch of each iteration"
         assert self._before_dispatch in (None, append), "there is one such caller"
         self._before_dispatch = append
         if not self.dispatch_scheduled:
@@ -366,11 +367,11 @@ class Appender:
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        """In async mode: dispatches after the present callback, once for all appends of this turn of the
-        loop.
+        """In async mode: dispatches after the present callback, once for all appends of this iteration
+        of the loop.
 
         So the acknowledgement is sent before the projections are written. The next request of its receiver is
-        handled after that, in a later turn, and finds the message.
+        handled after that, in a later iteration, and finds the message.
         """
         try:
             if self._before_dispatch is not None:

@@ -22,7 +22,7 @@ def append_once(
         The result of write(), or the original of a duplicate.
 
     Raises:
-        TroveError: As write(); UNKNOWN_ERROR if the disk refused the append.
+        TroveError: UNKNOWN_ERROR if the disk refused the append; the errors of write().
     """
     unique_key = record.properties.get(PROPERTY_UNIQ_KEY, "")
     with storage_errors("the append failed", errors.UNKNOWN_ERROR):

@@ -1,8 +1,9 @@
 """Group commit: one sync makes many appends durable.
 
-In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in one thread of its
-own) further appends gather; the next sync covers them all. In async mode no append waits, and the worker
-syncs at intervals: when 4 pages are dirty, or every 10 s if any page is (docs/store-format.md, "Flush").
+In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in the kernel, or in
+one thread) further appends gather; the next sync covers them all. In async mode no append waits, and the
+worker syncs at intervals: when 4 pages are dirty, or every 10 s if any page is (docs/store-format.md,
+"Flush").
 
 Invariants
 - Waiters are resolved in the order of their ends, which is the order of the appends.
@@ -31,7 +32,7 @@ from trovemq_store.files.kernel_sync import KernelSync
 from trovemq_store.settings import FlushMode
 
 PAGE_SIZE: Final = 4096
-GATHER_TURNS: Final = 16  # of the event loop
+GATHER_ITERATIONS: Final = 16  # of the event loop
 RETRY_PAUSE_S: Final = 0.05  # after a sync that could not begin
 
 Grown = list[tuple[str, QueueId]]
@@ -214,8 +215,8 @@ class GroupCommit:
         self._arm_timer()
 
     def _add(self, waiter: _Waiter) -> None:
-        """Adds the waiter in the order of ends: nearly always last, but a later append's waiter may come a
-        turn of the loop earlier."""
+        """Adds the waiter in the order of ends: nearly always last, but a later append's waiter may come an
+        iteration of the loop earlier."""
         at = len(self._waiters)
         while at and self._waiters[at - 1].end > waiter.end:
             at -= 1
@@ -277,8 +278,8 @@ class GroupCommit:
             self._cancel_interval()
 
     def _want(self) -> None:
-        """Something is to be done: in the next turn of the loop, so that one sync covers all that this turn
-        appends, or after the running sync."""
+        """Something is to be done: in the next iteration of the loop, so that one sync covers all appends of
+        this one, or after the running sync."""
         self._wanted = True
         if self._resting:
             self._resting = False
@@ -301,16 +302,16 @@ class GroupCommit:
     def _look(self) -> None:
         self._wanted = False
         if self._before_sync:
-            self._gather(GATHER_TURNS)
+            self._gather(GATHER_ITERATIONS)
         else:
             self._proceed()
 
-    def _gather(self, turns_left: int) -> None:
+    def _gather(self, iterations: int) -> None:
         """Lets the loop answer callers and read calls that have arrived before the next sync begins: the more
         appends one sync covers, the fewer syncs there are. With nothing to do this takes a fraction of a
         sync."""
-        if turns_left:
-            self._loop.call_soon(self._gather, turns_left - 1)
+        if iterations:
+            self._loop.call_soon(self._gather, iterations - 1)
         else:
             self._proceed()
 

@@ -35,8 +35,8 @@ _NO_BORN_HOST: Final = bytes(HOST_SIZE_IPV4)
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """One message from its sender; an empty text means that a field is not set. Nobody changes it (frozen, it
-    would take three times as long to make)."""
+    """One message from its sender; an empty text means that a field is not set. Not to be changed (frozen,
+    it would take three times as long to make)."""
 
     body: bytes
     tag: str = ""

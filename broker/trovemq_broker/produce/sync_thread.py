@@ -1,4 +1,4 @@
-"""The thread that syncs: one call at a time, so that a disk that stands still stops nobody else.
+"""The thread that syncs: one call at a time, so that a disk that does not answer stops no other work.
 
 A call costs a queue and a call of the event loop from the thread. A pool's futures, locks and records of each
 call are not needed for a single caller.
@@ -16,7 +16,7 @@ Done = Callable[[BaseException | None], None]
 
 
 class SyncThread:
-    """Runs calls in a thread of its own, which begins with the first one."""
+    """Runs calls in a dedicated thread, which starts with the first call."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
@@ -28,7 +28,7 @@ class SyncThread:
             loop = asyncio.get_running_loop()
             thread = threading.Thread(target=self._serve, args=(loop,), name="flush", daemon=True)
             thread.start()
-            self._thread = thread  # if there can be one: else nobody would take the calls
+            self._thread = thread  # once it runs: else the calls would wait for ever
         self._calls.put((call, done))
 
     def close(self) -> None:
@@ -45,5 +45,5 @@ class SyncThread:
                 call()
             except BaseException as error:  # whatever it is, it is the caller's
                 failure = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(done, failure)

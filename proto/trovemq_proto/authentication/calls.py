@@ -16,8 +16,8 @@ Each request message ends with an unknown field of protobuf's, which readers ski
 | 1     | 16, the length                                                                      |
 | 16    | HMAC-SHA256(session key, "frame" 0 call number, message number, all before it), cut |
 
-Messages of a call are numbered from 0. So on a connection without TLS nobody can change, repeat, reorder or
-add calls, or messages of a call. But an attacker can read everything, leave out the rest of a stream, and
+Messages of a call are numbered from 0. So on a connection without TLS an attacker cannot change, repeat,
+reorder or add calls, or messages of a call. But they can read everything, leave out the rest of a stream, and
 change replies: only TLS prevents that.
 """
 

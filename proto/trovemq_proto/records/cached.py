@@ -1,8 +1,8 @@
 """A property that is computed once, at its first use.
 
-As functools.cached_property, without the lock that it takes in Python 3.11: at its first use that costs a
-microsecond, which a record by itself would pay for each of its columns. The columns of a batch depend on its
-bytes alone, so that two threads that compute one at the same time find the same.
+Like functools.cached_property, without the lock that it takes in Python 3.11: at its first use that costs a
+microsecond, which a batch of a single record would pay for each of its columns. The columns of a batch depend
+on its bytes alone, so that two threads that compute one at the same time find the same.
 """
 
 from __future__ import annotations

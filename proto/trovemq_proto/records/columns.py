@@ -416,7 +416,7 @@ class RecordColumns:
         return batch
 
     def head(self, count: int) -> Self:
-        """The first `count` records as a batch of its own."""
+        """A batch of the first `count` records."""
         if count == len(self):
             return self
         return type(self)(self.data, self.positions[:count], self.sizes[:count], self.topic)
@@ -429,7 +429,7 @@ class RecordColumns:
         return self.head(geometry.well_formed)
 
     def where(self, chosen: NDArray[np.bool_]) -> Self:
-        """The records for which `chosen`, bool[n], is true as a batch of their own."""
+        """A batch of the records for which `chosen`, bool[n], is true."""
         return type(self)(self.data, self.positions[chosen], self.sizes[chosen], self.topic)
 
     @cached_property

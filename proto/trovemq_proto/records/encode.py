@@ -89,7 +89,7 @@ def encode_record(
 
 
 class SingleRecords:
-    """Encodes records of one topic, queue and form as encode_record() does, with the common parts made once.
+    """Encodes records of one topic, queue and form, with the common parts made once.
 
     Raises TroveError TOPIC_ILLEGAL.
     """
@@ -146,12 +146,12 @@ class SingleRecords:
 
 @lru_cache
 def _head_packer(hosts_size: int) -> Callable[..., bytes]:
-    """Packs a header, of whose hosts and the fields between them there are so many bytes."""
+    """Packs a header. hosts_size: bytes of the hosts and of the fields between and after them."""
     return Struct(f">i4si4si20sq{hosts_size}si").pack
 
 
 def blank_record(remaining: int) -> bytes:
-    """The 8 bytes that end a segment in which `remaining` bytes are left."""
+    """The 8 bytes that end a segment with `remaining` free bytes."""
     assert remaining >= BLANK_SIZE, f"{remaining} bytes left"
     assert remaining < 1 << 31, "the size is an i32"
     return remaining.to_bytes(4) + MAGIC_BLANK_BYTES

@@ -1,6 +1,6 @@
 """Where the parts of many records lie, computed with NumPy for all of them at once.
 
-Two ways: records that follow one another, have one size and equal length fields (a uniform batch) are read
+Two forms: records that follow one another, have one size and equal length fields (a uniform batch) are read
 through strided views; any other batch is read through sliding views, one big-endian integer at every byte.
 Both find exactly the fields that fields.read_fields finds record by record.
 """
@@ -61,7 +61,7 @@ def measure(data: memoryview, positions: Int64s, sizes: Int64s) -> Geometry:
 
 
 def uniform_geometry(first: RecordFields, positions: Int64s) -> Geometry:
-    """That of well-formed records which follow one another, and have the length fields of the first one."""
+    """The geometry of well-formed records that follow one another and have the length fields of the first."""
     count, shifts = len(positions), positions - first.position
     return Geometry(
         well_formed=count,

@@ -107,7 +107,7 @@ def _only_tags_code(batch: RecordColumns) -> int | None:
 
 
 def _is_unscheduled(batch: RecordColumns) -> bool:
-    """Whether it is known, without a look at each topic, that no record is in the schedule topic."""
+    """Whether it is known, without comparing each topic, that no record is in the schedule topic."""
     topics = {batch.only_topic} if batch.parts is None else {part.topic for part in batch.parts}
     return topics.isdisjoint((None, SCHEDULE_TOPIC))
 
@@ -275,7 +275,7 @@ def _tags_code_of(block: bytes) -> int:
 
 
 def _only_tags(block: bytes, at: int) -> bytes:
-    """The value of TAGS, whose name is first at `at`, if it is there once, at the begin of a piece: then no
+    """The value of TAGS, whose name is first at `at`, if it is there once, at the start of a piece: then no
     other piece counts. b"" if it is not as simple."""
     if (at and block[at - 1] != VALUE_END) or block.find(_TAGS_BEGIN, at + 1) >= 0:
         return b""

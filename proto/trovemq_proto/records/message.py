@@ -209,7 +209,8 @@ def decode_message(
 def decode_received(
     record: bytes | bytearray | memoryview, *, queue_offset: QueueOffset | None = None
 ) -> Message:
-    """As decode_message, for a program: see received()."""
+    """The message of a record in the form for a program (received). Raises TroveError RECORD_DAMAGED: not
+    well formed, CRC wrong."""
     data = bytes(record)
     return received(build_message(data, _checked_fields(data), queue_offset, inflate=False))
 
@@ -246,8 +247,9 @@ def received(stored: Message) -> Message:
 
 
 def decode_stored(record: bytes | bytearray | memoryview) -> Message:
-    """As decode_message, with `body` as it lies in the record. For code that copies or examines a record: a
-    body that cannot be inflated here must not stop that. RECORD_DAMAGED: not well formed, CRC wrong."""
+    """The message of a record, with `body` as it lies in the record, for code that copies or examines
+    records: a body that cannot be inflated here must not stop that. Raises TroveError RECORD_DAMAGED: not
+    well formed, CRC wrong."""
     data = bytes(record)
     return build_message(data, _checked_fields(data), inflate=False)
 

@@ -122,7 +122,7 @@ def _patch_rows(
 
 
 def _hosts(sys_flag: int, stored: bytes, born_host: bytes | None) -> tuple[int, int, bytes]:
-    """Where the hosts of a record with this flag begin and end in it, and their bytes."""
+    """The hosts of a record with this flag: their first position, the one after them, and their bytes."""
     born_size = HOST_SIZE_IPV6 if sys_flag & SYS_FLAG_BORN_HOST_IPV6 else HOST_SIZE_IPV4
     stored_size = 8 + (HOST_SIZE_IPV6 if sys_flag & SYS_FLAG_STORE_HOST_IPV6 else HOST_SIZE_IPV4)
     stored_at = BORN_HOST_AT + born_size

@@ -1,8 +1,8 @@
 """A property block edited as bytes: properties that an edit does not name stay as they are, whatever their
 bytes are.
 
-A block is read as pieces that each begin with 0x02 (one is put before the first), so that no piece is taken
-for a part of another one. Of two pieces with one name the last counts, as in parse_properties.
+A block is read as pieces, each of which begins with 0x02 (one is put before the first), so that no piece is
+found within another one. Of two pieces with one name the last counts, as in parse_properties.
 """
 
 from __future__ import annotations

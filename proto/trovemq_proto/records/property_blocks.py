@@ -75,7 +75,7 @@ def own_block(properties: Mapping[str, str] | None, writer: Writer) -> bytes:
 
 
 def _check_each(texts: Sequence[str], forbidden: str, check: Callable[[str], object]) -> None:
-    """Calls check(text) for each text, unless one look at all of them shows that no check can fail."""
+    """Calls check(text) for each text, unless the joined texts show that no check can fail."""
     joined = "".join(texts)
     suspicious = any(character in joined for character in forbidden) or not joined.isascii()
     if suspicious or not all(texts) or max(map(len, texts), default=0) > UNIQUE_KEY_SIZE_MAX:

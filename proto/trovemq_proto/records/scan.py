@@ -35,9 +35,9 @@ def scan_run(
     """The records from `position` on that check_record calls good, in one pass.
 
     data, limit: as for check_record; physical_offset_of_data: the log position of data[0], or None when the
-    records' PHYSICALOFFSET is not to be compared. At most bytes_max bytes are taken (but one record at
+    records' PHYSICALOFFSET is not to be compared. The run has at most bytes_max bytes (but one record at
     least). Returns the run, the position after it, and the state that stopped it: RECORD means bytes_max
-    (continue from the end); ZEROS also when nothing is left before the limit. Never raises for any bytes.
+    (continue from the end); ZEROS also when nothing remains before the limit. Never raises for any bytes.
     """
     batch = _good_head(_walk(data, position, limit, bytes_max), physical_offset_of_data, check_crc)
     end = position + batch.nbytes

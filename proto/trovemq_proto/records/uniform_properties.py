@@ -16,7 +16,7 @@ from trovemq_proto.records.geometry import Geometry, sliding_rows, strided_rows
 from trovemq_proto.records.layout import NAME_END, VALUE_END
 
 ODD_SHARE: Final = 16
-"""If more than one record in so many has another layout, all are read in the general way."""
+"""If more than one record in 16 has another layout, the properties of all are scanned."""
 
 
 class Span(NamedTuple):
@@ -68,7 +68,7 @@ def uniform_properties(data: memoryview, geometry: Geometry) -> UniformPropertie
 
 
 def properties_alike(data: memoryview, first: RecordFields, count: int) -> UniformProperties:
-    """Those of `count` records which follow one another, and are known to have the layout of the first."""
+    """The properties of `count` records that follow one another and have the layout of the first."""
     at, size = first.property_position, first.property_size
     values, _ = _layout(bytes(data[at : at + size]))
     rows = strided_rows(data, at, count, size, first.size)

@@ -46,7 +46,7 @@ PIECES_KEPT_MAX: Final = 1_024  # in a batch, about 150 KB
 FORMS_KNOWN: Final = 1_024  # about 2 MB, besides those that QueueRules keep
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _SAME: Final = 0xFF
-"""In a mask: the byte is that of the record that was checked by itself."""
+"""In a mask: the byte is that of the record that was checked alone."""
 _BORN_LOW_BITS: Final = 40
 _BORN_HIGH_END: Final = BORN_TIMESTAMP_MAX >> _BORN_LOW_BITS
 """With upper bytes below it, each time of birth is a legal one."""

@@ -171,7 +171,8 @@ def _split_parts(data: memoryview, parts: Sequence[QueuePart]) -> RecordBatch:
 
 
 def _split(data: memoryview, topic: str | None) -> RecordBatch:
-    """RecordBatch.split, with an error of its own for properties that are too long for their i16."""
+    """The records of `data`. Raises TroveError BATCH_ILLEGAL, and PROPERTIES_SIZE_EXCEEDED where properties
+    are too long for their i16."""
     try:
         return RecordBatch.split(data, topic=topic)
     except TroveError as error:
