@@ -151,9 +151,7 @@ def _column_units(
     units = _unit_columns(batch, physical_offset)
     chosen = _chosen(batch, physical_offset, applied, alive)
     if chosen is None and batch.parts is not None:
-        known = _part_units(batch, batch.parts, units)
-        if known is not None:
-            return known
+        return _part_units(batch, batch.parts, units)
     runs: list[UnitRun] = []
     for topic, indexes in batch.topic_groups():
         own = indexes if chosen is None else indexes[chosen[indexes]]
@@ -185,19 +183,15 @@ def _chosen(
     return chosen
 
 
-def _part_units(
-    batch: RecordColumns, parts: Sequence[QueuePart], units: NDArray[np.void]
-) -> list[UnitRun] | None:
-    """The runs of records whose queues are known; None if the queue offsets of a part do not follow one
-    another."""
+def _part_units(batch: RecordColumns, parts: Sequence[QueuePart], units: NDArray[np.void]) -> list[UnitRun]:
+    """The runs of records whose queues are known. The queue offsets of a part follow one another."""
     assert len(units) == len(batch.positions), "each record has its unit"
     data, offsets = units.tobytes(), batch.queue_offsets.tolist()
     runs: list[UnitRun] = []
     begin = 0
     for topic, queue_id, size in parts:
         end = begin + size
-        if offsets[end - 1] - offsets[begin] != size - 1:
-            return None
+        assert offsets[end - 1] - offsets[begin] == size - 1, "an append counts up the offsets of a part"
         run = data[begin * UNIT_SIZE : end * UNIT_SIZE]
         runs.append((topic, QueueId(queue_id), offsets[begin], run))
         begin = end

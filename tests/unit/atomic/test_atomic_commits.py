@@ -18,6 +18,8 @@ from trovemq_broker.groups.delivery.prepared import Acknowledgement
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId
+from trovemq_proto.records import pack_host
+from trovemq_proto.records.layout import BORN_HOST_AT
 from trovemq_store.engine.transaction_run import MESSAGES_MAX, TransactionRun
 from trovemq_store.events.codec import EVENTS_TOPIC
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -157,6 +159,20 @@ def test_it_has_at_most_4096_messages_and_as_many_acknowledgements(atomic: Atomi
             atomic.commits.new_run("t"), [Acknowledgement("g", "feed", "h")] * 4_097, EpochMs(1)
         )
     assert acknowledged.value.spec is errors.TRANSACTION_SIZE_EXCEEDED
+
+
+def test_records_of_a_queue_have_the_born_host_of_its_first_message() -> None:
+    """A producer that reconnects within a transaction has another port."""
+    run = TransactionRun("t", 1 << 20)
+    first, later = pack_host("10.0.0.2:1"), pack_host("10.0.0.2:2")
+    for queue_id, born_host in ((0, first), (1, later), (0, later)):
+        batch = batch_of("orders", QueueId(queue_id), [b"x"], SEGMENT)
+        run.add(batch, "orders", QueueId(queue_id), born_host)
+    found = {
+        queue: [bytes(run.part(queue).record(index)[BORN_HOST_AT:][:8]) for index in range(len(indexes))]
+        for queue, indexes in run._indexes.items()
+    }
+    assert found == {("orders", 0): [first, first], ("orders", 1): [later]}
 
 
 def test_an_id_that_its_topic_has_already_refuses_the_whole_transaction() -> None:
