@@ -106,7 +106,7 @@ def memcpy_bytes_per_second(size: int = 256 * MEBIBYTE) -> float:
 
 @asynccontextmanager
 async def echo_server(*arguments: str) -> AsyncIterator[str]:
-    """An empty echo server of the same kind as the broker, in a process of its own; yields its address."""
+    """An empty echo server of the same kind as the broker, in a separate process; yields its address."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.echo", *arguments, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )

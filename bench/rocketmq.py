@@ -53,7 +53,7 @@ OFFICIAL_GOALS = {"java": (8_200.0, 2_600.0), "python": (3_200.0, 2_600.0)}
 
 
 ABOUT = f"""\
-The variants are measured in turns in the same process: `x` is the median of the turns' ratios, and says
+The variants are measured alternately in the same process: `x` is the median of the rounds' ratios, and says
 more than the rates do where the machine is not alone. The raw client is `bench/rocketmq_raw.py`:
 
 - {CALLS_IN_FLIGHT} sends of 1 KiB in flight, beside the health service's `Check` on the same broker;
@@ -76,7 +76,7 @@ async def measure_protocol(report: Report, directory: Path, *, quick: bool) -> N
     """All of it; `quick` measures half as long."""
     factor = 0.5 if quick else 1.0
     commands = clients.installed(report)
-    with BrokerProcess(store=directory / "idle", **SETTINGS) as idle:  # at rest when its turn comes
+    with BrokerProcess(store=directory / "idle", **SETTINGS) as idle:  # at rest when it is measured
         await prepare(idle, {IDLE_TOPIC: 0})
         with BrokerProcess(store=directory / "async", flushDiskType="ASYNC_FLUSH", **SETTINGS) as broker:
             await prepare(broker, {SEND_TOPIC: 0})

@@ -5,8 +5,8 @@
     python -m bench.rocketmq_raw idle BROKER COUNT          prints a line when they wait; ends with its input
     python -m bench.rocketmq_raw delayed BROKER SECONDS
 
-Each prints one JSON object. The variants are measured in turns of one second or less in the same process, so
-that other work of the machine affects both.
+Each prints one JSON object. The variants are measured alternately, for one second or less, in the same
+process, so that other work of the machine affects both.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RawError(Exception):
 
 @dataclass(slots=True)
 class Turns:
-    """The counts of one kind of call in each turn."""
+    """The counts of one kind of call in each round."""
 
     rates: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Turns:
 
 
 async def in_turns(ours: Call, other: Call, seconds: float, in_flight: int) -> dict[str, Any]:
-    """Both calls in turn; `ratio` is the median over the turns of ours to the other's."""
+    """Both calls alternately; `ratio` is the median over the rounds of ours to the other's."""
     mine, theirs = Turns(), Turns()
     for call in (other, ours):
         await Turns().run(call, 0.5, in_flight)  # connections, caches

@@ -182,7 +182,7 @@ async def measure_store(report: Report, directory: Path, *, quick: bool) -> None
 
 
 async def measure_pipeline(report: Report, directory: Path, *, quick: bool) -> None:
-    """Spark is imported only here; its parts have event loops of their own."""
+    """Spark is imported only here; its parts have separate event loops."""
     from bench.pipeline.run import measure_all
 
     await asyncio.to_thread(measure_all, report, directory, quick=quick)

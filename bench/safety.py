@@ -16,7 +16,7 @@ from trovemq.testing import BrokerProcess
 
 ROUNDS = 16
 MESSAGES = 50_000
-"""Of one round, in a topic of its own."""
+"""The figures of one round, in a new topic."""
 SLOWDOWN_MAX = 0.05
 
 

@@ -1,4 +1,4 @@
-"""One user's storm of calls, as a process of its own: `python -m bench.storms KIND ADDRESS SECONDS CALLS`.
+"""One user's storm of calls, as a separate process: `python -m bench.storms KIND ADDRESS SECONDS CALLS`.
 
 Credentials come from TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY. It ends after a number of calls or seconds,
 whichever is first, and prints the numbers of calls that were answered and that were refused as JSON.
@@ -37,7 +37,7 @@ CLIENT_ID: Final = (("x-mq-client-id", "storm"),)
 KINDS: Final = ("create", "search", "receive")
 
 Call = Callable[[int], Awaitable[bool]]
-"""Whether the call was taken."""
+"""Whether the call was accepted."""
 
 
 async def storm(call: Call, seconds: float, calls: int) -> dict[str, int]:

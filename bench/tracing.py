@@ -7,7 +7,7 @@
 | off, again        | the same, to show the noise                                                      |
 | on, 1 % sampled   | `Tracing(root_ratio=0.01)`; the exporter drops the spans; the broker has none    |
 
-Each client has a broker of its own, and each round a turn of each, in a random order. A figure is the
+Each client has a separate broker; each round measures every client, in a random order. A figure is the
 processor time of client and broker for a send; a ratio is the median over the rounds of that of "without
 hooks" to that of "off", or of that of "off" to those of the others. Varied bodies have 1,000 to 1,063 bytes.
 Records of exactly one size are measured by the first of them; a property in one of a hundred ends that for
@@ -53,7 +53,7 @@ COMPARED: Final[dict[str, tuple[str, float | None]]] = {
 }
 ABOUT: Final = (
     "Processor time of a send, client and broker together, 200 at once. `without hooks`: the same code\n"
-    "without the statements about spans. Ratios are medians over rounds, in which each had its turn.\n\n"
+    "without the statements about spans. Ratios are medians over rounds, each of which measures all.\n\n"
 )
 
 
@@ -68,10 +68,10 @@ class BrokerWithoutHooks(BrokerProcess):
     """Of modules without the statements about spans."""
 
     def command(self) -> list[str]:
-        usual = super().command()
-        usual[usual.index("trovemq_broker")] = "bench.without_hooks"
-        usual.remove("-P")  # `bench` is in the working directory
-        return usual
+        command = super().command()
+        command[command.index("trovemq_broker")] = "bench.without_hooks"
+        command.remove("-P")  # `bench` is in the working directory
+        return command
 
 
 class Kind(NamedTuple):

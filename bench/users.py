@@ -1,11 +1,11 @@
 """The cost of asking who calls, and the effect of one user's storm on another's sends.
 
     check     one check of access, with 201 rules
-    single    sends at a time over one connection, with users and without, in turns; 64 at once, too, of our
-              client and of RocketMQ's protocol
-    tls       batches by TLS and plain, of one broker, in turns
+    single    sends at a time over one connection, with users and without, alternately; also 64 at once,
+              of our client and of RocketMQ's protocol
+    tls       batches by TLS and plain, of one broker, alternately
     storms    p99 of one user's sends alone, beside another user's storm, and beside the same storm at another
-              broker, in turns, without quotas (once, for comparison) and with them
+              broker, alternately, without quotas (once, for comparison) and with them
 
 The storms are those of `bench.storms`. At another broker a storm takes the same processors, by its own
 process and that broker's, but nothing of the loop of the broker that is measured: the ratio of both is the

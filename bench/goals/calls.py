@@ -18,7 +18,7 @@ _numbers = itertools.count(time.time_ns() // 1_000)
 
 
 class Sender:
-    """Sends to one topic; each message has an id of its own."""
+    """Sends to one topic; each message has a new id."""
 
     def __init__(self, topic: str) -> None:
         request = service.SendMessageRequest(messages=[message(topic, 0)]).SerializeToString()

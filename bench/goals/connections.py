@@ -42,7 +42,7 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
 
 
 async def _costs(pid: int, channels: list[Any], rounds: int) -> tuple[list[float], list[float]]:
-    """Microseconds a call, by round: over the first channel, and over all of them; in turns."""
+    """Microseconds a call, by round: over the first channel, and over all of them, alternately."""
     sender, methods = Sender(measuring.TOPIC), [channel.unary_unary(SEND) for channel in channels]
 
     async def by_one(_number: int) -> None:

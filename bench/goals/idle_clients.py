@@ -1,6 +1,6 @@
 """Clients that wait for messages: `python -m bench.goals.idle_clients BROKER COUNT`.
 
-Each has a connection of its own, as a simple consumer of the official clients has: an open Telemetry stream
+Each has a separate connection, as a simple consumer of the official clients has: an open Telemetry stream
 with its settings, and a ReceiveMessage that waits 20 s and is then sent again. The first waits are of all
 lengths, so that the polls' ends are spread evenly. A line on the standard input begins heartbeats, one every
 10 s of each client, evenly spread, too; the process ends with its input. Prints how many clients wait.

@@ -1,7 +1,7 @@
 """Key queries and look-ups by id by the SDK, one at a time, of messages that exist, among a million.
 
 When the first key queries come, the trees still index the messages. The figures that have a goal are of a
-broker without other work: they are taken when the trees have caught up.
+broker without other work: they begin when the trees have caught up.
 """
 
 from __future__ import annotations

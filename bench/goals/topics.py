@@ -5,10 +5,10 @@
     Pull          the first message of a queue, 64 calls in flight
 
 Three brokers take turns, so that a machine whose speed drifts says the same of all; a ratio is the median of
-the rounds' ratios. Nothing of the work is left out: a turn lasts until the trees have its messages, and the
+the rounds' ratios. The whole work is counted: a step lasts until the trees have its messages, and the
 consume queues are synced at the end of each kind of calls, whose messages pay for it in equal parts. A broker
 syncs many queues once a minute, or where 512 MiB of the log wait for it: so each kind lasts until about then,
-a minute of its own at most, with the interval of three minutes, since three brokers share the time.
+a minute at most, with the interval of three minutes, since three brokers share the time.
 
 Every topic has one queue, and a message in it before anything is measured; calls go through all topics in
 turn, from one round to the next. 64 sends in flight are one append, to one topic or to 64; but 64 topics have
@@ -83,10 +83,10 @@ async def filled(stack: AsyncExitStack, store: Path, count: int) -> Topics:
 
 
 async def in_turns(stores: Sequence[Topics], kind: str, rounds: int, directory: Path) -> list[list[float]]:
-    """Microseconds a message by round, of each store. Each round begins with another store, and each turn
+    """Microseconds a message by round, of each store. Each round begins with another store, and each step
     with memory that the log's files find warm: its first use costs more than all else of a message in a
     batch."""
-    turns: list[list[Turn]] = [[] for _ in stores]
+    turns: list[list[Step]] = [[] for _ in stores]
     for number in range(rounds * len(stores)):
         round_number, turn = divmod(number, len(stores))
         place = (round_number + turn) % len(stores)
@@ -104,10 +104,10 @@ class Calls(NamedTuple):
     at_once: int
     messages: int  # of each call
     rounds: int
-    written: int  # bytes that a turn writes, about
+    written: int  # bytes that a step writes, about
 
 
-class Turn(NamedTuple):
+class Step(NamedTuple):
     messages: int
     spent_us: float
     """Of the broker's processor."""
@@ -147,7 +147,7 @@ class Topics:
         await self._until_none(IN_TREES)
         await self.sync_us()
 
-    async def turn(self, kind: str) -> Turn:
+    async def turn(self, kind: str) -> Step:
         """Calls for some seconds, until the trees have their messages."""
         do, at_once, messages, *_ = self.kinds[kind]
         count, before, end = 0, self._spent_us(), time.monotonic() + TURN_S
@@ -160,7 +160,7 @@ class Topics:
 
         await asyncio.gather(*(call() for _ in range(at_once)))
         await self._until_none(IN_TREES)
-        return Turn(count * messages, self._spent_us() - before)
+        return Step(count * messages, self._spent_us() - before)
 
     async def sync_us(self) -> float:
         """The broker's processor time until all consume queues are synced."""
@@ -197,7 +197,7 @@ class Topics:
         self._free.append(stream)
 
     async def consume_one(self, number: int) -> None:
-        """A group of its own consumes the first message of a topic, and leaves."""
+        """A new group consumes the first message of a topic, and leaves."""
         group = f"group-{number:06}"
         async with self.client.subscribe(self._name(number), group=group, prefetch=1) as messages:
             async for message in messages:

@@ -6,6 +6,6 @@
     clients   the clients' programs (bench/clients), installed below build/bench
     run       the rows
 
-All servers run at once, and a client goes through them in turns in one process: its ratios are of the same
-seconds.
+All servers run at once, and a client goes through them one after the other in one process: its ratios are of
+the same seconds.
 """

@@ -22,9 +22,9 @@ Work = Literal["send", "receive"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClientFigures:
     """One server's part. rates: messages a second, by turn, 0 where there were none; times: seconds of some
-    calls of the last turn; count: all messages, those of the warm-up, too."""
+    calls of the last round; count: all messages, those of the warm-up, too."""
 
     rates: list[float]
     times: list[float]
@@ -33,12 +33,12 @@ class Found:
 
     @property
     def rate(self) -> float:
-        """The median of the turns with messages; 0 where there was none."""
+        """The median of the rounds with messages; 0 where there was none."""
         rates = [rate for rate in self.rates if rate]
         return median(rates) if rates else 0.0
 
-    def ratio_to(self, other: Found) -> float | None:
-        """The median over the turns in which both had messages; None where there was no such turn."""
+    def ratio_to(self, other: ClientFigures) -> float | None:
+        """The median over the rounds in which both had messages; None where there was no such round."""
         pairs = zip(self.rates, other.rates, strict=True)
         ratios = [mine / theirs for mine, theirs in pairs if mine and theirs]
         return median(ratios) if ratios else None
@@ -68,10 +68,10 @@ def _install(language: str, folder: Path) -> list[str]:
 
 async def run(
     command: Sequence[str], work: Work, topic: str, group: str, seconds: float, turns: int, *servers: str
-) -> list[Found]:
+) -> list[ClientFigures]:
     """The servers in turn, each `turns` times for `seconds`. ProcessError."""
     arguments = (work, topic, group, str(seconds), str(turns), *servers)
     text = await last_line(*command, *arguments, timeout_s=PROCESS_S_MAX)
-    found = [Found(**one) for one in json.loads(text)]
+    found = [ClientFigures(**one) for one in json.loads(text)]
     assert len(found) == len(servers), "an answer for each server"
     return found

@@ -1,4 +1,4 @@
-"""The official clients' rows: ours, the stub and RocketMQ's proxy in turns; our cost of a SendMessage."""
+"""The official clients' rows: ours, the stub and RocketMQ's proxy alternately; our cost of a SendMessage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bench.rocketmq_raw import BODY
 from trovemq.testing import BrokerProcess, free_port
 
 TOPIC: Final = "official"
-STORED: Final = 300_000  # as many as a warm client takes in all its turns
+STORED: Final = 300_000  # as many as a warm client takes in all its rounds
 STORED_BATCH: Final = 500
 TURN_S: Final = 2.0
 TURNS: Final = 3

@@ -1,8 +1,8 @@
 """`make bench ARGS=peers`: other brokers beside ours, in one run, with their own Python clients.
 
-`bench/peers/setup.sh` installs them: Debian's redis-server and nats-server, Kafka by Maven, clients into an
-environment of their own below `$PEERS` (default ~/.cache/peers). A peer that is not installed is left
-out, by name.
+`bench/peers/setup.sh` installs them: Debian's redis-server and nats-server, Kafka by Maven, clients into a
+separate environment below `$PEERS` (default ~/.cache/peers). A peer that is not installed is skipped, by
+name.
 
     task       the task of a client process, and its answer
     client     the client process: one workload of one client

@@ -1,6 +1,6 @@
 """`python -m bench.peers.client MODULE CLIENT WORK TASK`: one workload; the last line is the answer as JSON.
 
-`live` is two processes: this one sends, and one of its own reads and measures.
+`live` is two processes: this one sends, and another one reads and measures.
 """
 
 from __future__ import annotations

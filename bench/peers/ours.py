@@ -1,4 +1,4 @@
-"""TroveMQ by its SDK, three ways that a user has: single messages, batches, and a consumer group."""
+"""TroveMQ by its SDK: single messages, batches, and a consumer group."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ MESSAGES_ONE_AT_A_TIME: Final = 3_000
 SECONDS: Final = 6.0
 OVER_THE_SYNC_US: Final = 150.0
 ABOUT: Final = (
-    "Bodies of 1 KiB, one server without replicas, loopback, each broker's own Python client in a process\n"
-    "of its own; server and client share the processors. Medians of rounds; in each round every workload\n"
+    "Bodies of 1 KiB, one server without replicas, loopback, each broker's own Python client in a separate\n"
+    "process; server and client share the processors. Medians of rounds; in each round every workload\n"
     "goes through all brokers in turn, and each round begins with another one. `x` is ours to the best of\n"
     "the peers that the goal names. The server's processor time is that of a message. Before each run a\n"
     "file of 1 GiB is written and deleted, so that a broker writes into memory that was used before, as one\n"
@@ -36,7 +36,7 @@ ABOUT: Final = (
     "the page cache takes 2.4 ms in memory that was reclaimed, and 0.2 otherwise. Without it, the rows\n"
     "with many writes depend on who ran before. Our broker and all Python clients run on one\n"
     "interpreter: Debian's, which is built with profile-guided optimisation, as those of the official\n"
-    "images are. On a plain build (pyenv's default), in turns, W1 takes 1.15 times as long, and the\n"
+    "images are. On a plain build (pyenv's default), alternately, W1 takes 1.15 times as long, and the\n"
     "broker's processor works 1.2 times as long.\n\n"
     "- W1: single calls. W2: the client's own batching; ours 16 batches of 1,000 in flight.\n"
     "- W1, W4: while it waits for the answer to a lone message, our client's event loop does not sleep, for\n"
@@ -58,7 +58,7 @@ ABOUT: Final = (
     "- A large store and many groups: as the topics, with one topic; the groups have each consumed a\n"
     "  message, and have all others to consume.\n"
     "- Official clients: 64 sends in flight; 8 receivers of 32 messages, an acknowledgement a message.\n"
-    "  One process goes through all servers in turns of 2 s, when it has warmed up for 6 s with each (Java)\n"
+    "  One process goes through all servers for 2 s each, when it has warmed up for 6 s with each (Java)\n"
     "  or 1 s (Python); each round begins with another server. The stub is a grpc-go server that gives the\n"
     "  replies that our broker once gave. The broker's processor: while the client works with it alone.\n\n"
 )
@@ -171,7 +171,7 @@ def _measure_all(
 def _measure(
     found: Found, server: Server, workload: Workload, number: int, directory: Path, *, quick: bool
 ) -> None:
-    """The workload with each client of this broker that does it, each with a topic of its own."""
+    """The workload with each client of this broker that does it, each with a separate topic."""
     divisor, seconds = 10 if quick else 1, SECONDS / (3 if quick else 1)
     count = int(workload.rate * seconds) or MESSAGES // divisor
     if workload.work == "one_at_a_time":

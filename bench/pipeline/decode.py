@@ -105,28 +105,28 @@ def measure_decode(report: Report, store: Path, *, memory_bytes_per_second: floa
     with path.open("rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     names = column_names()
-    ways: dict[str, Callable[[], int]] = {
+    decoders: dict[str, Callable[[], int]] = {
         "plain struct loop, rows as tuples": lambda: by_struct(data, 0),
         "plain struct loop, rows to Arrow": lambda: by_struct_to_arrow(data, 0),
         "all columns": lambda: by_columns(data, 0, names),
         "all columns, with the CRC checked": lambda: by_columns(data, 0, names, check_crc=True),
         "topic and queueId": lambda: by_columns(data, 0, ["topic", "queueId"]),
     }
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in decoders}
     counts = set()
     for _ in range(ROUNDS):
-        for way, decode in ways.items():
+        for name, decode in decoders.items():
             started = perf_counter()
             counts.add(decode())
-            seconds[way].append(perf_counter() - started)
-    assert len(counts) == 1, f"every way reads every record: {counts}"
+            seconds[name].append(perf_counter() - started)
+    assert len(counts) == 1, f"every decoder reads every record: {counts}"
     (count,) = counts
-    for way, times in seconds.items():
+    for name, times in seconds.items():
         goal: dict[str, float] = {}
-        if way == "all columns" and memory_bytes_per_second >= 10e9:
+        if name == "all columns" and memory_bytes_per_second >= 10e9:
             goal = {"at_least": 1200.0}
-        report.add(f"decode, one core, {way}", len(data) / median(times) / 1e6, "MB/s", **goal)
-        report.add(f"decode, one core, {way}: records", count / median(times) / 1e3, "k/s")
+        report.add(f"decode, one core, {name}", len(data) / median(times) / 1e6, "MB/s", **goal)
+        report.add(f"decode, one core, {name}: records", count / median(times) / 1e3, "k/s")
     ours = median(seconds["all columns"])
     report.add(
         "decode: all columns / plain struct loop to Arrow",

@@ -48,21 +48,21 @@ def measure_rebuild(
     rounds: int = ROUNDS,
     segments: int = SEGMENTS,
 ) -> None:
-    """Writes a log of its own below `directory`."""
+    """Writes a new log below `directory`."""
     store = directory / "rebuild" / "store"
     count = write_log(store, segments, body_size=BODY_SIZE)
-    ways = _ways(session, store)
-    seconds = interleaved(ways, rounds)
+    variants = _variants(session, store)
+    seconds = interleaved(variants, rounds)
     size = sum(path.stat().st_size for path in (store / "commitlog").iterdir())
     report.add("rebuild: records", count, "")
     report.add("rebuild on Spark", size / seconds["spark"] / 1e6, "MB/s")
-    ratios = {way: seconds[way] / seconds["spark"] for way in ways}
+    ratios = {name: seconds[name] / seconds["spark"] for name in variants}
     report.add("rebuild: Spark / one put at a time", ratios["plain"], "x", at_least=2.0)
     report.add("rebuild: Spark / the same in one process", ratios["one process"], "x")
     report.add("rebuild: Spark / trovemq_store.check.repair", ratios["repair"], "x")
 
 
-def _ways(session: SparkSession, store: Path) -> dict[str, Callable[[], object]]:
+def _variants(session: SparkSession, store: Path) -> dict[str, Callable[[], object]]:
     scratch = store.parent
     made, copy = scratch / "made", scratch / "copy"
     rebuild(Rebuild(str(store), StoragePath(made), SIZES), OneProcess(NoProgress()))

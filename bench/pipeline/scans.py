@@ -19,16 +19,16 @@ from trovemq_spark.table.schema import column_names
 ROUNDS: Final = 5
 
 
-def interleaved(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def interleaved(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """The median seconds of each, after one round that does not count; every round runs each once."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(rounds + 1):
-        for way, work in ways.items():
+        for name, work in variants.items():
             started = perf_counter()
             work()
             if round_number:
-                seconds[way].append(perf_counter() - started)
-    return {way: median(times) for way, times in seconds.items()}
+                seconds[name].append(perf_counter() - started)
+    return {name: median(times) for name, times in seconds.items()}
 
 
 def noop(frame: DataFrame) -> None:

@@ -44,8 +44,8 @@ PEERS: dict[Kind, Any] = {"pygrpc": peer_pygrpc, "grpclib": peer_grpclib}
 Call = Callable[[bytes], Awaitable[Any]]
 Way = Literal["to", "from"]
 WAYS: tuple[Way, ...] = ("to", "from")
-Placement = Literal["both ends on one processor", "each end on a processor of its own"]
-PLACEMENTS: tuple[Placement, ...] = ("both ends on one processor", "each end on a processor of its own")
+Placement = Literal["both ends on one processor", "each end on its processor"]
+PLACEMENTS: tuple[Placement, ...] = ("both ends on one processor", "each end on its processor")
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """ActiveMQ with KahaDB, as Debian packages it, beside which the broker is measured.
 
-It is started with a configuration of our own: STOMP on a free loopback port, KahaDB in a directory of the
+It is started with a configuration for this: STOMP on a free loopback port, KahaDB in a directory of the
 benchmark with a sync for every write (its default), no other connector, no JMX. It is stopped by its process
 id. Where it is not installed, a note says so.
 """

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 
 async def measure_lookups(report: Report, store: Path, filled: Filled) -> None:
-    """In turn over both topics; an echo on an open stream measures the way itself, an empty call gRPC's cost
+    """In turn over both topics; an echo on an open stream measures the network, an empty call gRPC's cost
     of a call."""
     started = time.perf_counter()
     with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", ready_timeout=120.0, **SETTINGS) as broker:

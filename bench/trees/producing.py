@@ -14,7 +14,7 @@ from trovemq.testing import BrokerProcess
 
 ROUNDS = 6
 MESSAGES = 50_000
-"""Of one round, in a topic of its own."""
+"""The figures of one round, in a new topic."""
 SINGLE_SENDS = 150
 DEDUPLICATE = {"deduplicate": "1h"}
 DEDUPLICATED_MIN = 0.6

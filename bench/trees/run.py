@@ -23,7 +23,7 @@ The large store has two topics of the same size, with {KEYS:,} keys and 5 tags: 
 `{GENERATED}` are those of the SDK, which rise; those of `{RANDOM}` are uuid4, and that topic is
 deduplicated. Bodies have 100 to 200 bytes. A rebuild
 makes all trees from the log. A first page is up to the first {PAGE} messages, newest first. With and without
-deduplication, and with and without trees, batches are sent in turn: `x` is the median of the turns' ratios.
+deduplication, and with and without trees, batches are sent in turn: `x` is the median of the rounds' ratios.
 
 ActiveMQ runs as Debian packages it, with its defaults for KahaDB: a sync for every write, duplicate detection
 by its message ids. Its rates are those of single sends of 1 KiB, each with a receipt; beside them stand our

@@ -55,7 +55,7 @@ async def read_frame(reader: StreamReader) -> Frame:
 
 
 class StompClient:
-    """One connection. Receipts are read by a task of its own; every send is answered by one."""
+    """One connection. Receipts are read by a separate task; every send is answered by one."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader = reader

@@ -4,7 +4,7 @@
 
 The servers take turns of SECONDS each, after a warm-up each; each round begins with another. Prints a
 JSON list with an object for each server. A turn ends with its last answer; the rate of one without messages
-is 0. Runs in an environment of its own: the client's protocol and ours do not mix.
+is 0. Runs in a separate environment: the client's protocol and ours do not mix.
 """
 
 from __future__ import annotations

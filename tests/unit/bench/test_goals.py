@@ -43,10 +43,12 @@ def test_rows_of_many_connections_say_where_they_are_not_allowed(
 
 
 def test_a_ratio_leaves_out_turns_without_messages() -> None:
-    mine, theirs = (clients.Found(rates, [], 1, 0) for rates in ([90.0, 0.0, 40.0], [30.0, 10.0, 40.0]))
+    mine, theirs = (
+        clients.ClientFigures(rates, [], 1, 0) for rates in ([90.0, 0.0, 40.0], [30.0, 10.0, 40.0])
+    )
     assert mine.ratio_to(theirs) == 2.0
     assert mine.rate == 65.0
-    assert mine.ratio_to(clients.Found([0.0] * 3, [], 0, 0)) is None
+    assert mine.ratio_to(clients.ClientFigures([0.0] * 3, [], 0, 0)) is None
 
 
 def test_without_go_and_rocketmq_the_rows_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
