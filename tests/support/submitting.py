@@ -8,8 +8,9 @@ from itertools import count
 from typing import NamedTuple
 
 from tests.support.engine import NOW_MS
-from trovemq_broker.produce.accumulator import Accumulator, Batch
+from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender, batch_size_limit
+from trovemq_broker.produce.batches import Batch
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_broker.server.monitoring.traffic import Traffic

@@ -27,15 +27,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import groupby
-from struct import Struct
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from numpy import int64
 from numpy.typing import NDArray
 
 from trovemq_broker.produce.append import Appender
+from trovemq_broker.produce.batches import Batch, Done, Waiting, fail_all, joinable, parts_of, record_count
 from trovemq_broker.produce.choose_queue import QueueChooser
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder
@@ -43,56 +42,11 @@ from trovemq_broker.security.creators import present_creator, reset_creator, set
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_proto.records.columns import QueuePart
-from trovemq_proto.records.layout import BORN_HOST_AT, HOST_SIZE_IPV4, RECORD_SIZE_MIN
-from trovemq_proto.records.limits import PORT_MAX
-from trovemq_store.engine.append_result import FIRST, NO_ORIGINALS, AppendResult, new_result
-from trovemq_store.files.files import Buffer
-from trovemq_store.topics.creators import Creator
-
-COPY_SIZE_MAX: Final = 4 << 10
-"""Bytes of a batch whose record_count is not known; a larger one is not worth another copy."""
-_HEAD: Final = Struct(">i32xi12xi")  # TOTALSIZE, SYSFLAG and the born port of a record with IPv4 hosts
-assert _HEAD.size == BORN_HOST_AT + HOST_SIZE_IPV4, "all fields up to the born host"
+from trovemq_store.engine.append_result import AppendResult
 
 OnAppended: TypeAlias = Callable[[str, int, int, NDArray[int64]], None]
 """(topic, records, bytes, where each record begins in them): counts an append to one queue."""
-
-
-class Batch(NamedTuple):
-    """Encoded records for one queue.
-
-    record_count: of the records, each of which has its own born host; 0: not known. born_host, owned: as of
-    Appender.append(). stream: batches with the same one keep their order in the log across queues. split:
-    parts of the batch, of several senders, each with its own Done; if the batch is refused, they are appended
-    one after the other instead, and the batch's own Done is not called.
-    """
-
-    topic: str
-    queue_id: QueueId
-    records: Buffer
-    record_count: int = 0
-    born_host: bytes | None = None
-    owned: bool = False
-    stream: object = None
-    split: Callable[[], Iterable[tuple[Batch, Done]]] | None = None
-
-
-class Done(Protocol):
-    """Is called once with the result of a batch, or with the reason why it was not appended. Must not raise.
-
-    ended_at: when the append ended, by time.perf_counter(). error: of its sync; the records are in the log
-    all the same.
-    """
-
-    def __call__(
-        self, outcome: AppendResult | Exception, ended_at: float = 0.0, error: TroveError | None = None, /
-    ) -> None: ...
-
-
-_new_batch: Final = partial(tuple.__new__, Batch)  # without a Python call
 _Queue: TypeAlias = tuple[str, QueueId]
-_Waiting: TypeAlias = tuple[Batch, Done, Creator]
-"""The creator: the batch's caller, in whose name it may create its topic."""
 
 
 class Accumulator:
@@ -114,9 +68,9 @@ class Accumulator:
         self._sync = appender.sync
         self._chooser = QueueChooser()
         self._chosen: dict[str, QueueId] = {}
-        self._queues: dict[_Queue, list[_Waiting]] = {}
-        self._size = 0  # bytes of the waiting batches
+        self._queues: dict[_Queue, list[Waiting]] = {}
         """The waiting batches, in the order of their records."""
+        self._size = 0  # bytes of the waiting batches
         self._reached: dict[object, _Queue] = {}  # by stream: the queue of its last waiting batch
         self._scheduled = self._waits_for_sync = self._in_block = False
 
@@ -157,7 +111,7 @@ class Accumulator:
         if not (waits or (self._commit.syncing if self._sync else self._appender.dispatch_scheduled)):
             self._append_alone(batch, done)
             return
-        own = batch if batch.record_count else _joinable(batch)
+        own = batch if batch.record_count else joinable(batch)
         if own is None:
             self.append_all()
             self._append_alone(batch, done)
@@ -224,15 +178,15 @@ class Accumulator:
                 for queue, waiting in group:
                     self._append_queue(queue, waiting)
 
-    def _joins(self, item: tuple[_Queue, list[_Waiting]]) -> bool:
+    def _joins(self, item: tuple[_Queue, list[Waiting]]) -> bool:
         return self._appender.joins(item[0][0])
 
-    def _append_joined(self, queues: Sequence[tuple[_Queue, list[_Waiting]]]) -> None:
+    def _append_joined(self, queues: Sequence[tuple[_Queue, list[Waiting]]]) -> None:
         """Appends to several queues in one run."""
         if len(queues) == 1:
             self._append_queue(*queues[0])
             return
-        parts = [QueuePart(*queue, _count(waiting)) for queue, waiting in queues]
+        parts = [QueuePart(*queue, record_count(waiting)) for queue, waiting in queues]
         data = bytearray().join([batch.records for _, waiting in queues for batch, _, _ in waiting])
         try:
             results = self._appender.append_joined(parts, data)
@@ -241,13 +195,13 @@ class Accumulator:
                 self._append_each(waiting)
         except Exception as error:  # each sender gets it: none may wait for ever
             for _, waiting in queues:
-                _fail(waiting, error)
+                fail_all(waiting, error)
         else:
             ended_at = time.perf_counter()
             for (queue, waiting), result in zip(queues, results, strict=True):
                 self._share(queue[0], waiting, result, ended_at)
 
-    def _append_queue(self, queue: _Queue, waiting: list[_Waiting]) -> None:
+    def _append_queue(self, queue: _Queue, waiting: list[Waiting]) -> None:
         """Appends to one queue."""
         if len(waiting) == 1:
             self._append_each(waiting)
@@ -264,11 +218,11 @@ class Accumulator:
         except TroveError:  # nothing was written: each batch gets its own error, or none
             self._append_each(waiting)
         except Exception as error:  # each sender gets it: none may wait for ever
-            _fail(waiting, error)
+            fail_all(waiting, error)
         else:
             self._share(topic, waiting, result, time.perf_counter())
 
-    def _append_each(self, waiting: Iterable[_Waiting]) -> None:
+    def _append_each(self, waiting: Iterable[Waiting]) -> None:
         """Appends the batches one after the other, each in the name of its caller."""
         for batch, done, creator in waiting:
             token = set_creator(creator)
@@ -298,14 +252,14 @@ class Accumulator:
         else:
             done(result, time.perf_counter())
 
-    def _share(self, topic: str, waiting: list[_Waiting], result: AppendResult, ended_at: float) -> None:
+    def _share(self, topic: str, waiting: list[Waiting], result: AppendResult, ended_at: float) -> None:
         """Answers the batches of one queue, each with its part of the result."""
         self._on_appended(topic, result.record_count, result.bytes_written, result.positions)
         parts: Iterable[AppendResult] = (result,)
         if result.duplicates or result.gaps:
             parts = result.parts(batch.record_count for batch, _, _ in waiting)
         elif len(waiting) > 1:
-            parts = _parts(waiting, result)
+            parts = parts_of(waiting, result)
         if self._sync:
             for (_, done, _), part in zip(waiting, parts, strict=True):
                 self._answer_when_durable(done, part, ended_at)
@@ -315,52 +269,3 @@ class Accumulator:
 
     def _answer_when_durable(self, done: Done, result: AppendResult, ended_at: float) -> None:
         self._commit.when_durable(result.end, lambda error: done(result, ended_at, error))
-
-
-def _joinable(batch: Batch) -> Batch | None:
-    """A copy of a small record with IPv4 hosts, with the born host of its sender; None of any other batch."""
-    topic, queue_id, records, _, born_host, owned, stream, _ = batch
-    found = len(records)
-    if born_host is None or len(born_host) != HOST_SIZE_IPV4 or not RECORD_SIZE_MIN <= found <= COPY_SIZE_MAX:
-        return None
-    size, sys_flag, born_port = _HEAD.unpack_from(records)
-    if size != found or sys_flag or not 0 <= born_port <= PORT_MAX:
-        return None
-    record = memoryview(records if owned else bytearray(records))
-    record[BORN_HOST_AT : BORN_HOST_AT + HOST_SIZE_IPV4] = born_host
-    return _new_batch((topic, queue_id, record, 1, None, True, stream, None))
-
-
-def _count(waiting: Sequence[_Waiting]) -> int:
-    return sum([batch.record_count for batch, _, _ in waiting])
-
-
-def _fail(waiting: Iterable[_Waiting], error: Exception) -> None:
-    for _, done, _ in waiting:
-        done(error)
-
-
-def _parts(waiting: Iterable[_Waiting], result: AppendResult) -> list[AppendResult]:
-    """The part of each batch; none of them has duplicates or gaps."""
-    status, begin, _, store_timestamp, queue_offset, _, store_host, positions, *_ = result
-    parts, first, place = [], 0, 0
-    for (_, _, records, count, *_), _, _ in waiting:
-        size = len(records)
-        parts.append(
-            new_result(
-                (
-                    status,
-                    begin + place,
-                    size,
-                    store_timestamp,
-                    queue_offset + first,
-                    count,
-                    store_host,
-                    FIRST if count == 1 else positions[first : first + count] - place,
-                    *NO_ORIGINALS,
-                )
-            )
-        )
-        first += count
-        place += size
-    return parts

@@ -15,8 +15,9 @@ import pytest
 
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue, record, with_crc_property
 from tests.support.submitting import Outcome, send, submit
-from trovemq_broker.produce.accumulator import Accumulator, Batch
+from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender, AppendSettings, batch_size_limit
+from trovemq_broker.produce.batches import Batch
 from trovemq_broker.produce.choose_queue import TOPICS_MAX, QueueChooser
 from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder, OutgoingMessage

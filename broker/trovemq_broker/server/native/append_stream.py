@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import grpc
 
-from trovemq_broker.produce.accumulator import Batch
+from trovemq_broker.produce.batches import Batch
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.native.reply_stream import ReplyStream

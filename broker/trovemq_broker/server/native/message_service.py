@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from trovemq_broker.produce.accumulator import Batch, Done
+from trovemq_broker.produce.batches import Batch, Done
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.native.fetch_stream import FetchStream, begin_pull

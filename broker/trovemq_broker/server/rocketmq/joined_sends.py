@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from trovemq_broker.produce.accumulator import Batch, Done
+from trovemq_broker.produce.batches import Batch, Done
 from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_stored
 from trovemq_daemon.calls import Call
 from trovemq_proto.errors import TroveError

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from trovemq_broker.produce.accumulator import Batch
 from trovemq_broker.produce.append import batch_size_limit
+from trovemq_broker.produce.batches import Batch
 from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
