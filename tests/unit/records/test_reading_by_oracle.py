@@ -30,6 +30,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, columns, patch_batch, validate
 from trovemq_proto.records.columns import QueuePart
+from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
 from trovemq_proto.records.queue_rules import MARKS, QueueRules
 from trovemq_proto.records.validate import read_batch, read_parts
 from trovemq_store.log.sectors import check_properties
@@ -228,6 +229,24 @@ def test_a_name_that_looks_like_that_of_the_crc_is_refused(at: int) -> None:
     with pytest.raises(TroveError, match="CRC property"):
         read_batch(memoryview(record), rules_of(TOPIC, QUEUE_ID))
     assert not compare(record, [QueuePart(TOPIC, QUEUE_ID, 1)], ipv6=False, crc=False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_block_of_nothing_but_such_a_name_is_refused(form: str) -> None:
+    """Without append_property_crc."""
+    block = b"__CRC32$" + CRC_PROPERTY[8:]
+    record = reference.encode(fit(replace(blank_fields(), properties=block), ipv6=False, crc=False))
+    with form_of(FORMS[form]), pytest.raises(TroveError, match="CRC property"):
+        read_batch(memoryview(record * 2), rules_of(TOPIC, QUEUE_ID))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_properties_may_have_32767_bytes(form: str) -> None:
+    block = b"UNIQ_KEY\x01" + b"v" * (PROPERTIES_SIZE_MAX - 10) + b"\x02"
+    record = reference.encode(fit(replace(blank_fields(), properties=block), ipv6=False, crc=False))
+    with form_of(FORMS[form]):
+        batch = read_batch(memoryview(record * 2), rules_of(TOPIC, QUEUE_ID))
+    assert batch.property_sizes.tolist() == [PROPERTIES_SIZE_MAX] * 2
 
 
 @pytest.mark.parametrize(("size", "special"), [(511, False), (512, True)])
