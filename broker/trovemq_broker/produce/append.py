@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple, Protocol
 
+from trovemq_broker.produce.admission import Admission
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
 from trovemq_broker.security.creators import present_creator
 from trovemq_daemon.settings import setting
 from trovemq_proto import errors
-from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host
 from trovemq_proto.records.columns import QueuePart
@@ -35,30 +36,10 @@ Durability = Literal["disk", "memory"]
 QUEUES_KNOWN: Final = 16_384
 """Whose rules are kept: about 8 MB, and 30 MB where the records of each have another form."""
 
-# RocketMQ's PutMessageStatus of each refusal (docs/store-format.md, "Put status"); a refusal that is not
-# listed is the message's own fault.
-_PUT_STATUS: Final[dict[ErrorSpec, str]] = {
-    errors.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
-    errors.SERVICE_NOT_AVAILABLE: "SERVICE_NOT_AVAILABLE",
-    errors.DISK_FULL: "SERVICE_NOT_AVAILABLE",
-    errors.STORE_FAILED: "SERVICE_NOT_AVAILABLE",
-    errors.CREATE_MAPPED_FILE_FAILED: "CREATE_MAPPED_FILE_FAILED",
-    errors.PROPERTIES_SIZE_EXCEEDED: "PROPERTIES_SIZE_EXCEEDED",
-    errors.OS_PAGE_CACHE_BUSY: "OS_PAGE_CACHE_BUSY",
-    errors.LIMIT_EXCEEDED: "OS_PAGE_CACHE_BUSY",
-    errors.UNKNOWN_ERROR: "UNKNOWN_ERROR",
-    errors.REQUEST_TIMEOUT: "UNKNOWN_ERROR",
-}
-
 
 def batch_size_limit(settings: StoreSettings) -> int:
     """Bytes of the largest batch that can be appended: a batch lies in one segment, before a blank record."""
     return min(settings.batch_size_max, settings.commit_log_file_size - BLANK_SIZE)
-
-
-def put_status(error: TroveError) -> str:
-    """The name of the PutMessageStatus for this refusal."""
-    return _PUT_STATUS.get(error.spec, "MESSAGE_ILLEGAL")
 
 
 class _Log(Protocol):
@@ -115,7 +96,7 @@ class AppendSettings:
     """Frames of one Append stream that may await their acknowledgement."""
 
 
-class Appender:
+class Appender(Admission):
     """Appends batches to the store, on the event loop, in the order of the calls."""
 
     def __init__(
@@ -129,7 +110,7 @@ class Appender:
         deduplication: Deduplication | None = None,
         tracer: AppendTracer | None = None,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._tracer = tracer
         self.deduplication: Final = deduplication or Deduplication(store)
         self._group_commit = group_commit
@@ -140,10 +121,6 @@ class Appender:
         self._batch_size_limit = batch_size_limit(store.settings)
         self._sync = store.settings.flush_mode == "sync"
         self._store_host_ipv6 = len(pack_host(store.settings.store_host)) == 20
-        self._refusal: TroveError | None = None
-        self._held: TroveError | None = None
-        self._drained: TroveError | None = None
-        self._accepting = True  # none of the three is set
         self._queues: dict[tuple[str, QueueId], _Queue] = {}
         self._uniform_forms = UniformForms()
         self.dispatch_scheduled = False
@@ -167,57 +144,6 @@ class Appender:
     @property
     def store_host_ipv6(self) -> bool:
         return self._store_host_ipv6
-
-    def refuse(self, error: TroveError) -> None:
-        """Refuses every append with this error from now on, because the broker is stopping."""
-        self._refusal = error
-        self._accepting = False
-
-    def hold(self, error: TroveError | None) -> None:
-        """Refuses new messages with this error, until called with None; the broker's own records are still
-        appended."""
-        self._held = error
-        self._set_accepting()
-
-    def drain(self, error: TroveError | None) -> None:
-        """Refuses new messages and transactions with this error, until called with None; open atomic
-        transactions may continue."""
-        self._drained = error
-        self._set_accepting()
-
-    def _set_accepting(self) -> None:
-        self._accepting = self._refusal is None and self._held is None and self._drained is None
-
-    def check_running(self) -> None:
-        """Raises the error with which everything is refused when the broker stops."""
-        if self._refusal is not None:
-            raise self._refusal
-
-    @property
-    def drained(self) -> bool:
-        """Whether the broker refuses new messages because it is drained."""
-        return self._drained is not None
-
-    def check_not_drained(self) -> None:
-        """Raises the error with which a drained broker refuses new messages and transactions."""
-        self.check_running()
-        if self._drained is not None:
-            raise self._drained
-
-    @property
-    def accepts(self) -> bool:
-        """Whether check_accepting() raises nothing."""
-        return self._accepting and not self._store.reserve.refuses
-
-    def check_accepting(self, *, of_open_transaction: bool = False) -> None:
-        """Raises an error if new messages are refused."""
-        if of_open_transaction:
-            self.check_running()
-        else:
-            self.check_not_drained()
-        if self._held is not None:
-            raise self._held
-        self._store.reserve.check()
 
     def append(
         self,

@@ -11,8 +11,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from trovemq_broker.fetch.pull import PullRequest, PullResult
-from trovemq_broker.produce.append import Durability, put_status
+from trovemq_broker.produce.append import Durability
 from trovemq_broker.produce.outgoing import OutgoingMessage
+from trovemq_broker.produce.put_status import put_status
 from trovemq_broker.server.wire.frames import write_with_records
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto.errors import TroveError
