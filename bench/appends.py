@@ -15,7 +15,8 @@ from typing import Final
 
 from bench import paired
 from trovemq_broker.produce.append import Appender, AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
+from trovemq_broker.produce.flush_settings import FlushSettings
+from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import BatchEncoder, SingleRecords
 from trovemq_proto.records.columns import QueuePart

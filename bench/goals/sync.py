@@ -19,7 +19,8 @@ from bench import limits
 from bench import measure as measuring
 from bench.report import Report
 from trovemq.testing import BrokerProcess
-from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit, Grown
+from trovemq_broker.produce.flush_settings import FlushSettings
+from trovemq_broker.produce.group_commit import GroupCommit, Grown
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.kernel_sync import KernelSync
 

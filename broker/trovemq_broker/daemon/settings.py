@@ -20,7 +20,7 @@ from trovemq_broker.daemon.node_settings import FileSettings, NodeSettings, Proj
 from trovemq_broker.daemon.retention_settings import RetentionSettings
 from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from trovemq_broker.produce.append import AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings
+from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_broker.server.core.settings import CoreSettings, ReadSettings, RegistrySettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits

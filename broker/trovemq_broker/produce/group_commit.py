@@ -6,37 +6,33 @@ worker syncs at intervals: when 4 pages are dirty, or every 10 s if any page is 
 "Flush").
 
 Invariants
-- Waiters are resolved in the order of their ends, which is the order of the appends.
 - A waiter is resolved without an error only after `finish_flush` moved the store's flushed offset past its
   end and the records were dispatched and announced: a read after the acknowledgement finds the message.
-- Each waiter is resolved exactly once: after a timeout its sync does not resolve it again.
 - After a failed sync nothing is acknowledged any more: the state of the pages is unknown until a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
+from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_broker.produce.sync_thread import SyncThread
-from trovemq_daemon.settings import DAY_MS, GIB, setting
+from trovemq_broker.produce.sync_waiters import SyncWaiters, store_failed
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.kernel_sync import KernelSync
-from trovemq_store.settings import FlushMode
 
 PAGE_SIZE: Final = 4096
 GATHER_ITERATIONS: Final = 16  # of the event loop
 RETRY_PAUSE_S: Final = 0.05  # after a sync that could not begin
 
 Grown = list[tuple[str, QueueId]]
-Resolve = Callable[[TroveError | None], None]
 
 
 class Flushable(Protocol):
@@ -61,58 +57,7 @@ class FlushStore(Protocol):
     def mark_failed(self) -> None: ...
 
 
-def _flush_disk_type(text: str, _current: object) -> str:
-    modes = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
-    try:
-        return modes[text.strip().upper()]
-    except KeyError:
-        raise ValueError("must be SYNC_FLUSH or ASYNC_FLUSH") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlushSettings:
-    """Times in milliseconds, sizes in bytes."""
-
-    flush_mode: Annotated[FlushMode, setting(rocketmq="flushDiskType", convert=_flush_disk_type)] = "sync"
-    """sync: an acknowledgement waits for the sync that covers it; async: syncs by interval and number of
-    pages."""
-    flush_in_kernel_enable: Annotated[bool, setting()] = True
-    """The kernel syncs the log by a request (io_submit) where it can; otherwise a thread of the broker
-    does."""
-    flush_interval_ms: Annotated[
-        int, setting("ms", 1, 60_000, rocketmq="flushIntervalCommitLog", restart=False)
-    ] = 500
-    """Async flush: how often the broker checks whether the log needs a sync."""
-    flush_least_pages: Annotated[
-        int, setting("pages", 0, 1_000_000, rocketmq="flushCommitLogLeastPages", restart=False)
-    ] = 4
-    """Async flush: the least number of dirty 4-KiB pages for a sync."""
-    flush_thorough_interval_ms: Annotated[
-        int, setting("ms", 1, DAY_MS, rocketmq="flushCommitLogThoroughInterval", restart=False)
-    ] = 10_000
-    """Async flush: how often everything is synced, at least."""
-    sync_flush_timeout_ms: Annotated[
-        int, setting("ms", 1, 600_000, rocketmq="syncFlushTimeout", restart=False)
-    ] = 5_000
-    """Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT."""
-    unsynced_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB, restart=False)] = 2_147_483_648
-    """Appended bytes that may wait for their sync; beyond it sends wait for space."""
-    append_wait_max_ms: Annotated[
-        int, setting("ms", 1, 600_000, rocketmq="osPageCacheBusyTimeOutMills", restart=False)
-    ] = 1_000
-    """A send that found no space for this long is refused as OS_PAGE_CACHE_BUSY."""
-    gather_max_ms: int = 5
-    """How long a send waits for a running sync before it is appended."""
-
-
-@dataclass(slots=True)
-class _Waiter:
-    end: PhysicalOffset
-    deadline: float
-    resolve: Resolve
-
-
-class GroupCommit:
+class GroupCommit(SyncWaiters):
     """The flush worker and its waiters. Everything but the sync itself runs on the event loop."""
 
     def __init__(
@@ -123,14 +68,12 @@ class GroupCommit:
         kernel: KernelSync | None = None,
     ) -> None:
         """`kernel`: syncs where it can, in place of the thread; it is closed by close()."""
+        super().__init__(settings)
         self._store = store
-        self._settings = settings
         self._on_messages_available = on_messages_available
-        self._waiters: deque[_Waiter] = deque()
         self._capacity = asyncio.Event()
         self._thread = SyncThread()
         self._kernel = kernel
-        self._timer: asyncio.TimerHandle | None = None
         # The worker. It rests, or gathers, or a sync runs, or it waits to repeat one.
         self._loop: asyncio.AbstractEventLoop
         self._ended: asyncio.Future[None]
@@ -143,20 +86,12 @@ class GroupCommit:
         self._syncing = False
         self._before_sync: list[Callable[[], None]] = []
         self._gather_timer: asyncio.TimerHandle | None = None
-        self.failure: Exception | None = None
         self.flush_count = 0
-        self.timeout_count = 0
 
     def apply(self, settings: FlushSettings) -> None:
         """Sets the settings from now on, also for appends that wait; the flush mode cannot change."""
         self._settings = replace(settings, flush_mode=self._settings.flush_mode)
-        latest = asyncio.get_running_loop().time() + settings.sync_flush_timeout_ms / 1000
-        for waiter in self._waiters:  # else they would hold up the time-outs of those after them
-            waiter.deadline = min(waiter.deadline, latest)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._arm_timer()
+        self._shorten_waits()
         self._capacity.set()
         self._want()
 
@@ -166,9 +101,8 @@ class GroupCommit:
         return self._store.end_offset - self._store.flushed_offset
 
     @property
-    def waiting(self) -> int:
-        """How many appends wait for the sync that covers them."""
-        return len(self._waiters)
+    def _flushed_offset(self) -> PhysicalOffset:
+        return self._store.flushed_offset
 
     @property
     def full(self) -> bool:
@@ -198,31 +132,6 @@ class GroupCommit:
         self._want()
         return True
 
-    def when_durable(self, end: PhysicalOffset, resolve: Resolve) -> None:
-        """Calls `resolve` once: with None when the log is on disk up to `end`, else with the error.
-
-        Errors: FLUSH_DISK_TIMEOUT (the message is in the log), STORE_FAILED.
-        """
-        if self.failure is not None:
-            resolve(_store_failed(self.failure))
-            return
-        if end <= self._store.flushed_offset:
-            resolve(None)
-            return
-        deadline = asyncio.get_running_loop().time() + self._settings.sync_flush_timeout_ms / 1000
-        self._add(_Waiter(end, deadline, resolve))
-        self._want()
-        self._arm_timer()
-
-    def _add(self, waiter: _Waiter) -> None:
-        """Adds the waiter in the order of ends: nearly always last, but a later append's waiter may come an
-        iteration of the loop earlier."""
-        at = len(self._waiters)
-        while at and self._waiters[at - 1].end > waiter.end:
-            at -= 1
-            waiter.deadline = self._waiters[at].deadline
-        self._waiters.insert(at, waiter)
-
     async def wait_for_capacity(self) -> None:
         """Returns when the unsynced bytes are below their limit, or when the store failed.
 
@@ -238,26 +147,6 @@ class GroupCommit:
             raise TroveError(
                 errors.OS_PAGE_CACHE_BUSY, f"{self.unsynced_bytes} bytes are waiting for the disk"
             ) from None
-
-    async def durable(self, end: PhysicalOffset) -> None:
-        """Waits until the log is on disk up to `end`. Raises the error that when_durable reports."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def resolve(error: TroveError | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        self.when_durable(end, resolve)
-        await future
-
-    async def acknowledgeable(self, end: PhysicalOffset) -> None:
-        """Waits until the log up to `end` is as durable as an acknowledged message: in sync mode on disk."""
-        if self._settings.flush_mode == "sync":
-            await self.durable(end)
 
     # --- the worker ---------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -321,7 +210,7 @@ class GroupCommit:
             return
         try:
             if self.failure is not None:
-                raise _store_failed(self.failure) from self.failure
+                raise store_failed(self.failure) from self.failure
             self._run_before_sync()
             if self._worth_a_sync():
                 self._begin_sync()
@@ -387,7 +276,7 @@ class GroupCommit:
                 self._loop.call_later(RETRY_PAUSE_S, self._repeat)
                 return False
             self.fail(error)
-            raise _store_failed(error) from error
+            raise store_failed(error) from error
         finally:
             self._syncing = False
         self.flush_count += 1
@@ -407,35 +296,14 @@ class GroupCommit:
         for action in actions:
             action()
 
-    def _resolve_up_to(self, flushed_offset: PhysicalOffset) -> None:
-        while self._waiters and self._waiters[0].end <= flushed_offset:
-            self._waiters.popleft().resolve(None)
-
     # --- time-outs, failure, end --------------------------------------------------------------------
-    def _arm_timer(self) -> None:
-        """Sets one timer, for the oldest waiter: the deadlines have the order of the waiters."""
-        if self._timer is None and self._waiters:
-            self._timer = asyncio.get_running_loop().call_at(self._waiters[0].deadline, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        now = asyncio.get_running_loop().time()
-        while self._waiters and self._waiters[0].deadline <= now:
-            self.timeout_count += 1
-            waited_ms = self._settings.sync_flush_timeout_ms
-            self._waiters.popleft().resolve(
-                TroveError(errors.FLUSH_DISK_TIMEOUT, f"the sync did not end within {waited_ms} ms")
-            )
-        self._arm_timer()
-
     def fail(self, error: Exception) -> None:
         """The store failed: every waiter gets the error, and the worker ends with STORE_FAILED."""
         if self.failure is None:
             self.failure = error
             self._store.mark_failed()
         self._run_before_sync()  # each gets the error from the store
-        while self._waiters:
-            self._waiters.popleft().resolve(_store_failed(self.failure))
+        self._fail_waiters(self.failure)
         self._want()
         self._capacity.set()
 
@@ -456,7 +324,3 @@ class GroupCommit:
                     self._work.end_in_kernel(self._kernel)
             self._kernel.close()
             self._kernel = None
-
-
-def _store_failed(failure: Exception) -> TroveError:
-    return TroveError(errors.STORE_FAILED, f"the store failed: {failure}")

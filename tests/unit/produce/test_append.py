@@ -13,7 +13,8 @@ import pytest
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, open_store, read_queue, with_crc_property
 from tests.support.engine import record as plain_record
 from trovemq_broker.produce.append import Appender, AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit, Grown
+from trovemq_broker.produce.flush_settings import FlushSettings
+from trovemq_broker.produce.group_commit import GroupCommit, Grown
 from trovemq_broker.produce.put_status import put_status
 from trovemq_proto import errors
 from trovemq_proto.errors import ERRORS, TroveError

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.engine import NOW_MS, SMALL, open_store, record
 from trovemq_broker.produce.append import Appender, AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings, GroupCommit
+from trovemq_broker.produce.flush_settings import FlushSettings
+from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingMessage, check_outgoing
 from trovemq_broker.server.wire.send_checks import check_message
 from trovemq_proto import errors

@@ -18,7 +18,8 @@ import pytest
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, record
 from tests.support.fake_loop import turns
 from tests.unit.storage.test_kernel_sync import Kernel, ended, sync_of
-from trovemq_broker.produce.group_commit import FlushSettings, FlushStore, GroupCommit
+from trovemq_broker.produce.flush_settings import FlushSettings
+from trovemq_broker.produce.group_commit import FlushStore, GroupCommit
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId

@@ -21,7 +21,7 @@ from trovemq_broker.daemon import settings as settings_module
 from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.append import AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings
+from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.settings import Loaded, load_settings, settings_of

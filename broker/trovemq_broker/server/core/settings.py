@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.produce.append import AppendSettings
-from trovemq_broker.produce.group_commit import FlushSettings
+from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_daemon.settings import DAY_MS, GIB, setting
 from trovemq_store.settings import StoreSettings
 
