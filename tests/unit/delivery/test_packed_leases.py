@@ -23,8 +23,9 @@ from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery import group_topic, open_messages, packed_leases, priority_receiver
 from trovemq_broker.groups.delivery.by_priority import ByPriority
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
+from trovemq_broker.groups.delivery.lease_rows import NEVER, ROW_DTYPE
 from trovemq_broker.groups.delivery.leases import Lease
-from trovemq_broker.groups.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
+from trovemq_broker.groups.delivery.packed_leases import PackedLeases, can_pack
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_proto.errors import TroveError
@@ -193,7 +194,7 @@ def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> N
             assert packed.lowest() == min(model, default=None)
             open_ends = [lease.until_ms for lease in model.values() if not lease.ended]
             assert bool(packed.clock.live) >= bool(open_ends)
-            assert packed.clock.until_ms <= min(open_ends, default=packed_leases.NEVER)
+            assert packed.clock.until_ms <= min(open_ends, default=NEVER)
             assert packed.ended_count(EpochMs(20)) == sum(
                 one.ended or one.until_ms <= 20 for one in model.values()
             )

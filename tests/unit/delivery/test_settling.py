@@ -26,7 +26,7 @@ from tests.support.settling import (
 from tests.support.trials import SOAK
 from tests.unit.delivery.old_settling import OldSettling
 from trovemq_broker.groups.delivery import dead_letters
-from trovemq_broker.groups.delivery.packed_leases import BLOCK_BITS, BLOCK_SIZE, ROW_DTYPE
+from trovemq_broker.groups.delivery.lease_rows import BLOCK_BITS, BLOCK_SIZE, ROW_DTYPE
 from trovemq_broker.groups.delivery.request import DeliveredRun, messages_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -1,19 +1,5 @@
-"""Packed leases: messages that have been in flight for long take 40 bytes per lease, and no Python object.
-
-A row has the messages of one lease within one block of 32 adjacent offsets. Rows are sorted by block, in
-leaves:
-
-| column   | type | content                                                  |
-|----------|------|----------------------------------------------------------|
-| block    | i64  | offset >> 5                                              |
-| mask     | u32  | bit n: the message at block * 32 + n; 0: the row is void |
-| until    | i64  | epoch ms at which the lease ends                         |
-| received | i64  | epoch ms of the delivery                                 |
-| number   | u32  | of the lease                                             |
-| attempt  | u32  | deliveries so far; the highest bit: the lease has ended  |
-| client   | u32  | number of a client id                                    |
-
-In a snapshot a leaf is its columns one after the other, little-endian.
+"""Packed leases: messages that have been in flight for long take 40 bytes per lease, and no Python object:
+rows in leaves, sorted by the blocks of their offsets (lease_rows.py).
 
 Invariants
 - Masks of the rows of one block have no bit in common.
@@ -31,33 +17,24 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_broker.groups.delivery.lease_rows import (
+    ATTEMPT_MAX,
+    BLOCK_BITS,
+    BLOCK_SIZE,
+    ENDED,
+    NEVER,
+    NUMBER_MAX,
+    ROW_DTYPE,
+    Leaf,
+    masks_of,
+    offsets_of,
+    offsets_of_rows,
+)
 from trovemq_broker.groups.delivery.leases import Lease
 from trovemq_proto.positions import EpochMs
 
-BLOCK_BITS: Final = 5
-BLOCK_SIZE: Final = 1 << BLOCK_BITS
 LEAF_ROWS_MAX: Final = 2_048
-NEVER: Final = EpochMs((1 << 63) - 1)
-_ENDED: Final = 1 << 31
-_ATTEMPT_MAX: Final = _ENDED - 1
-_NUMBER_MAX: Final = 0xFFFF_FFFF
 _CLIENTS_MIN: Final = 1_024
-
-ROW_DTYPE: Final = np.dtype(
-    [
-        ("block", "<i8"),
-        ("mask", "<u4"),
-        ("until", "<i8"),
-        ("received", "<i8"),
-        ("number", "<u4"),
-        ("attempt", "<u4"),
-        ("client", "<u4"),
-    ]
-)
-assert ROW_DTYPE.itemsize == 40
-
-_FACT_NAMES: Final = ("until", "received", "number", "attempt", "client")
-_FACTS: Final = np.dtype([(name, ROW_DTYPE[name]) for name in _FACT_NAMES])
 
 Row = tuple[int, int, int, int, int, int, int]
 
@@ -69,47 +46,13 @@ class UnpackedLease(NamedTuple):
     offsets: list[int]
 
 
-class _Leaf:
-    """Rows in the order of their blocks. Blocks and masks are separate arrays, so that they can be
-    searched."""
-
-    __slots__ = ("blocks", "ended", "facts", "masks", "until_ms", "void")
-
-    def __init__(self, rows: NDArray[np.void]) -> None:
-        self.blocks = np.ascontiguousarray(rows["block"])
-        self.masks = np.ascontiguousarray(rows["mask"])
-        self.facts = np.empty(len(rows), _FACTS)
-        for name in _FACT_NAMES:
-            self.facts[name] = rows[name]
-        self.void = 0
-        self.until_ms = NEVER
-        self.ended = 0
-        self.update_ends()
-
-    def rows(self) -> NDArray[np.void]:
-        """The rows that are not void."""
-        kept = self.masks != 0
-        rows = np.empty(int(kept.sum()), ROW_DTYPE)
-        rows["block"], rows["mask"] = self.blocks[kept], self.masks[kept]
-        for name in _FACT_NAMES:
-            rows[name] = self.facts[name][kept]
-        return rows
-
-    def update_ends(self) -> None:
-        """Computes again when the first of its leases ends, and how many rows have ended."""
-        there = self.masks != 0
-        ended = (self.facts["attempt"] & _ENDED != 0) & there
-        self.ended = int(ended.sum())
-        self.until_ms = EpochMs(int(self.facts["until"][there & ~ended].min(initial=NEVER)))
-
-
 class PackedLeases:
     """The packed leases of one queue state."""
 
     __slots__ = ("_clients", "_firsts", "_leaves", "_names", "clock", "count")
 
     def __init__(self) -> None:
-        self._leaves: list[_Leaf] = []
+        self._leaves: list[Leaf] = []
         self._firsts: list[int] = []
         self._names: list[str] = []
         self._clients: dict[str, int] = {}
@@ -126,9 +69,9 @@ class PackedLeases:
             client = self._clients.setdefault(lease.client_id, len(self._names))
             if client == len(self._names):
                 self._names.append(lease.client_id)
-            attempt = lease.attempt | (_ENDED if lease.ended else 0)
+            attempt = lease.attempt | (ENDED if lease.ended else 0)
             facts = (lease.until_ms, lease.received_ms, lease.number, attempt, client)
-            rows += [(block, mask, *facts) for block, mask in _masks(offsets)]
+            rows += [(block, mask, *facts) for block, mask in masks_of(offsets)]
             self.count += len(offsets)
         if rows:
             self._merge(np.array(rows, ROW_DTYPE))
@@ -163,7 +106,7 @@ class PackedLeases:
             end = at + LEAF_ROWS_MAX
             if end < len(rows):
                 end = int(blocks.searchsorted(blocks[end - 1], "right"))
-            leaves.append(_Leaf(rows[at:end]))
+            leaves.append(Leaf(rows[at:end]))
             at = end
         self._leaves[low:high] = leaves
         self._firsts[low:high] = [int(leaf.blocks[0]) for leaf in leaves]
@@ -197,7 +140,7 @@ class PackedLeases:
         while count > 0 and index < len(self._leaves):
             leaf = self._leaves[index]
             if leaf.ended:
-                rows = np.flatnonzero((leaf.facts["attempt"] & _ENDED != 0) & (leaf.masks != 0))
+                rows = np.flatnonzero((leaf.facts["attempt"] & ENDED != 0) & (leaf.masks != 0))
                 block = -1
                 for row in rows.tolist():
                     if count <= 0 and leaf.blocks.item(row) != block:  # the rows of one block have no order
@@ -247,12 +190,12 @@ class PackedLeases:
         self._tidy(index)
         return taken
 
-    def _unpack(self, leaf: _Leaf, row: int) -> UnpackedLease:
+    def _unpack(self, leaf: Leaf, row: int) -> UnpackedLease:
         until_ms, received_ms, number, attempt, client = leaf.facts[row].item()
-        offsets = _offsets(leaf.blocks.item(row), leaf.masks.item(row))
+        offsets = offsets_of(leaf.blocks.item(row), leaf.masks.item(row))
         lease = Lease(
             number,
-            attempt & _ATTEMPT_MAX,
+            attempt & ATTEMPT_MAX,
             offsets[0],
             offsets[-1] + 1,
             until_ms,
@@ -260,7 +203,7 @@ class PackedLeases:
             self._names[client],
             renewed=False,
         )
-        lease.ended = bool(attempt & _ENDED)
+        lease.ended = bool(attempt & ENDED)
         lease.live = len(offsets)
         leaf.masks[row] = 0
         leaf.void += 1
@@ -289,10 +232,10 @@ class PackedLeases:
         for leaf in self._leaves:
             if leaf.until_ms <= now_ms:
                 due = (leaf.facts["until"] <= now_ms) & (leaf.masks != 0)
-                due &= leaf.facts["attempt"] & _ENDED == 0
-                leaf.facts["attempt"][due] |= _ENDED
+                due &= leaf.facts["attempt"] & ENDED == 0
+                leaf.facts["attempt"][due] |= ENDED
                 if ended is not None:
-                    ended.frombytes(_offsets_of(leaf.blocks[due], leaf.masks[due]).tobytes())
+                    ended.frombytes(offsets_of_rows(leaf.blocks[due], leaf.masks[due]).tobytes())
                 some = some or bool(due.any())
                 leaf.update_ends()
         self._set_clock()
@@ -320,7 +263,7 @@ class PackedLeases:
     def offsets(self) -> Iterator[int]:
         """All offsets, ascending; nothing may change meanwhile."""
         for block, mask in self.blocks():
-            yield from _offsets(block, mask)
+            yield from offsets_of(block, mask)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """(block, mask of the open messages), ascending."""
@@ -337,20 +280,20 @@ class PackedLeases:
         found = array("q")
         for leaf in self._leaves:
             if leaf.ended:
-                rows = leaf.facts["attempt"] & _ENDED != 0
-                found.frombytes(_offsets_of(leaf.blocks[rows], leaf.masks[rows]).tobytes())
+                rows = leaf.facts["attempt"] & ENDED != 0
+                found.frombytes(offsets_of_rows(leaf.blocks[rows], leaf.masks[rows]).tobytes())
         return found
 
     def has_ended(self, offset: int) -> bool:
         """Whether the message is packed here and its lease has ended."""
         found = self._find(offset)
-        return found is not None and bool(self._leaves[found[0]].facts["attempt"].item(found[1]) & _ENDED)
+        return found is not None and bool(self._leaves[found[0]].facts["attempt"].item(found[1]) & ENDED)
 
     def ended_count(self, now_ms: EpochMs) -> int:
         """How many messages may be delivered again."""
         count = 0
         for leaf in self._leaves:
-            over = (leaf.facts["attempt"] & _ENDED != 0) | (leaf.facts["until"] <= now_ms)
+            over = (leaf.facts["attempt"] & ENDED != 0) | (leaf.facts["until"] <= now_ms)
             count += int(np.unpackbits(leaf.masks[over].view(np.uint8)).sum())
         return count
 
@@ -382,33 +325,6 @@ def can_pack(lease: Lease) -> bool:
     return (
         not lease.renewed
         and lease.granted_until_ms == lease.until_ms
-        and 0 <= lease.attempt <= _ATTEMPT_MAX
-        and 0 <= lease.number <= _NUMBER_MAX
+        and 0 <= lease.attempt <= ATTEMPT_MAX
+        and 0 <= lease.number <= NUMBER_MAX
     )
-
-
-def _masks(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """(block, mask) of ascending offsets."""
-    found: list[tuple[int, int]] = []
-    block, mask = offsets[0] >> BLOCK_BITS, 0
-    for offset in offsets:
-        if offset >> BLOCK_BITS != block:
-            found.append((block, mask))
-            block, mask = offset >> BLOCK_BITS, 0
-        mask |= 1 << (offset & BLOCK_SIZE - 1)
-    found.append((block, mask))
-    return found
-
-
-def _offsets_of(blocks: NDArray[np.int64], masks: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """All offsets of these rows."""
-    bits = np.unpackbits(masks.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
-    rows, offsets = np.nonzero(bits)
-    return (blocks[rows] << BLOCK_BITS) + offsets
-
-
-def _offsets(block: int, mask: int) -> list[int]:
-    first = block << BLOCK_BITS
-    if not mask & mask - 1:
-        return [first + mask.bit_length() - 1]
-    return [first + bit for bit in range(BLOCK_SIZE) if mask >> bit & 1]

@@ -31,9 +31,9 @@ from collections.abc import Iterator
 from heapq import heappush, merge
 
 from trovemq_broker.groups.delivery.by_priority import ByPriority
+from trovemq_broker.groups.delivery.lease_rows import BLOCK_BITS, BLOCK_SIZE
 from trovemq_broker.groups.delivery.leases import Lease
 from trovemq_broker.groups.delivery.open_messages import OpenMessages
-from trovemq_broker.groups.delivery.packed_leases import BLOCK_BITS, BLOCK_SIZE
 from trovemq_broker.groups.delivery.sequence_set import SequenceSet
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_store.events.receipt_handle import SourceKind

@@ -40,7 +40,7 @@ class QueueSnapshot(msgspec.Struct, array_like=True):
     moved: dict[int, PhysicalOffset]
     packed_clients: list[str] = []
     packed: list[bytes] = []
-    """See packed_leases.py; since format 2."""
+    """See lease_rows.py; since format 2."""
     cursors: list[int] = []
     waiting_from: int = 0
     waiting_count: int = 0
