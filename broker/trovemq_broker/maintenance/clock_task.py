@@ -116,9 +116,9 @@ def future_text(store: MessageStore) -> str:
 def clock_warning(store: MessageStore, trust: ClockTrust) -> str:
     """A warning about the clock, with the remedy, or an empty text."""
     texts = [future_text(store)] if future_text(store) else []
-    if trust.stepped_ms and trust.left_ms:
+    if trust.stepped_ms and trust.remaining_ms:
         texts.append(
             f"the clock stepped by {round(trust.stepped_ms / 1000)} s: no message is removed for its age for "
-            f"{-(-trust.left_ms // 60_000)} more minutes"
+            f"{-(-trust.remaining_ms // 60_000)} more minutes"
         )
     return "; ".join([*texts, REMEDY]) if texts else ""

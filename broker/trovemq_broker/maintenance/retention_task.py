@@ -222,7 +222,7 @@ class RetentionTask:
         now_ms = self._trusted_ms(policy.reserved_ms)
         segments = store.closed_segments()
         if segments and segments[-1].end > self._model.saved_log_end:
-            self._model.want_snapshot()  # a start from the present one would look for these segments
+            self._model.request_snapshot()  # a start from the present one would look for these segments
         safe = [segment for segment in segments if segment.end <= self._model.saved_log_end]
         min_offset, hour = store.min_offset, time.localtime(self._clock_ms() / 1000).tm_hour
         run = store.time_runs.run_at(PhysicalOffset(segments[0].end - 1)) if segments else None

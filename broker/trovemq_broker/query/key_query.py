@@ -102,9 +102,9 @@ class KeyQuery:
         if self.topic and topic != self.topic.encode("utf-8", "replace"):
             return False
         block = bytes(record[fields.property_position :])
-        return self._may_stand_in(block) and self._has_key(parse_properties(block))
+        return self._may_have_key(block) and self._has_key(parse_properties(block))
 
-    def _may_stand_in(self, block: bytes) -> bool:
+    def _may_have_key(self, block: bytes) -> bool:
         """Whether the block has the key's bytes at all: to parse a large block costs a hundred times more.
         U+FFFD in the key may stand for any malformed bytes."""
         return "\ufffd" in self.key or self.key.encode("utf-8", "replace") in block

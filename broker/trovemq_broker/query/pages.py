@@ -25,12 +25,12 @@ class Work:
     """The limits of a page's work, and the work done. Work is charged after it is done, so that every page
     makes progress."""
 
-    left: int = WORK_MAX
+    remaining: int = WORK_MAX
     done: int = 0
 
     def charge(self, work: int) -> None:
         self.done += work
-        self.left -= work
+        self.remaining -= work
 
     def charge_scan(self, record_count: int, byte_count: int) -> None:
         self.charge(WORK_OF_SCANNED_RECORD * record_count + byte_count // _SCANNED_BYTES_OF_WORK)

@@ -79,8 +79,8 @@ def query_pages(
     TOPIC_NOT_FOUND, INDEX_DISABLED.
     """
 
-    def page_at(left: int, cursor: str) -> QueryPage:
-        return query_page(store, query, messages_max=left, cursor=cursor)
+    def page_at(remaining: int, cursor: str) -> QueryPage:
+        return query_page(store, query, messages_max=remaining, cursor=cursor)
 
     return answer_pages(page_at, messages_max or store.settings.query_messages_max, cursor, work_max)
 
@@ -196,7 +196,7 @@ class _PageSearch:
 
     def _has_work(self) -> bool:
         """Whether the page may continue."""
-        if self.found.work.left <= 0:
+        if self.found.work.remaining <= 0:
             self.stopped = True
         return not self.stopped
 

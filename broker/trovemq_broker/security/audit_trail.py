@@ -42,7 +42,7 @@ class _Counted:
     counts yet."""
 
     record: AuditRecord
-    left: int
+    unwritten: int
 
 
 class AuditTrail:
@@ -102,9 +102,9 @@ class AuditTrail:
         if counted is None:
             counted = self._counts[key] = _Counted(record, 1)
             if self._has_space() and self._try_append(replace(record, id=self._next_id())):
-                counted.left = 0
+                counted.unwritten = 0
             return
-        counted.left += 1
+        counted.unwritten += 1
 
     def flush(self, now_ms: EpochMs) -> None:
         """Writes the counts if the minute is over."""
@@ -116,9 +116,9 @@ class AuditTrail:
         self._from_ms = now_ms
         counts, self._counts = self._counts, {}
         for key, counted in counts.items():
-            if not counted.left:
+            if not counted.unwritten:
                 continue
-            record = replace(counted.record, id=self._next_id(), count=counted.left)
+            record = replace(counted.record, id=self._next_id(), count=counted.unwritten)
             if not (self._has_space() and self._try_append(record)):
                 self._counts[key] = counted
 

@@ -221,9 +221,9 @@ class Use:
 
     def close(self, connection: str) -> None:
         self.calls -= 1
-        left = self.connections.pop(connection) - 1
-        if left:
-            self.connections[connection] = left
+        remaining = self.connections.pop(connection) - 1
+        if remaining:
+            self.connections[connection] = remaining
 
     def excess(self, connection: str) -> str:
         """The reason why the quota allows no further call of the connection; empty if it allows one."""

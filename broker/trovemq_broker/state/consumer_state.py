@@ -98,7 +98,7 @@ class ConsumerState:
         self._file = SnapshotFile(files, SNAPSHOT_PATH, ConsumerSnapshot)
         self._saved_events = 0
         self._unread: set[str] = set()  # system topics with new messages that could not be read
-        self._snapshot_wanted = False
+        self._snapshot_requested = False
         self.saved_log_end = 0
         """The end of the log when the saved snapshot was made: below it a start needs pending records
         only."""
@@ -196,16 +196,16 @@ class ConsumerState:
         """Captures the present state; None if little happened since the last snapshot. TroveError as an
         append."""
         few = self.events.appended_count - self._saved_events < SNAPSHOT_EVENTS_MIN
-        if few and not always and not self._snapshot_wanted:
+        if few and not always and not self._snapshot_requested:
             return None
         work = self._snapshot(now_ms, closed=False)
-        self._snapshot_wanted = False
+        self._snapshot_requested = False
         return work
 
-    def want_snapshot(self) -> None:
+    def request_snapshot(self) -> None:
         """Makes the next begin_snapshot() return one, because the log below saved_log_end is to be
         removed."""
-        self._snapshot_wanted = True
+        self._snapshot_requested = True
 
     def _snapshot_saved(self, log_end: PhysicalOffset) -> None:
         self.saved_log_end = log_end

@@ -20,7 +20,7 @@ from trovemq_broker.groups.delivery.order_info import OrderInfo, load_order_info
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import properties_of, reconsume_times_of
 from trovemq_broker.groups.delivery.retry_copies import retry_copy
-from trovemq_broker.groups.delivery.revive_log import CheckPoint, ReviveLog, pass_revive_log
+from trovemq_broker.groups.delivery.revive_log import CheckPoint, ReviveLog, mark_revive_log_processed
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.events.codec import Event, EventKind
@@ -44,7 +44,7 @@ def import_from_rocketmq(
             _take_order_info(context, pairs, group, topic, queue_id, info, now_ms)
     for point, offsets in ReviveLog(store, waiting).in_flight():
         _revive(context, point, offsets, now_ms)
-    pass_revive_log(store)
+    mark_revive_log_processed(store)
 
 
 def _take_order_info(
@@ -93,7 +93,7 @@ def _lease_out(context: Context, state: QueueState, offset: int, info: OrderInfo
     number, until_ms = state.take_lease_number(), info.visible_ms(offset)
     attempt = info.deliveries(offset)
     lease = Lease(number, attempt, offset, offset + 1, until_ms, now_ms, "", renewed=False)
-    state.hand_out(lease, range(offset, offset + 1))
+    state.open_under(lease, range(offset, offset + 1))
     context.add(
         Event(
             EventKind.RECEIVED,

@@ -142,7 +142,7 @@ def export_to_rocketmq(
     file_size = log_file_size(files, log_file_size_configured)
     units = _waiting_units(queue, wheel_rows, topics, read_ms)
     if len(units) and int(wheel_rows["offset"][-1]) + 1 < position:
-        units = np.concatenate([units, _past_unit(queue, position, read_ms)])
+        units = np.concatenate([units, _processed_unit(queue, position, read_ms)])
     slots = _chain(units, unit_positions(len(units), file_size))
 
     before = check or TimerCheck()
@@ -190,7 +190,7 @@ def _waiting_units(queue: ConsumeQueue, rows: Rows, topics: list[str], read_ms: 
     return units
 
 
-def _past_unit(queue: ConsumeQueue, position: int, read_ms: int) -> Units:
+def _processed_unit(queue: ConsumeQueue, position: int, read_ms: int) -> Units:
     """A unit for the queue's last record that can be found, in the slot before the first one that is read."""
     physical_offset, size, _ = queue.unit(queue.written_before(QueueOffset(position - 1)))
     unit = (UNIT_SIZE, -1, MAGIC_DEFAULT, read_ms - PRECISION_MS, 0, physical_offset, size, 0, 0)

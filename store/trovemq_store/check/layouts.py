@@ -141,12 +141,12 @@ def with_known_counts(files: list[IndexView], last_count: int | None = None) -> 
     last are full, and `last_count` is the last one's."""
     counts: list[int | None] = [*(len(file.items) for file in files[:-1]), *[last_count] * len(files[-1:])]
     return [
-        file if count is None or not _is_put(file, count - 1) else replace(file, item_count=count)
+        file if count is None or not _is_filled(file, count - 1) else replace(file, item_count=count)
         for file, count in zip(files, counts, strict=True)
     ]
 
 
-def _is_put(file: IndexView, number: int) -> bool:
+def _is_filled(file: IndexView, number: int) -> bool:
     item = file.items[number]
     return number > 0 and (int(item["physical_offset"]) > 0 or int(item["hash"]) > 0)
 

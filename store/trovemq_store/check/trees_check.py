@@ -125,7 +125,7 @@ class _Entries:
                 found[OFFSET.unpack(at)[0] + int(entry["distance"])] = entry.tobytes()[4:]
         for offset, entry in zip(offsets.tolist(), wanted, strict=True):
             if found.get(offset) != entry.tobytes()[4:]:
-                self._miss(offset, LOCATION)
+                self._report_missing(offset, LOCATION)
 
     def _terms(self, entries: list[tuple[bytes, bytes]]) -> None:
         for key, value in entries:
@@ -141,7 +141,7 @@ class _Entries:
             found = self._postings(term, offsets[0], offsets[-1])
             for offset in offsets:
                 if offset not in found:
-                    self._miss(offset, TERM)
+                    self._report_missing(offset, TERM)
 
     def _postings(self, term: bytes, first: int, last: int) -> set[int]:
         before = next(self._reader.items(TERM, term, term + OFFSET.pack(first + 1), reverse=True), None)
@@ -151,7 +151,7 @@ class _Entries:
             found.update(postings(key, value))
         return found
 
-    def _miss(self, physical_offset: PhysicalOffset, tree: str) -> None:
+    def _report_missing(self, physical_offset: PhysicalOffset, tree: str) -> None:
         self._missing += 1
         if self._missing <= _FINDINGS_MAX:
             self._findings.add(PATH, 0, f"{tree} lacks an entry of the record at {physical_offset}")

@@ -78,7 +78,7 @@ class ClockTrust:
         return self.stepped_ms
 
     @property
-    def left_ms(self) -> int:
+    def remaining_ms(self) -> int:
         """How long the wait still takes; 0: the clock is trusted."""
         return max(0, TRUSTED_AFTER_MS - self._waited_ms)
 

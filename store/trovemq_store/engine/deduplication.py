@@ -212,11 +212,11 @@ class Deduplication:
         by_id = self._known(trees, topic, window_ms, ids, now_ms)
         known = {index: by_id[each] for index, each in enumerate(ids) if each in by_id} if by_id else {}
         repeats = {index: first for index, first in _repeats(ids).items() if index not in known}
-        left = [each for each in numbered if each.record not in known and each.record not in repeats]
-        if not left:
+        rest = [each for each in numbered if each.record not in known and each.record not in repeats]
+        if not rest:
             return DedupResult(known, repeats)
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
-            dedup = trees.producers.check(topic, self._store.time.since(window_ms, now_ms), left, ids)
+            dedup = trees.producers.check(topic, self._store.time.since(window_ms, now_ms), rest, ids)
         dedup.known |= known
         for index, first in repeats.items():  # the first one may be a duplicate by its number
             if first in dedup.known:

@@ -325,7 +325,7 @@ class MessageStore(StoreAppending):
         saved_max, self._checkpoint.time_max = self._checkpoint.saved_time_max, None
         ahead_ms = self.last_store_timestamp - now_ms
         if saved_max is None or saved_max >= now_ms or ahead_ms <= AHEAD_MAX_MS:
-            self.time.put_off_step()
+            self.time.postpone_step()
             return False
         self._checkpoint.stepped_at, self._checkpoint.stepped_ms = self._log.end, saved_max
         self._flushed_timestamp = min(self._flushed_timestamp, saved_max)

@@ -75,9 +75,9 @@ class StoreTime:
         assert self.last_ms - now_ms > AHEAD_MAX_MS, "store times step back over a large difference only"
         assert self._ahead_from_ms is not None, "and after it was seen for a while"
         self.last_ms = now_ms
-        self.put_off_step()
+        self.postpone_step()
 
-    def put_off_step(self) -> None:
+    def postpone_step(self) -> None:
         """The step failed: it is wanted again after AHEAD_FOR_MS."""
         self._ahead_from_ms, self.wants_step = None, False
 

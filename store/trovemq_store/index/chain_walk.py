@@ -31,10 +31,10 @@ class ChainWalk:
         self._end = end_physical
         self._at = 0
         self._number = 0
-        if not self._go_on(place):
+        if not self._resume_at(place):
             self._enter(0)
 
-    def _go_on(self, place: tuple[str, int] | None) -> bool:
+    def _resume_at(self, place: tuple[str, int] | None) -> bool:
         if place is None:
             return False
         for at, file in enumerate(self._files):

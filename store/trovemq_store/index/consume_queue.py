@@ -253,7 +253,7 @@ class ConsumeQueue:
         if self._bases:
             self._end = _offset_at(self._bases[-1], count)
             fault_point("queues.before_cut")
-            self._zero_behind_end()
+            self._zero_after_end()
             fault_point("queues.after_cut")
             self._unmap_last()
         self._find_first_unit()
@@ -400,10 +400,10 @@ class ConsumeQueue:
             # A power cut may keep some names of files that were created since the last sync, without sizes.
             unsynced = drop_after_gap and self._files.file_size(f"{self._directory}/{name}") == 0
             base = 0 if unsynced else self._checked_base(name)
-            behind_gap = bool(bases) and base != bases[-1] + self._file_size
-            if behind_gap and not unsynced and not drop_after_gap:
+            after_gap = bool(bases) and base != bases[-1] + self._file_size
+            if after_gap and not unsynced and not drop_after_gap:
                 raise self._mismatch(name, f"does not follow {bases[-1]:020d}")
-            if unsynced or behind_gap:
+            if unsynced or after_gap:
                 self._files.remove(f"{self._directory}/{name}")
             elif self._begins_below(base, deleted_below):
                 self._remove_file(base)
@@ -444,7 +444,7 @@ class ConsumeQueue:
         if valid_prefix(tail, _OFFSET_MAX, 0)[0] < len(tail):
             count = self._valid_count(base, _OFFSET_MAX)
             self._end = _offset_at(base, count)
-            self._zero_behind_end()
+            self._zero_after_end()
         self._end = _offset_at(base, count)
         self._unmap_last()
 
@@ -564,7 +564,7 @@ class ConsumeQueue:
         self._end = self._first_unit = self._min = offset
         self._forget_known()
 
-    def _zero_behind_end(self) -> None:
+    def _zero_after_end(self) -> None:
         path = self._path(self._bases[-1])
         file = self._open_files.get(path)
         for begin, end in file.written_ranges(self._end * UNIT_SIZE - self._bases[-1]):

@@ -130,7 +130,7 @@ class KeyIndex:
             self._cut(trusted_position, store_timestamp_at)
             self._position = trusted_position
         elif known is None or foreign:
-            self._go_on_behind_last_item()
+            self._continue_after_last_item()
         else:
             self._position, self._resume = known["position"], known["resume"]
         self._synced_position = self._position
@@ -161,7 +161,7 @@ class KeyIndex:
             )
         return IndexFile(self._files, path, self._slot_count, self._item_count)
 
-    def _go_on_behind_last_item(self) -> None:
+    def _continue_after_last_item(self) -> None:
         self._position = LOG_ORIGIN
         used = [file for file in self._index_files if file.count > 1]
         if used:

@@ -162,8 +162,8 @@ class GroupsFile:
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
         """Begins to save the file; see ConfigFile for the steps."""
         values = {**object_member(self._document, _TABLE), **changes}
-        left = {name: value for name, value in values.items() if value is not None}
-        document = {"forbiddenTable": {}, **self._document, "dataVersion": version, _TABLE: left}
+        kept = {name: value for name, value in values.items() if value is not None}
+        document = {"forbiddenTable": {}, **self._document, "dataVersion": version, _TABLE: kept}
         return partial(self._save, document)
 
     def _save(self, document: JsonObject) -> None:

@@ -40,7 +40,7 @@ def services() -> Any:
         model=SimpleNamespace(groups=groups),
         group_commit=SimpleNamespace(failure=None),
         retention=SimpleNamespace(counters=counters),
-        clock_trust=SimpleNamespace(stepped_ms=0, left_ms=0),
+        clock_trust=SimpleNamespace(stepped_ms=0, remaining_ms=0),
     )
 
 
@@ -78,7 +78,7 @@ def test_other_trouble_only_warns(name: str) -> None:
         parts.model.groups.limit_warning = lambda: "many groups"
     elif name == "clock":
         parts.store.time.future_ms = 7_200_000
-        parts.clock_trust.stepped_ms, parts.clock_trust.left_ms = -7_200_000, 90_000
+        parts.clock_trust.stepped_ms, parts.clock_trust.remaining_ms = -7_200_000, 90_000
     else:
         parts.store.trees.report.quarantined, parts.store.trees.lag_bytes = "another log", 4_096
     readiness = readiness_of(parts)

@@ -185,7 +185,7 @@ class OldSettling:
             before.client_id,
             renewed=False,
         )
-        state.hand_out(lease, range(offset, offset + 1))
+        state.open_under(lease, range(offset, offset + 1))
         self.context.note_lease(pair, state, lease)
         self._record_changed(state, lease, now_ms)
         if self.on_settled is not None:

@@ -83,7 +83,7 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
             lease = Lease(
                 state.take_lease_number(), 1, first, end, now_ms + 90, now_ms, client, renewed=False
             )
-            state.hand_out(lease, range(first, end))
+            state.open_under(lease, range(first, end))
             both.leases.push(lease, state)
             if size == 2:
                 state.settle(first + number // 4 % 2)
@@ -111,7 +111,7 @@ def change(both: GroupTopic, state: QueueState, offset: int, now_ms: EpochMs) ->
     lease = Lease(
         number, 1, offset, offset + 1, until_ms, before.received_ms, before.client_id, renewed=False
     )
-    state.hand_out(lease, range(offset, offset + 1))
+    state.open_under(lease, range(offset, offset + 1))
     both.leases.push(lease, state)
 
 

@@ -121,7 +121,7 @@ def test_a_snapshot_is_wanted_seldom_and_taken_when_it_is_asked_for() -> None:
     engine = with_messages(1)
     model = ConsumerState.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
     assert model.begin_snapshot(engine.now_ms) is None
-    model.want_snapshot()
+    model.request_snapshot()
     work = model.begin_snapshot(engine.now_ms)
     assert work is not None
     work.run()

@@ -87,7 +87,7 @@ def test_a_page_that_did_its_work_stops_between_two_windows(
     index = scene.store.key_index
     assert index is not None
     start = Cursor(scene.store.visible_offset)
-    in_page = ResultPage(scene.store, query, query.accepts, 7, Work(left=1))
+    in_page = ResultPage(scene.store, query, query.accepts, 7, Work(remaining=1))
     page = query_by_key._PageSearch(scene.store, index, query, in_page, start).run()
     assert not page.complete
     rest = ask(scene.store, query)[0]
@@ -108,7 +108,7 @@ def test_merged_chains_continue_where_a_page_ends(work: int) -> None:
     pages, before = 0, scene.store.visible_offset
     while True:
         start = Cursor(before)
-        in_page = ResultPage(scene.store, query, query.accepts, 3, Work(left=work))
+        in_page = ResultPage(scene.store, query, query.accepts, 3, Work(remaining=work))
         page = query_by_key._PageSearch(scene.store, index, query, in_page, start).run()
         found += page.physical_offsets
         pages += 1

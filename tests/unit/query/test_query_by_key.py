@@ -257,7 +257,7 @@ def test_a_page_has_a_share_of_work(store: MessageStore, monkeypatch: pytest.Mon
     while True:
         assert store.key_index is not None
         start = Cursor.decode(cursor, query) if cursor else Cursor(store.visible_offset)
-        in_page = ResultPage(store, query, query.accepts, 7, Work(left=1))
+        in_page = ResultPage(store, query, query.accepts, 7, Work(remaining=1))
         page = query_by_key._PageSearch(store, store.key_index, query, in_page, start).run()
         pages += 1
         found += page.physical_offsets

@@ -227,7 +227,7 @@ class LeaseWriter:
             request.renewed and request.confirmed,
             request.attempt_id,
         )
-        state.hand_out(lease, range(self._first, self._end))
+        state.open_under(lease, range(self._first, self._end))
         if self._attempt > 1:
             self._pair.redelivered_count += len(records)
         self._recorded_to = max(self._recorded_to, self._end)

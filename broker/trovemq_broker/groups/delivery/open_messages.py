@@ -1,8 +1,8 @@
 """The open messages of a group in one queue, by offset: the newest ones with their Lease objects, the others
 packed.
 
-A look-up of a packed message unpacks its Lease. The caller may use and change it until the next hand_out() or
-settle() of the queue state, which may pack leases again.
+A look-up of a packed message unpacks its Lease. The caller may use and change it until the next open_under()
+or settle() of the queue state, which may pack leases again.
 
 Invariants
 - An offset is in here once: either loose or packed.

@@ -94,7 +94,7 @@ class QueueState:
         self.next_lease = number + 1
         return number
 
-    def hand_out(self, lease: Lease, offsets: range) -> None:
+    def open_under(self, lease: Lease, offsets: range) -> None:
         """Makes the offsets open under the lease, in whose range they are; new ones move next_offset."""
         assert lease.first <= offsets.start <= offsets.stop <= lease.end, "the lease covers its messages"
         if offsets.stop <= self.next_offset:

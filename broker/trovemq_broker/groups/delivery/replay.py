@@ -68,11 +68,11 @@ def _receive(state: QueueState, event: Event) -> None:
     first, end = max(event.offset, state.committed), event.offset + event.count
     known_end = min(end, state.next_offset)
     if first < known_end:
-        state.hand_out(lease, range(first, known_end))
+        state.open_under(lease, range(first, known_end))
     if known_end < end and state.order is not None:
         state.order.waiting_count = None  # until the PASSED event
     if known_end < end:
-        state.hand_out(lease, range(max(first, known_end), end))
+        state.open_under(lease, range(max(first, known_end), end))
 
 
 def _hold(state: QueueState, event: Event) -> None:
@@ -110,7 +110,7 @@ def _change(state: QueueState, event: Event) -> None:
         lease.until_ms, lease.renewed, lease.attempt = EpochMs(event.until), event.renewed, event.attempt
     if not same and len(leases) == 1:
         (before,) = leases.values()
-        state.hand_out(_lease_of(event, before.received_ms), offsets)
+        state.open_under(_lease_of(event, before.received_ms), offsets)
 
 
 def complete(context: Context, pairs: GroupTopicTable) -> None:
@@ -122,7 +122,7 @@ def complete(context: Context, pairs: GroupTopicTable) -> None:
         if state.kind is SourceKind.CLASSIC_RETRY:
             pairs.fill_topics(state)
     for state in pairs.states():
-        _know_leases(context, pairs, state)
+        _register_leases(context, pairs, state)
 
 
 def _complete_state(context: Context, state: QueueState) -> None:
@@ -149,7 +149,7 @@ def _cut(state: QueueState, end: int) -> None:
     state.advance()
 
 
-def _know_leases(context: Context, pairs: GroupTopicTable, state: QueueState) -> None:
+def _register_leases(context: Context, pairs: GroupTopicTable, state: QueueState) -> None:
     if state.kind is not SourceKind.CLASSIC_RETRY and state.open.packed.clock.live:
         state.open.push_clock()
         context.timed.update(pairs.of_state(state))

@@ -136,7 +136,7 @@ class ReviveLog:
             return  # not written by RocketMQ: ignored
 
 
-def pass_revive_log(store: MessageStore) -> None:
+def mark_revive_log_processed(store: MessageStore) -> None:
     """Marks the revive topics as processed, so that RocketMQ does not process them again."""
     for topic, queue_id in ReviveLog.queues(store):
         end = store.consume_queues.next_offset(topic, queue_id)

@@ -20,7 +20,7 @@ from trovemq_broker.groups.delivery.order_info import OFFSETS_MAX, OrderInfo, sa
 from trovemq_broker.groups.delivery.queue_receiver import first_attempt
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.retry_copies import retry_copy
-from trovemq_broker.groups.delivery.revive_log import pass_revive_log
+from trovemq_broker.groups.delivery.revive_log import mark_revive_log_processed
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import Event, EventKind
@@ -45,7 +45,7 @@ def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSyst
     fault_point("delivery.before_order_info")
     save_order_info(files, orderly)
     fault_point("delivery.after_order_info")
-    pass_revive_log(context.store)
+    mark_revive_log_processed(context.store)
 
 
 def _copy_all(context: Context, state: QueueState, now_ms: EpochMs) -> None:

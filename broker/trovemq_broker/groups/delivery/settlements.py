@@ -310,7 +310,7 @@ class Settling:
     def replace_lease(self, pair: GroupTopic, state: QueueState, lease: Lease, now_ms: EpochMs) -> None:
         """The messages of the lease, which is new, are open under it from now on."""
         offsets = range(lease.first, lease.end)
-        state.hand_out(lease, offsets)
+        state.open_under(lease, offsets)
         self.context.note_lease(pair, state, lease)
         self.record_changed(state, lease, now_ms)
         if self.on_settled is not None:

@@ -105,8 +105,8 @@ def search_pages(
     TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
     """
 
-    def page_at(left: int, cursor: str) -> SearchPage:
-        return search_page(store, query, messages_max=left, cursor=cursor)
+    def page_at(remaining: int, cursor: str) -> SearchPage:
+        return search_page(store, query, messages_max=remaining, cursor=cursor)
 
     return answer_pages(page_at, messages_max or store.settings.query_messages_max, cursor, work_max)
 
@@ -236,7 +236,7 @@ class _PageSearch:
         self.entries += span.touched
         work = self.found.work
         work.charge(span.touched)
-        work.left = max(work.left, WORK_MAX // 4)
+        work.remaining = max(work.remaining, WORK_MAX // 4)
         span.touched = 0
         if explain or self.stopped:
             return
@@ -248,7 +248,7 @@ class _PageSearch:
                 return
             if block.edge != END:
                 self.done = max(self.done, block.edge)
-                if work.left <= 0:
+                if work.remaining <= 0:
                     self.stopped = True
                     return
         self._advance(span.low, span.high)
@@ -258,7 +258,7 @@ class _PageSearch:
         are tested at once first, and only those that can match are examined."""
         at = int(np.searchsorted(ranks, self.done, "right"))
         while at < len(ranks):
-            sift = self.misses >= MISSES_MIN and self.found.work.left > 0
+            sift = self.misses >= MISSES_MIN and self.found.work.remaining > 0
             part = ranks[at : at + (SIFTED_MAX if sift else MISSES_MIN)]
             at += len(part)
             kept = part
@@ -317,12 +317,12 @@ class _PageSearch:
         is charged after them, because it may cost more than a page's share and the page must make
         progress."""
         self.scanned_bytes += end - begin
-        goes_on = self._examine(ranks)
+        continues = self._examine(ranks)
         self.found.work.charge_scan(record_count, end - begin)
-        if not goes_on:
+        if not continues:
             return False
         self._advance(begin, end)
-        if self.found.work.left <= 0:
+        if self.found.work.remaining <= 0:
             self.stopped = True
         return not self.stopped
 
@@ -332,8 +332,8 @@ class _PageSearch:
             if rank <= self.done:
                 continue
             before = len(self.found.records)
-            goes_on = self.found.work.left > 0 and self.found.examine(PhysicalOffset(abs(rank)))
-            if not goes_on:
+            continues = self.found.work.remaining > 0 and self.found.examine(PhysicalOffset(abs(rank)))
+            if not continues:
                 self.stopped = True
                 if not self.query.newest_first:
                     self.done = rank - 1  # so that a cursor is where a record begins

@@ -123,22 +123,22 @@ class Producers:
 
         TroveError PRODUCER_SEQUENCE_TOO_OLD, PRODUCER_SEQUENCE_CONFLICT; StorageError.
         """
-        judged = DedupResult()
+        result = DedupResult()
         by_producer: dict[bytes, list[SequencedRecord]] = {}
         for each in numbered:
             by_producer.setdefault(each.producer, []).append(each)
         for producer, own in by_producer.items():
-            self._judge_producer(topic, producer, since, own, ids, judged)
-        return judged
+            self._check_producer(topic, producer, since, own, ids, result)
+        return result
 
-    def _judge_producer(
+    def _check_producer(
         self,
         topic: str,
         producer: bytes,
         since: Since,
         own: Sequence[SequencedRecord],
         ids: Sequence[bytes],
-        judged: DedupResult,
+        result: DedupResult,
     ) -> None:
         highest = self.highest(topic, producer, since)
         stored: dict[int, Known] = {}
@@ -157,15 +157,15 @@ class Producers:
             original = stored.get(sequence)
             if original is not None:
                 self._check_same(topic, own[0], sequence, ids[index], self._id_at(original.place[0]))
-                judged.known[index] = original
+                result.known[index] = original
             elif sequence in firsts:
                 self._check_same(topic, own[0], sequence, ids[index], ids[firsts[sequence]])
-                judged.repeats[index] = firsts[sequence]
+                result.repeats[index] = firsts[sequence]
             else:
                 firsts[sequence] = index
                 if 0 <= highest < sequence - 1:
-                    judged.gaps[index] = Gap(producer, highest + 1, sequence - 1)
-                judged.filled += sequence < highest
+                    result.gaps[index] = Gap(producer, highest + 1, sequence - 1)
+                result.filled += sequence < highest
                 highest = max(highest, sequence)
 
     @staticmethod
