@@ -85,7 +85,8 @@ class DeadLetters:
         self._not_visible = {at: sent for at, sent in self._not_visible.items() if sent.end > visible}
 
     def resent(self, group: str, offset: QueueOffset) -> Resent | None:
-        """Where the letter at that queue offset was sent; None where it was not. Raises as `resend`."""
+        """Where the letter at that queue offset was sent; None if it was not. TroveError TOPIC_NOT_FOUND,
+        OFFSET_OUT_OF_RANGE, MESSAGE_NOT_FOUND, RECORD_DAMAGED, PROPERTY_ILLEGAL (it lacks its origin)."""
         message = self._letter(group, offset)
         return self._resent(message, origin_topic(message))
 

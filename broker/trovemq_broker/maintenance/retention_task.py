@@ -243,8 +243,8 @@ class RetentionTask:
         )
 
     async def _find_holders_in_steps(self, now_ms: EpochMs) -> HeldLog:
-        """Finds what holds the log; requests run between two topics. The segments are checked again, in one
-        step, before they are removed."""
+        """Finds the queues and groups that hold the log; requests run between two topics. The segments are
+        checked again, in one step, before they are removed."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
         return self._note_holders(await _in_steps(steps))

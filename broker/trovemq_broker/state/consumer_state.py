@@ -193,8 +193,8 @@ class ConsumerState:
             self.on_messages_available(())
 
     def begin_snapshot(self, now_ms: EpochMs, *, always: bool = False) -> SnapshotWork | None:
-        """Captures the present state; None if little happened since the last snapshot. TroveError as an
-        append."""
+        """Captures the present state; None if little happened since the last snapshot. TroveError DISK_FULL,
+        CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR: the pending events were not appended."""
         few = self.events.appended_count - self._saved_events < SNAPSHOT_EVENTS_MIN
         if few and not always and not self._snapshot_requested:
             return None
@@ -244,7 +244,7 @@ class ConsumerState:
         """Appends the pending records below that offset again; returns how many. Once the copies are on disk,
         the originals may be removed.
 
-        TroveError as an append.
+        TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR.
         """
         count = self.delivery.reappend_live_records_before(physical_offset, now_ms)
         count += self.timers.reappend_live_records_before(physical_offset, now_ms)

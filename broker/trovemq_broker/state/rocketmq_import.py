@@ -33,8 +33,8 @@ def import_from_rocketmq(
     delivery: Delivery, store: MessageStore, files: FileSystem, waiting: Collection[int], now_ms: EpochMs
 ) -> None:
     """To be called after the events were replayed and before settle(). `waiting`: offsets in the wheel's
-    queue of all records that wait for a revive topic; they need not wait afterwards. Raises as appends do,
-    and is to be called again then."""
+    queue of all records that wait for a revive topic; they need not wait afterwards. TroveError DISK_FULL,
+    CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR: then it is to be called again."""
     context, pairs = delivery.context, delivery.group_topics
     for group in pairs.groups():
         if pairs.forget(group, None):

@@ -93,7 +93,8 @@ class ClockTrust:
         return EpochMs(0) if self._difference_ms is None or self._waited_ms < wait_ms else self._now_ms
 
     def save(self) -> None:
-        """TroveError as JsonFile.save; then it is still to be saved."""
+        """Writes the file; durable when it returns. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then
+        it is still unsaved."""
         document: JsonObject = {
             "formatVersion": FORMAT_VERSION,
             "bootId": self._boot_id,

@@ -77,7 +77,9 @@ class EarlyRemoval:
         return cls(files, Removed(EpochMs(newest_ms), EpochMs(until_ms)))
 
     def note(self, newest_ms: EpochMs, until_ms: EpochMs) -> None:
-        """Durable when it returns; may block. TroveError as JsonFile.save; then nothing has changed."""
+        """Notes that messages with store times up to newest_ms (epoch ms) were removed, which retention would
+        keep until until_ms. Durable when it returns; may block. TroveError DISK_FULL, STORE_FAILED,
+        UNKNOWN_ERROR; then nothing has changed."""
         known = self.removed
         removed = Removed(max(known.newest_ms, newest_ms), max(known.until_ms, until_ms))
         if removed == known:

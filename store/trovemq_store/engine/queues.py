@@ -59,7 +59,7 @@ def find_queue(store: MessageStore, topic: str, queue_id: QueueId) -> ConsumeQue
 
 
 def queue_range(store: MessageStore, topic: str, queue_id: QueueId) -> tuple[QueueOffset, QueueOffset]:
-    """(min, max) queue offset; (0, 0) of an empty queue. Raises as find_queue does."""
+    """(min, max) queue offset; (0, 0) of an empty queue. TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND."""
     queue = find_queue(store, topic, queue_id)
     return (queue.min_offset, queue.max_offset) if queue is not None else (QUEUE_ORIGIN, QUEUE_ORIGIN)
 

@@ -132,7 +132,8 @@ class RecordWriter:
         """Appends the records; one result per record, in order. Consecutive records of one topic and queue
         are appended together. internal: False for a user's message, which is refused while the disk is full.
 
-        TroveError as MessageStore.append; the runs before the refused one are then in the log.
+        TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
+        OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; the runs before the refused one are then in the log.
         """
         results: list[AppendResult] = []
         begin = 0
@@ -179,7 +180,8 @@ class RecordWriter:
     ) -> AppendResult:
         """Appends encoded records of that topic and queue, which fill their buffer, in one write of the log.
 
-        TroveError as MessageStore.append.
+        TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
+        OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written.
         """
         (result,) = self._store.append(batch, ((topic, queue_id, len(batch)),), now_ms, internal=True)
         self._appended()

@@ -1,6 +1,6 @@
 """Work that can stop and continue: a generator that yields after each bounded piece, and returns its result.
 
-The engine knows no event loop. The caller decides what happens between two steps:
+The engine knows no event loop. The caller does other work between two steps:
 `daemon/trovemq_daemon/turns.py` lets other requests go first, `finished` runs them in one go.
 """
 

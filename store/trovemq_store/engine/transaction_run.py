@@ -143,8 +143,9 @@ class TransactionRun:
         return np.cumsum(sizes) - sizes, sizes
 
     def append_to(self, store: _Log, now_ms: EpochMs) -> RunResult:
-        """Appends the run, with its marks and seals, in one write of the log. TroveError as
-        StoreAppending.append; then nothing was written."""
+        """Appends the run, with its marks and seals, in one write of the log. TroveError
+        BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED, OS_PAGE_CACHE_BUSY,
+        STORE_FAILED, UNKNOWN_ERROR; then nothing was written."""
         assert len(self) > 0, "a run has records"
         batch = RecordBatch(memoryview(self.data), *self._places())
         results = store.append(batch, self._parts, now_ms, seal=self._seal)

@@ -64,7 +64,8 @@ class EventLog:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{len(self._pending)} events wait for the disk")
 
     def flush(self, now_ms: EpochMs) -> None:
-        """Appends the pending events. TroveError as MessageStore.append: then they are still pending."""
+        """Appends the pending events. TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED,
+        UNKNOWN_ERROR: then the events that are not in the log are still pending."""
         while self._pending:
             part = self._pending[:EVENTS_MAX]
             record = NewRecord(EVENTS_TOPIC, EVENTS_QUEUE_ID, encode_events(part), born_timestamp=now_ms)

@@ -3,7 +3,7 @@
 A fault point costs a call and a comparison. It is on the path of batches, never of single messages. In a
 daemon it does nothing: no setting and no request arms it, only `armed()` in a test's own process.
 
-A test may raise at a point only what can really happen there:
+A test may raise at a point only an error that can really happen there:
 - where files are handled, a StorageError, as the call next to the point would raise;
 - at `before_` points of topics, groups, offsets, deletions, events, timers, transactions and delivery, the
   TroveError of an append or a save that was refused;

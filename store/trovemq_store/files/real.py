@@ -158,7 +158,7 @@ class RealFile:
         check_readable(mapping, self._path, begin, end)
 
     def read(self, begin: int, end: int) -> bytes:
-        assert 0 <= begin <= end, "a read ends behind its beginning"
+        assert 0 <= begin <= end, "a read ends after its beginning"
         assert end <= self._size, "a read stays inside its file"
         try:
             data = os.pread(self._descriptor, end - begin, begin)

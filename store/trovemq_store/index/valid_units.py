@@ -1,4 +1,4 @@
-"""The units of a consume queue after a crash: how many of them can be what was written."""
+"""The units of a consume queue after a crash: how many of them can be the units that were written."""
 
 from __future__ import annotations
 

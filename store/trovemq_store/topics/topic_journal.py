@@ -163,8 +163,8 @@ class TopicJournal:
         self._before_written = None
 
     def note_written(self, crc: int) -> None:
-        """Call before a topics.json with that CRC, which has all entries, replaces the old one. Raises as
-        append()."""
+        """Call before a topics.json with that CRC, which has all entries, replaces the old one. TroveError
+        DISK_FULL, STORE_FAILED (the sync failed), UNKNOWN_ERROR; then nothing has changed."""
         if self._number:
             if self._before_written is not None:  # else failed attempts would use up the space
                 self._number, self._position = self._before_written

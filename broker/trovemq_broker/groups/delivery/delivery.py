@@ -288,11 +288,13 @@ class Delivery(Receiving):
         replay.complete(self.context, self.group_topics)
 
     def export_to_rocketmq(self, now_ms: EpochMs, files: FileSystem) -> None:
-        """Prepares the store for RocketMQ at a clean stop. Blocks. Raises as appends do."""
+        """Prepares the store for RocketMQ at a clean stop. Blocks. TroveError DISK_FULL,
+        CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR."""
         rocketmq_export.export_to_rocketmq(self.context, self.group_topics, files, now_ms)
 
     def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: EpochMs) -> int:
-        """Appends each unconsumed message below that offset again; returns how many. Raises as appends do."""
+        """Appends each unconsumed message below that offset again; returns how many. TroveError DISK_FULL,
+        CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR."""
         table = self.group_topics
         return reappends.reappend_live_records_before(self.context, table, physical_offset, now_ms)
 

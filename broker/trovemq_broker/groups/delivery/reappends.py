@@ -33,8 +33,8 @@ _BATCH: Final = 64
 def reappend_live_records_before(
     context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: EpochMs
 ) -> int:
-    """Appends every pending record below physical_offset again; returns how many. Raises as appends do;
-    records before the failed one are copied."""
+    """Appends every pending record below physical_offset again; returns how many. TroveError DISK_FULL,
+    CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR; records before the failed one are copied."""
     count = 0
     for state in list(pairs.states()):
         below = [offset for offset, _ in _outstanding_records(context, state, physical_offset)]

@@ -27,8 +27,8 @@ _BATCH: Final = 64
 def carry_unread(
     context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: EpochMs
 ) -> int:
-    """Appends the unread retries below that offset again; returns how many. Raises as appends do; records
-    before the failed one are copied."""
+    """Appends the unread retries below that offset again; returns how many. TroveError DISK_FULL,
+    CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR; records before the failed one are copied."""
     count = 0
     for queue, state, first in list(_unread(context, pairs)):
         end = queue.lower_bound(physical_offset)

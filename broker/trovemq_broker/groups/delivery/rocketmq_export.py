@@ -33,7 +33,8 @@ _BATCH: Final = 64
 
 
 def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSystem, now_ms: EpochMs) -> None:
-    """Exports all pending messages. Raises as appends do; messages before the failed one are exported."""
+    """Exports all pending messages. TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED,
+    UNKNOWN_ERROR; messages before the failed one are exported."""
     orderly: dict[tuple[str, str, QueueId], OrderInfo] = {}
     for state in list(pairs.states()):
         if context.is_orderly(state.group) and state.kind is SourceKind.TOPIC:
