@@ -23,6 +23,7 @@ from trovemq_store.engine.store_time import AHEAD_MAX_MS
 from trovemq_store.files.files import StorageError
 
 TICK_S: Final = 0.1
+"""Seconds between two reports of the clock."""
 SAVE_PAUSE_MS: Final = 60_000
 """Until a file that could not be written is tried again."""
 REMEDY: Final = "run a time service (chrony, ntpd) on the broker's machine"

@@ -35,9 +35,13 @@ TIMER_GATHER_S: Final = 0.01
 """Messages that become due within this time after a delivery are delivered together: an append and a wake-up
 for each of them would overload a busy broker."""
 RETRY_PAUSE_S: Final = 0.5
+"""Seconds between a refused call and its repetition."""
 RENEW_INTERVAL_MS: Final = 1_000
+"""Milliseconds between two renewals of leases."""
 SNAPSHOT_POLL_S: Final = 5.0
+"""Seconds between two checks whether a snapshot is needed."""
 CHECK_POLL_S: Final = 0.5
+"""Seconds between two checks for due transactions."""
 
 
 class TimerTask:

@@ -23,9 +23,11 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 EXPIRY_MIN_MS: Final = 7 * 86_400_000
 SCAN_INTERVAL_S: Final = 600.0
+"""Seconds between two scans."""
 FORGOTTEN_MAX: Final = 100
 """The most groups that one scan forgets: each deletion writes the table of groups."""
 GROUPS_STEP: Final = 64
+"""Pairs of group and topic in one step."""
 ENTRIES_MAX: Final = 1 << 62
 """All pairs of group and topic: a lag that was not counted would look like none."""
 

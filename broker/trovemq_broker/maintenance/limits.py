@@ -9,6 +9,7 @@ from typing import Final
 from trovemq_daemon.logging import get_logger
 
 CHECK_INTERVAL_S: Final = 60.0
+"""Seconds between two checks of the tables."""
 
 
 async def watch_limits(warnings: Mapping[str, Callable[[], str]]) -> None:

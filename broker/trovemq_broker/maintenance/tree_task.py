@@ -23,17 +23,22 @@ from trovemq_store.files.files import StorageError
 STEP_BYTES_BUSY: Final = 1 << 20
 STEP_BYTES_QUIET: Final = 8 << 20
 STEP_BYTES_FAR: Final = 64 << 20
+"""Bytes of the log in one step: while messages arrive or are looked up, in quiet times, and while the trees
+are built."""
 FAR_BYTES: Final = 128 << 20
 """Trees that lag by more are being built: each step touches most of their pages, so steps are larger."""
 SWEEP_ENTRIES: Final = 4_096
+"""Entries that one sweep examines."""
 STEP_BYTES_WORTH: Final = 256 << 10
 """While messages arrive, a lag of less waits for the next poll: a step costs a thread and a commit,
 however few messages it has."""
 POLL_S: Final = 0.5
+"""Seconds between two checks for work."""
 QUIET_POLLS: Final = 2
 """Polls between two sweeps (for entries of removed records) while the log does not grow: each sweep takes a
 thread."""
 FAILURE_PAUSE_S: Final = 1.0
+"""Seconds between a failed step and its repetition."""
 
 
 class TreeTask:

@@ -18,6 +18,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queues import ConsumeQueues
 
 WINDOW_BYTES: Final = 1 << 18
+"""Bytes of the log that a scan reads at a time."""
 
 
 def window_start(consume_queues: ConsumeQueues, begin: PhysicalOffset, end: PhysicalOffset) -> PhysicalOffset:

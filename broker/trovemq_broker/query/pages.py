@@ -18,6 +18,7 @@ REQUEST_WORK_MAX: Final = 400 * WORK_MAX
 """The work of all pages of one answer; beyond it the answer is incomplete, and its cursor continues."""
 WORK_OF_SCANNED_RECORD: Final = 2
 _SCANNED_BYTES_OF_WORK: Final = 64
+"""A scan is charged this much per record, and one unit for each of these bytes."""
 
 
 @dataclass(slots=True)

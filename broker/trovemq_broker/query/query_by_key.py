@@ -39,6 +39,7 @@ from trovemq_store.index.key_index import KeyIndex
 _WORK_OF_CHAIN: Final = 3
 _CHAIN_STEPS: Final = 256
 _CHAIN_STEPS_MIN: Final = 16
+"""The most and the fewest items of a chain that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ WAITS: Final = 1
 SLOT_MS: Final = 1_000
 HOUR_SLOTS: Final = 3_600
 RUNS_MAX: Final = 8
+"""With more runs, all but the longest one are merged."""
 _NONE: Final = np.empty(0, ROW_DTYPE)
 
 

@@ -55,6 +55,7 @@ from trovemq_store.files.files import FileSystem, ScarceError
 __all__ = ["SCHEDULE_TOPIC", "WHEEL_TOPIC", "PendingTimer", "Timers", "TimersState", "delayed_record"]
 
 RECALLED_MAX: Final = 1_000_000
+"""The most recalled messages that are remembered until their time."""
 
 
 class Timers:

@@ -17,6 +17,7 @@ from trovemq_broker.transactions.records import HalfMessage
 from trovemq_proto.positions import EpochMs
 
 ENDED_KEPT_MAX: Final = 1_024
+"""A list is rebuilt when it has more entries than twice the open halves and this many."""
 
 
 class OpenHalves:

@@ -40,6 +40,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import ScarceError
 
 CHECKS_PER_STEP_MAX: Final = 256
+"""The most checks of one call."""
 UNASKED_TIME_MAX_MS: Final = 72 * 3_600_000
 """How long a transaction waits for a producer that can be asked: RocketMQ keeps files for this time."""
 

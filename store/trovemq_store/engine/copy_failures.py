@@ -24,6 +24,7 @@ from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN
 
 KNOWN_MAX: Final = 4_096
+"""The most places, and the most failures that are not logged yet, in memory."""
 OF_THE_RECORD: Final = (
     errors.RECORD_DAMAGED,
     errors.BATCH_ILLEGAL,

@@ -22,6 +22,7 @@ from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 from trovemq_store.topics.topics import TopicConfig
 
 UNITS_STEP: Final = 1_024
+"""Units that are read at a time."""
 # Filler where a queue's first offset is not 0 (docs/store-format.md, "Filler units").
 BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
 UNREADABLE_UNIT_SIZE: Final = 0  # readable_units() uses it: no record is that small

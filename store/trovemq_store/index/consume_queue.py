@@ -58,6 +58,7 @@ _NONE: Final = QueueOffset(-1)
 _NOTHING_KNOWN: Final[tuple[QueueOffset, Unit]] = (_NONE, (LOG_ORIGIN, 0, 0))
 _CHECKED_UNITS: Final = 1024
 _SCANNED_UNITS: Final = 4096
+"""Units that are read at a time: to find one, and to examine all."""
 _OFFSET_MAX: Final = PhysicalOffset((1 << 63) - 1)
 
 

@@ -50,6 +50,7 @@ ROLLED_FILES_MAX: Final = 16
 later entries; their seconds are then 0."""
 _TEMPORARY_PATH: Final = "trovemq/index-file.new"
 _WALK_STEPS: Final = 1024
+"""Items of a chain that are read at a time."""
 
 
 class KeyIndex:

@@ -25,6 +25,7 @@ PATH: Final = "checkpoint"
 FILE_SIZE: Final = 4096
 _FIELDS: Final = struct.Struct(">5q")
 MARGIN_MS: Final = 3000
+"""The checkpoint is trusted up to this long before its times, as in RocketMQ."""
 
 
 @dataclass(frozen=True, slots=True)

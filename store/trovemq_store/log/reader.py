@@ -26,6 +26,7 @@ from trovemq_store.log.segments import Segment
 from trovemq_store.log.tail import find_record, log_continues, search_from
 
 RUN_BYTES_MAX: Final = 1 << 21
+"""About how many bytes one run has at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from trovemq_store.log.tail import find_record
 
 _WINDOW_SIZE: Final = 1 << 16
 _WINDOW_GROWTH: Final = 8
+"""Bytes before the end of a segment in which its last record is sought, and the factor of each next
+window."""
 
 
 def closed_segments(files: FileSystem, segments: list[Segment]) -> Iterator[ClosedSegment]:

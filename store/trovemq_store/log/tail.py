@@ -33,6 +33,7 @@ from trovemq_store.log.segments import Segment
 
 _CHUNK_MIN: Final = 1 << 12
 _CHUNK_MAX: Final = 1 << 20
+"""Bytes that are examined at a time: at first, and at most."""
 _MAGIC_POSITION: Final = 4
 
 

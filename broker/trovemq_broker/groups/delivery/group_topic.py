@@ -20,6 +20,7 @@ from trovemq_store.events.sources import RETRY_KINDS, source_topic
 from trovemq_store.topics.topics import TopicConfig
 
 ATTEMPTS_KEPT_MAX: Final = 1_024
+"""Receives with an attempt id that a pair remembers: the latest ones."""
 LOOSE_PAIR_MAX: Final = 16_384
 """The most messages of all its queues that are not packed; LOOSE_MIN per queue if that is more."""
 LOOSE_MIN: Final = 64

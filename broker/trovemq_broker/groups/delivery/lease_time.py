@@ -23,6 +23,7 @@ from trovemq_proto.positions import EpochMs
 PAUSE_MIN_MS: Final = 2_000
 """A busy event loop is late by less."""
 GRACE_MAX_MS: Final = 60_000
+"""The time of leases stands still for as long as the pause, but at most for this time after it."""
 
 
 class LeaseTime:

@@ -27,6 +27,7 @@ from trovemq_store.events.receipt_handle import encode_receipt, handle_head
 from trovemq_store.files.files import ScarceError
 
 PROPERTY_BYTES_OF_READ: Final = 128
+"""A property block that is parsed is charged one read for each of this many bytes."""
 READS_OF_REDELIVERY: Final = 2
 """The reads that a receive is charged for a message which was open or held."""
 

@@ -18,6 +18,7 @@ from trovemq_proto.positions import EpochMs
 
 _COMPACT_MIN: Final = 256
 _ENTRIES_A_LIVE_LEASE: Final = 2
+"""Stale entries are removed when a heap has more than _COMPACT_MIN entries, and this many per live lease."""
 
 Owner = TypeVar("Owner")
 

@@ -35,6 +35,8 @@ from trovemq_proto.positions import EpochMs
 
 LEAF_ROWS_MAX: Final = 2_048
 _CLIENTS_MIN: Final = 1_024
+"""Names of clients without leases are removed when there are more than this many names, and twice as many as
+rows."""
 
 Row = tuple[int, int, int, int, int, int, int]
 

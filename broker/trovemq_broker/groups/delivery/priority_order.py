@@ -45,7 +45,9 @@ STEP_MAX: Final = 8_192
 _SINGLE_READS_MAX: Final = 8
 """At most this many records are read one by one; more of them in one piece, if they are dense."""
 _TRIM_MIN: Final = 65_536
+"""Offsets are removed from memory when this many of them are trimmed, or are in the tree."""
 _SPAN_MAX: Final = 4 << 20
+"""The most bytes of the log that are read in one piece."""
 _SPARSE: Final = 4
 """Records are read in one piece if they are at least 1/4 of the log between the first and the last."""
 

@@ -43,6 +43,7 @@ from trovemq_store.files.files import ScarceError
 
 _NONE: Final = -1
 _STEP: Final = 1 << 20
+"""Units that one call of catch_up() reads where all must be known."""
 SORTED_MAX: Final = 2_048
 """The most returned records whose priority one receive reads."""
 _COUNTED_MAX: Final = 65_536

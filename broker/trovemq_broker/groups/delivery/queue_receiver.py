@@ -25,6 +25,7 @@ from trovemq_store.files.files import ScarceError
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_STEP: Final = 512
+"""Units that are read at a time."""
 
 
 class QueueReceiver:

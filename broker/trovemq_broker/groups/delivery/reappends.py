@@ -28,6 +28,7 @@ from trovemq_store.files.fault_points import fault_point
 CARRIED_TOPIC: Final = "rmq_sys_trovemq_carried"
 CARRIED_QUEUE_ID: Final = QueueId(0)
 _BATCH: Final = 64
+"""Records that are copied in one append."""
 
 
 def reappend_live_records_before(

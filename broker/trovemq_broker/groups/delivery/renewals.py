@@ -14,6 +14,7 @@ from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_proto.positions import EpochMs
 
 _CLIENTS_MIN: Final = 256
+"""Clients without leases are forgotten when there are more than this many clients."""
 
 
 class Renewed(NamedTuple):

@@ -22,6 +22,7 @@ from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.topics.names import RETRY_PREFIX
 
 _BATCH: Final = 64
+"""Records that are copied in one append."""
 
 
 def carry_unread(

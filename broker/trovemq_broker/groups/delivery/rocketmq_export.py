@@ -30,6 +30,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 
 _BATCH: Final = 64
+"""Messages that are copied in one append."""
 
 
 def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSystem, now_ms: EpochMs) -> None:

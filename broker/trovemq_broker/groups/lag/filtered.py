@@ -29,9 +29,11 @@ from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
 
 UNITS_EXAMINED_MAX: Final = 1_000_000
 RECORDS_EXAMINED_MAX: Final = 20_000
+"""The most units and records that one answer examines."""
 UNITS_STEP: Final = 8_192
 RECORDS_STEP: Final = 256
 BYTES_STEP: Final = 65_536
+"""Units, records, and bytes of records that are read in one step."""
 BYTES_OF_RECORD: Final = 2_048
 """A large record is charged as one record for each part of this many bytes."""
 QUEUES_MAX: Final = 10_000

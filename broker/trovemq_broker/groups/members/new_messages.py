@@ -22,6 +22,7 @@ from trovemq_store.engine.queues import readable_units
 from trovemq_store.files.files import ScarceError
 
 UNITS_MAX: Final = 8_192
+"""The most units that are tested; with more, every filter counts as matching."""
 RECORDS_MAX: Final = 64
 """The most records whose properties are read at a time."""
 

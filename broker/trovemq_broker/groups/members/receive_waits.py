@@ -32,6 +32,7 @@ from trovemq_proto.positions import QueueId
 from trovemq_store.topics.names import RETRY_PREFIX
 
 WAITERS_MAX: Final = 65_536
+"""The most receives that wait at once."""
 FILTERS_MAX: Final = 64
 """The most filters of one pair that are distinguished; with more of them, new messages wake one waiter."""
 OTHERS_MAX: Final = 8

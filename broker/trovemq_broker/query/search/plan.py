@@ -58,13 +58,14 @@ _LISTED_COST: Final = 16
 _TERM_COST: Final = 8
 """Finding a term's first record costs about as much as listing this many keys."""
 _MERGED_COST: Final = 4
+"""A record of a merged walk costs about as much as listing this many keys."""
 _FINAL: Final = 64
 """Entries that are read from the end, to estimate their number."""
 _FAR: Final = 8
 """A gap of this many average distances means that records lie in clusters."""
 _PAGE: Final = 32
 _LETTERS: Final = 8
-_LOOK_COST: Final = 8
+_READ_COST: Final = 8
 """Reading a record costs about as much as this many entries."""
 
 
@@ -251,7 +252,7 @@ def _all_of(plans: list[Plan]) -> Plan:
     """The rarest plan, and those that save more than they cost. `plans` are sorted by their number of
     records."""
     first = plans[0]
-    chosen = [first, *(plan for plan in plans[1:] if plan.cost <= _LOOK_COST * first.records)]
+    chosen = [first, *(plan for plan in plans[1:] if plan.cost <= _READ_COST * first.records)]
     if len(chosen) == 1:
         return first
     return Plan(

@@ -28,8 +28,9 @@ NO_RANKS: Final = np.zeros(0, np.int64)
 _ENTRIES_FIRST: Final = 16
 _ENTRIES_MOST: Final = 256
 _MERGED_MOST: Final = 64
+"""Entries that a walk reads at a time: first, at most, and at most where terms are merged."""
 _LOCATION_BLOCKS: Final = 8
-_BEHIND_OFFSETS: Final = b"\xff" * (OFFSET.size + 1)
+_AFTER_OFFSETS: Final = b"\xff" * (OFFSET.size + 1)
 
 
 class Terms(NamedTuple):
@@ -225,7 +226,7 @@ def _first_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes
                 inside = entry is not None and entry[0].startswith(term)
                 place = entry[0][-OFFSET.size :] if entry is not None and inside else high
         yield term, place if place < high else b""
-        entry = cursor.at_least(term + _BEHIND_OFFSETS)
+        entry = cursor.at_least(term + _AFTER_OFFSETS)
 
 
 def _last_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
