@@ -98,7 +98,8 @@ def _check_files(view: StoreView, findings: Findings) -> None:
             findings.add("config", 0, str(error))
         else:
             if fault:
-                findings.add("config", 0, f"{fault}; the second copy is read, without the last change")
+                what = f"{fault}; the second copy is read, without the last change"
+                findings.add("config", 0, what, note=not view.clean)  # a killed RocketMQ leaves such a file
     size = view.settings.consume_queue_file_size
     for path in view.files.walk("consumequeue"):
         if view.files.file_size(path) not in (0, size):
