@@ -167,16 +167,6 @@ DAEMON_FAULTS: Final = (
         ),
     ),
     Planted(
-        "a stream's own timer ends it after a stop of the nameserver",
-        "nameserver/trovemq_nameserver/service.py",
-        "        async with asyncio.timeout(None) as timeout:\n",
-        "        async with asyncio.timeout(self.limits.broker_silent_ms / 1000) as timeout:\n",
-        (
-            "tests/unit/nameserver/test_silence.py::"
-            "test_a_nameserver_that_was_stopped_for_a_while_lost_its_brokers",
-        ),
-    ),
-    Planted(
         "watchers do not hear of a broker whose stream broke",
         "nameserver/trovemq_nameserver/service.py",
         '            get_logger().warning("broker.lost", broker=name)\n        self.changed()\n',
