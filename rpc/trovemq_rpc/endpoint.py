@@ -21,7 +21,7 @@ from trovemq_rpc.listening import name_of
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
-from trovemq_rpc.rest import READ_SIZE_SHORT, RECORD_WORK, RESTS_SIZE_MAX, WORK_A_TURN_MAX, Rest, Share
+from trovemq_rpc.rest import READ_SIZE_SHORT, RECORD_WORK, RESTS_SIZE_MAX, WORK_MAX, Rest, Share
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.writing import Writing
 
@@ -74,7 +74,7 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
         self._rest = Rest(parts)
         self._view: memoryview | None = None
         self._flush_scheduled = self._drain_scheduled = False
-        self.gathering = False  # ended by `end_turn`, which writes
+        self.gathering = False  # ended by `end_iteration`, which writes
         self._started = 0.0
         self.consumed = 0  # bytes of whole frames
         self._consumed_before = 0
@@ -143,12 +143,12 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
             size += len(self._tail)
             self.parts.receive_buffer.position += size
             if self._rest.data is None:
-                self._receive(view[:size], WORK_A_TURN_MAX)
+                self._receive(view[:size], WORK_MAX)
             else:
                 self._rest.add(view[:size])
         else:
             self.tls.feed(view[:nbytes])
-            self._receive_sealed(WORK_A_TURN_MAX)
+            self._receive_sealed(WORK_MAX)
         if size == len(view) and self._rest.data is None and not self.closing:
             self._leave(memoryview(self._tail))  # else uvloop reads up to 32 times in an iteration
 
@@ -195,7 +195,7 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
         rest = self._rest
         if self.transport is None or rest.data is None:
             return
-        work_max = WORK_A_TURN_MAX
+        work_max = WORK_MAX
         if rest.data:
             self._receive(rest.data, work_max)
             if self.connection.stopped and not self.closing:

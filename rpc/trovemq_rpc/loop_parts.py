@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 RECEIVE_BUFFER_SIZE: Final = 512 << 10  # several large reads, and small enough to stay in a processor's cache
 READ_SIZE_MIN: Final = 160 << 10  # an incomplete frame of 64 KiB, and a good read after it
-TICKS_A_TURN: Final = 256  # connections: each may get a PING, which takes 10 us
+TICKS_MAX: Final = 256  # in an iteration of the loop: each may send a PING, which takes 10 us
 DEADLINE_TICK_S: Final = 0.01  # a deadline may be so late: few timers serve many calls
 
 
@@ -146,7 +146,7 @@ class LoopParts:
         """Some of the ticks: those of 10,000 connections together hold up the loop for 10 ms and more."""
         now = self.loop.time()
         due, ticked = self._due, self._ticked
-        for _ in range(min(len(due), TICKS_A_TURN)):
+        for _ in range(min(len(due), TICKS_MAX)):
             endpoint = due.pop()
             if endpoint in ticked:  # else it was lost in between
                 try:

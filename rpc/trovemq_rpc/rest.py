@@ -10,13 +10,15 @@ from typing import Final
 
 from trovemq_rpc.loop_parts import LoopParts
 
-WORK_A_TURN_MAX: Final = 1_024
-"""In the units of `Receiving.parse`: 256 small calls, or about a millisecond of a flood."""
+WORK_MAX: Final = 1_024
+"""Of a connection in an iteration of the loop, in the units of `Receiving.parse`: 256 small calls, or about a
+millisecond of a flood.
+"""
 RECORD_WORK: Final = 2
 """For each TLS record: records of one byte are work, too, and may be no whole frame."""
-MESSAGES_A_TURN_MAX: Final = 256
-"""Of streams: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
-RENEWED_BELOW: Final = MESSAGES_A_TURN_MAX - 16
+MESSAGES_MAX: Final = 256
+"""Of its streams in an iteration: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
+RENEWED_BELOW: Final = MESSAGES_MAX - 16
 """A share that still has this many is not renewed: the next iteration has up to 16 fewer. Renewed for every
 message, it would cost a callback of the loop each time.
 """
@@ -66,7 +68,7 @@ class Share:
     __slots__ = ("_loop", "_renewing", "left")
 
     def __init__(self, parts: LoopParts) -> None:
-        self.left = MESSAGES_A_TURN_MAX
+        self.left = MESSAGES_MAX
         self._loop = parts.loop
         self._renewing = False
 
@@ -78,5 +80,5 @@ class Share:
             self._loop.call_soon(self._renew)
 
     def _renew(self) -> None:
-        self.left = MESSAGES_A_TURN_MAX
+        self.left = MESSAGES_MAX
         self._renewing = False

@@ -37,9 +37,9 @@ class Writing(Upkeep):
         """Writes at the end of the loop's iteration. (Output of a read is written after the read.)"""
         if not self._flush_scheduled and not self.gathering:
             self._flush_scheduled = True
-            self.loop.call_soon(self.end_turn)
+            self.loop.call_soon(self.end_iteration)
 
-    def end_turn(self) -> None:
+    def end_iteration(self) -> None:
         self._flush_scheduled = self.gathering = False
         if self.connection.events:
             self._handle_events()

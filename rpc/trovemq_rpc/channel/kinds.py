@@ -247,7 +247,7 @@ class ManyRequests(Call):
         self._send(flag, message)
         endpoint = self.endpoint
         if not endpoint.gathering:  # else the read under way flushes
-            endpoint.end_turn()
+            endpoint.end_iteration()
         if alone:
             endpoint.poll()
 

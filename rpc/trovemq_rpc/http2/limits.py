@@ -5,7 +5,7 @@ some (the layer above calls `refill`), each call that ends well gives one reset 
 opened two WINDOW_UPDATE frames. A frame that finds the bucket empty ends the connection with
 ENHANCE_YOUR_CALM. An honest peer never gets there; a flood does within a second.
 
-How much of this a connection may do before the others have their turn, is another limit (rest.py). Where a
+How much of this a connection may do before the others are served is another limit (rest.py). Where a
 list of header fields is so large that the connection ends, hpack.py says (`LIST_SIZE_BOMB`).
 
 | limit | default | reason |

@@ -135,7 +135,7 @@ class ServerCall(Incoming, Outgoing):
         try:
             self.send(message)
         finally:
-            endpoint.end_turn()
+            endpoint.end_iteration()
         return True
 
     @property

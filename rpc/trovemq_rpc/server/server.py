@@ -246,7 +246,7 @@ class Server:
             for endpoint in endpoints:
                 endpoint.gathering = endpoint.answers_soon = False
             for endpoint in endpoints:
-                endpoint.end_turn()
+                endpoint.end_iteration()
 
 
 def server(

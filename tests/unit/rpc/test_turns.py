@@ -26,8 +26,8 @@ from trovemq_rpc.http2 import frames
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import PREFACE, ErrorCode
 from trovemq_rpc.http2.receiving import FRAME_WORK
-from trovemq_rpc.loop_parts import TICKS_A_TURN, LoopParts
-from trovemq_rpc.rest import MESSAGES_A_TURN_MAX, RENEWED_BELOW, RESTS_SIZE_MAX, WORK_A_TURN_MAX, Share
+from trovemq_rpc.loop_parts import TICKS_MAX, LoopParts
+from trovemq_rpc.rest import MESSAGES_MAX, RENEWED_BELOW, RESTS_SIZE_MAX, WORK_MAX, Share
 from trovemq_rpc.server.head import read_head
 from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_rpc.testing.pipe import Faults
@@ -44,7 +44,7 @@ ECHO = Connection.encode(
     ]
 )
 STREAMS = 5_000
-REQUESTS_A_TURN_MAX = WORK_A_TURN_MAX // FRAME_WORK  # a request's header block alone, if it is cached
+REQUESTS_MAX = WORK_MAX // FRAME_WORK  # a request's header block alone, if it is cached
 RESETS = b"".join(
     frame(1, 5, stream_id, BLOCK) + frames.rst_stream(stream_id, ErrorCode.CANCEL)
     for stream_id in range(1, 2 * STREAMS, 2)
@@ -139,7 +139,7 @@ def test_with_many_rests_the_next_flood_was_handled_in_one_turn() -> None:
         async with serving(loop) as server:
             server.parts.rests_size += RESTS_SIZE_MAX
             await _written(loop, RESETS)
-            assert await _opened_in_a_turn(server) <= REQUESTS_A_TURN_MAX
+            assert await _opened_in_a_turn(server) <= REQUESTS_MAX
             await asyncio.sleep(1)
             assert loop_rests(server) == RESTS_SIZE_MAX
 
@@ -168,7 +168,7 @@ def test_each_record_of_tls_had_a_turns_work_of_its_own(rests: int) -> None:
                 await asyncio.sleep(0)
             if not rests:
                 assert loop_rests(server) > len(RESETS) // 2, "records that wait are counted"
-            assert await turn <= REQUESTS_A_TURN_MAX
+            assert await turn <= REQUESTS_MAX
             await asyncio.sleep(1)
             assert loop_rests(server) == rests
 
@@ -225,7 +225,7 @@ def _frames_in_a_turn(opening: bytes, part: Callable[[int], bytes]) -> int:
     server = Connection(client_side=False)
     server.receive(OPENING + opening)
     parts = [part(number) for number in range(90)]
-    used = server.parse(memoryview(b"".join(parts)), WORK_A_TURN_MAX)
+    used = server.parse(memoryview(b"".join(parts)), WORK_MAX)
     assert not server.failed
     return [*accumulate(map(len, parts))].index(used) + 1
 
@@ -317,19 +317,19 @@ def test_a_second_of_many_connections_is_several_turns() -> None:
 
     async def program(loop: MemoryLoop) -> None:
         parts = LoopParts(loop)
-        all_of_them = [Ticked() for _ in range(2 * TICKS_A_TURN + 1)]
+        all_of_them = [Ticked() for _ in range(2 * TICKS_MAX + 1)]
         for one in all_of_them:
             parts.add(one)
         await asyncio.sleep(1)
         while not ticked:
             await asyncio.sleep(0)
-        assert len(ticked) == TICKS_A_TURN
+        assert len(ticked) == TICKS_MAX
         lost = next(one for one in all_of_them if one not in ticked)
         parts.discard(lost)
         await asyncio.sleep(0.1)
-        assert len(ticked) == len(set(ticked)) == 2 * TICKS_A_TURN
+        assert len(ticked) == len(set(ticked)) == 2 * TICKS_MAX
         await asyncio.sleep(1)
-        assert len(ticked) == 4 * TICKS_A_TURN
+        assert len(ticked) == 4 * TICKS_MAX
         for one in all_of_them:
             parts.discard(one)
 
@@ -395,7 +395,7 @@ def test_the_messages_of_one_frame_held_up_everybody_for_a_second(reads: str) ->
                 before = sum(map(len, seen.values()))
                 await asyncio.sleep(0)
                 steps.append(sum(map(len, seen.values())) - before)
-            assert max(steps) <= MESSAGES_A_TURN_MAX
+            assert max(steps) <= MESSAGES_MAX
             assert seen == {b"%d" % each: list(range(count)) for each in streams}
             await asyncio.sleep(1)
             assert budget.held == 0
@@ -420,7 +420,7 @@ def test_messages_that_wait_for_a_turn_leave_the_budget_with_their_call() -> Non
     run(program)
 
 
-@given(turns=st.lists(st.lists(st.integers(1, MESSAGES_A_TURN_MAX), max_size=4), max_size=40))
+@given(turns=st.lists(st.lists(st.integers(1, MESSAGES_MAX), max_size=4), max_size=40))
 def test_a_share_is_renewed_for_the_next_turn_unless_little_was_taken(turns: list[list[int]]) -> None:
     soon: list[Callable[[], None]] = []
 
@@ -431,7 +431,7 @@ def test_a_share_is_renewed_for_the_next_turn_unless_little_was_taken(turns: lis
     share: Any = Share(Parts)  # type: ignore[arg-type]
     taken = callbacks = 0
     for turn in turns:
-        assert RENEWED_BELOW <= share.left <= MESSAGES_A_TURN_MAX
+        assert RENEWED_BELOW <= share.left <= MESSAGES_MAX
         for count in turn:
             if count <= share.left:
                 share.take(count)
@@ -439,7 +439,7 @@ def test_a_share_is_renewed_for_the_next_turn_unless_little_was_taken(turns: lis
         callbacks += len(soon)
         while soon:
             soon.pop()()
-    assert callbacks <= taken / (MESSAGES_A_TURN_MAX - RENEWED_BELOW)
+    assert callbacks <= taken / (MESSAGES_MAX - RENEWED_BELOW)
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, EventLoop])
