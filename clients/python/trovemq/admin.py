@@ -145,7 +145,7 @@ class Admin:
 
         Args:
             topic: The topic.
-            producer_id: As `Producer.producer_id`: `USER:ID` if its client has an access key.
+            producer_id: The producer's id: `USER:ID` if its client has an access key.
             broker: The broker; None for every one that has the topic.
 
         Raises:

@@ -143,7 +143,7 @@ class AtomicTransaction:
             Its number: the index of its receipt in `receipt.messages`.
 
         Raises:
-            TroveError: An argument is wrong, as in `Client.send`; TRANSACTION_SIZE_EXCEEDED;
+            TroveError: An argument is wrong (KEY_ILLEGAL, TAG_ILLEGAL, …); TRANSACTION_SIZE_EXCEEDED;
                 TRANSACTION_BROKERS; REQUEST_ILLEGAL after the end.
         """
         self._check_open()
@@ -184,10 +184,11 @@ class AtomicTransaction:
         `priority` there are as many as bodies, or one for all.
 
         Returns:
-            Their numbers, as `send`.
+            Their numbers: the indexes of their receipts in `receipt.messages`.
 
         Raises:
-            TroveError: As `send`; then the messages before the refused one belong to the transaction.
+            TroveError: An argument is wrong, or TRANSACTION_SIZE_EXCEEDED, TRANSACTION_BROKERS,
+                REQUEST_ILLEGAL after the end. Messages before the refused one belong to the transaction.
         """
         if isinstance(priority, Sequence) and len(priority) != len(bodies):
             text = f"{len(priority)} priorities for {len(bodies)} bodies"

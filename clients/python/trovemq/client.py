@@ -163,7 +163,8 @@ class Client(Closing):
         deliver_at: datetime | None = None,
         deliver_after: float | timedelta | None = None,
     ) -> SendReceipt:
-        """Sends one message at once and waits for its acknowledgement; see `Producer.send`."""
+        """Sends one message at once and waits for its acknowledgement. Arguments, receipt and errors are
+        those of `Producer.send`."""
         producer = self._last_producer
         if producer is None or producer.topic != topic:
             producer = self._producer_of(topic)
@@ -346,7 +347,7 @@ class Client(Closing):
             topic: The topic.
             group: The consumer group; the broker creates it at first use, unless configured otherwise.
             filter: A tag expression: `paid`, `paid || refunded`, `*`.
-            tags: The same as a list.
+            tags: A list of tags instead: messages with one of them.
             sql: An SQL-92 condition on properties instead: `amount > 10 AND region IN ('eu', 'us')`.
             invisible_ms: How long a message is leased to this subscriber (10 s to 12 h, as RocketMQ's simple
                 consumer); None: as long as this client lives (as its push consumer).
@@ -418,7 +419,8 @@ class Client(Closing):
             concurrency: The most handlers that run at a time, 1 to 10,000.
 
         Raises:
-            TroveError: As `Subscription`, when it is entered and iterated over.
+            TroveError: TOPIC_NOT_FOUND; BROKER_UNREACHABLE if no broker of the topic can be reached; a
+                broker's refusal, also later; the errors of `subscribe`.
         """
         subscription = self.subscribe(
             topic,

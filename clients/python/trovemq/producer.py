@@ -125,13 +125,13 @@ class Producer(Unacknowledged):
             queue_id: The queue; None: queues take turns, with a batch each.
             broker: The broker; needed with `queue_id` if several have the topic.
             ordering_key: Messages of one ordering key go to one queue, in the order of sending.
-            message_group: The same, and orderly consumer groups keep that order: they get a message of a
+            message_group: An ordering key whose order orderly consumer groups keep: they get a message of a
                 group only when those before it are consumed. At most 63 bytes; for topics of type FIFO.
             priority: 0 to 9, 9 is received first; None counts as 4. For topics of `order = priority`; pulling
                 by offset stays in the order of sending. Not together with message_group.
             deliver_at: The message is invisible before that time; a time without a zone is local time. For
                 topics of type DELAY or MIXED.
-            deliver_after: The same, as seconds from now.
+            deliver_after: The message is invisible for this time from now on: seconds, or a timedelta.
 
         Returns:
             The place of the message and its durability; for a delayed message also its recall handle.
@@ -269,16 +269,17 @@ class Producer(Unacknowledged):
             tags: n tags, or one for all.
             properties: n mappings, or one for all.
             unique_keys: n UNIQ_KEYs; made by the client where None.
-            queue_id: As `send`.
-            broker: As `send`.
-            ordering_key: As `send`, one for all.
-            priority: As `send`; n of them, or one for all.
+            queue_id: The queue; None: the client chooses one.
+            broker: The broker; needed with `queue_id` if several have the topic.
+            ordering_key: Batches of one ordering key go to one queue, in the order of sending.
+            priority: n priorities, 0 to 9 or None, or one for all.
 
         Returns:
             The receipts as columns; item i is message i's.
 
         Raises:
-            TroveError: As `send`.
+            TroveError: The messages were refused, or no answer came in time (BROKER_UNREACHABLE,
+                REQUEST_TIMEOUT): its field in_doubt is `true` if they may have been stored.
             PartialBatchError: Some frames of a split batch are stored and others are not.
         """
         check_bodies(bodies)

@@ -39,7 +39,7 @@ class Settlement(Protocol):
         no result yet: then `wait_for_capacity`."""
 
     def consumed_all(self, messages: Sequence[ReceivedMessage]) -> None:
-        """The same for several messages."""
+        """Acknowledges several messages without waiting for the results."""
 
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
@@ -183,7 +183,9 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
             delay: Seconds until then; None for the group's back-off of this attempt.
 
         Raises:
-            TroveError: As `ack`; INVISIBLE_DURATION_ILLEGAL.
+            TroveError: INVISIBLE_DURATION_ILLEGAL for a negative delay; RECEIPT_HANDLE_ILLEGAL if the lease
+                was over; BROKER_UNREACHABLE, REQUEST_TIMEOUT; REQUEST_ILLEGAL for a message that was settled
+                before; CLIENT_CLOSED.
         """
         delay_ms = None if delay is None else milliseconds(delay)
         self._settle()
@@ -192,7 +194,11 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
     async def dead_letter(self) -> None:
         """Moves the message to the group's dead letters, `%DLQ%GROUP`: it is not delivered again.
 
-        Returns when it is stored there. Raises TroveError as `ack`.
+        Returns when it is stored there.
+
+        Raises:
+            TroveError: RECEIPT_HANDLE_ILLEGAL if the lease was over; BROKER_UNREACHABLE, REQUEST_TIMEOUT;
+                REQUEST_ILLEGAL for a message that was settled before; CLIENT_CLOSED.
         """
         self._settle()
         await asyncio.shield(self.settlement.dead_letter(self))

@@ -367,7 +367,8 @@ class Subscription:
         self._inbox.hold.workers = concurrency
 
     async def consume(self, handler: Handler, concurrency: int) -> None:
-        """Runs a handler for each message until the subscription is closed; see `Client.consume`."""
+        """Runs a handler for each message, `concurrency` at a time, until the subscription is closed. An
+        exception of the handler returns its message. Raises TroveError if the subscription fails."""
         self.works_on(concurrency)
         loop = asyncio.get_running_loop()
         with closing(Calling(handler, concurrency, f"trovemq {self.topic}")) as calling:

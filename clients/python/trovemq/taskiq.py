@@ -44,14 +44,14 @@ class TroveMQBroker(AsyncBroker):
     """Tasks as messages of one topic, shared among the workers of one consumer group.
 
     Args:
-        server: As `trovemq.connect`.
+        server: A nameserver or a broker: HOST:PORT, several with commas or as a sequence, or a URL.
         topic: The tasks' topic.
         group: The workers' group. It begins with the topic's first task.
         queue_count: Number of queues, if the topic is created.
         by_priority: Whether a created topic is received by priority.
         create_topic: Whether to create the topic at the start, unless it exists.
         prefetch: How many tasks a worker receives beyond those it runs. Other workers do not get them.
-        options: As `trovemq.connect`.
+        options: The client's options; None: the defaults.
     """
 
     def __init__(

@@ -117,7 +117,12 @@ class Users:
 
 
 class Rules:
-    """Administration of rules of access; `Client.admin.rules`. As `Users`."""
+    """Administration of rules of access; `Client.admin.rules`. For super users, at brokers that authenticate
+    callers.
+
+    If `broker` is None, every live broker is called; each broker has its own rules. All calls raise
+    TroveError; those to every broker raise the first failure, and the changes on other brokers stay.
+    """
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -205,7 +210,11 @@ class Rules:
 
 
 class Quotas:
-    """Administration of quotas; `Client.admin.quotas`. As `Users`."""
+    """Administration of quotas; `Client.admin.quotas`. For super users, at brokers that authenticate callers.
+
+    If `broker` is None, every live broker is called; each broker has its own quotas. All calls raise
+    TroveError; those to every broker raise the first failure, and the changes on other brokers stay.
+    """
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

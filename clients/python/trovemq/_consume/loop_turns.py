@@ -140,7 +140,7 @@ class LoopTurns:
         if now >= self._warn_at:
             _log.warning(
                 "the event loop stood still for %.1f s, because a call in it does not await: in that time"
-                " nothing is acknowledged or received, and after 15 s a broker takes this client for dead;"
+                " nothing is acknowledged or received, and after 15 s a broker declares this client dead;"
                 " make a handler that blocks a plain function, which runs in a thread",
                 self._unreported_s,
             )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported when they are first needed
 
 
 class Lookups:
-    """See `Client`."""
+    """The part of a client that finds messages."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -145,11 +145,21 @@ class Lookups:
         page_size: int = 256,
         broker: str | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """All messages with a key, newest first; arguments as `query`.
+        """All messages with a key, newest first.
+
+        Args:
+            topic: The topic.
+            key: The key, unique key or tag.
+            type: `key`, `unique` or `tag`.
+            begin: Earliest store time, epoch ms.
+            end: Latest store time, epoch ms.
+            page_size: The most messages of a page, 1 to 10,000.
+            broker: Asks this broker only.
 
         Raises:
-            TroveError: The same as `query`. Also BROKER_UNREACHABLE, after the messages that were found,
-                if a broker did not answer. So an iteration that ends without an error was complete.
+            TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED, REQUEST_ILLEGAL. BROKER_UNREACHABLE, after the
+                messages that were found, if a broker did not answer: an iteration that ends without an
+                error was complete.
         """
         question = _question(topic, key, type, begin, end)
         async with aclosing(self._queries.query_all(question, page_size, broker)) as messages:
@@ -232,11 +242,21 @@ class Lookups:
         page_size: int = 256,
         broker: str | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """All messages that meet a condition; arguments as `search`.
+        """All messages that meet a condition.
+
+        Args:
+            topic: The topic.
+            where: The condition; None: every message.
+            begin: Earliest store time, epoch ms.
+            end: Latest store time, epoch ms.
+            newest_first: Whether newer messages come first.
+            page_size: The most messages of a page, 1 to 10,000.
+            broker: Asks this broker only.
 
         Raises:
-            TroveError: The same as `search`. Also BROKER_UNREACHABLE, after the messages that were found,
-                if a broker did not answer. So an iteration that ends without an error was complete.
+            TroveError: TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED, REQUEST_ILLEGAL. BROKER_UNREACHABLE, after
+                the messages that were found, if a broker did not answer: an iteration that ends without an
+                error was complete.
         """
         from trovemq._wire.searches import SearchQuestion
         from trovemq.models.search import EVERY_MESSAGE, check_where

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Closing(Lookups):
-    """See `Client`."""
+    """The part of a client that keeps its producers and subscriptions, and closes them."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(pool)

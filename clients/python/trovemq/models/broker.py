@@ -31,7 +31,7 @@ class BrokerCondition:
         broker: The broker.
         version: Its version.
         now: The time of its clock, epoch ms.
-        drain: As `DrainStatus.state`.
+        drain: `serving`, `draining`, `drained` or `stopping`.
         reasons: Why it is not ready, as in /readyz.
         warnings: Conditions that deserve attention but hinder no request.
         disk_used_percent: How much of the store's disk is used.
@@ -41,7 +41,8 @@ class BrokerCondition:
         store_mode: Permission bits of the store's directory; 0 if they are not known.
         authentication: Whether callers must prove who they are.
         plain_exposed: The address without TLS that other machines can reach; empty if there is none.
-        http_exposed: The same for the operations HTTP.
+        http_exposed: The address of the operations HTTP that other machines can reach; empty if there is
+            none.
     """
 
     broker: str

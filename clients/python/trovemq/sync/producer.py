@@ -57,7 +57,7 @@ class AtomicTransaction(_InBlock[atomic.AtomicTransaction]):
         return self._inner.receipt
 
     def ack(self, message: ReceivedMessage) -> None:
-        """Consumes a received message with the commit; see `trovemq.AtomicTransaction.ack`."""
+        """Acknowledges a received message with the commit. Raises TroveError."""
         self._thread.call(lambda: self._inner.ack(message.received))
 
     def rollback(self) -> None:

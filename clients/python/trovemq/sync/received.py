@@ -37,25 +37,27 @@ class ReceivedMessage(ReceivedFields):
         return self.received.settled
 
     def ack(self) -> None:
-        """Acknowledges the message, and waits until the broker has confirmed it; see
-        `trovemq.ReceivedMessage.ack`."""
+        """Acknowledges the message, and waits until the broker has confirmed it. Raises TroveError, for
+        example RECEIPT_HANDLE_ILLEGAL if the lease was over."""
         self._thread.run(self.received.ack())
 
     def nack(self, delay: Delay | None = None) -> None:
-        """Returns the message for redelivery; see `trovemq.ReceivedMessage.nack`."""
+        """Returns the message for redelivery after `delay` seconds; None: the group's back-off. Raises
+        TroveError."""
         self._thread.run(self.received.nack(delay))
 
     def dead_letter(self) -> None:
-        """Moves the message to the dead letters; see `trovemq.ReceivedMessage.dead_letter`."""
+        """Moves the message to the group's dead letters; returns when it is stored there. Raises
+        TroveError."""
         self._thread.run(self.received.dead_letter())
 
     def consumed(self) -> None:
-        """Acknowledges together with others, as the end of `process` does; see
-        `trovemq.ReceivedMessage.consumed`."""
+        """Acknowledges together with others, unless it is settled; does not wait for the broker."""
         self._thread.run(self.received.consumed())
 
     def extend(self, duration: Delay) -> None:
-        """Extends the lease; see `trovemq.ReceivedMessage.extend`."""
+        """Extends the lease to `duration` seconds from now on; 0 returns the message at once. Raises
+        TroveError."""
         self._thread.run(self.received.extend(duration))
 
     @contextmanager
@@ -87,7 +89,7 @@ class ReceivedBatch(list[ReceivedMessage]):
         return aio_batch.ReceivedBatch(message.received for message in self)
 
     def consumed(self) -> None:
-        """Acknowledges the messages that are not settled; see `trovemq.ReceivedBatch.consumed`."""
+        """Acknowledges the messages that are not settled; does not wait for the broker."""
         self._thread.run(self.received.consumed())
 
     @contextmanager

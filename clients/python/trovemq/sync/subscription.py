@@ -32,7 +32,8 @@ class Subscription(SyncWrapper[aio.Subscription]):
     close = waits(aio.Subscription.close)
 
     def end(self) -> None:
-        """Ends the iteration, from any thread; see `trovemq.Subscription.end`."""
+        """Ends the iteration, from any thread. Received messages can be settled until `close`, which returns
+        the others."""
         self._thread.call(self._inner.end)
 
     @property
@@ -78,17 +79,20 @@ class Subscription(SyncWrapper[aio.Subscription]):
         return ReceivedMessage.of(message, self._thread)
 
     def batches(self, count_max: int = 100, wait: float = 0.1) -> Iterator[ReceivedBatch]:
-        """The messages in lists; see `trovemq.Subscription.batches`."""
+        """The messages in lists of 1 to `count_max`, until the subscription is closed. An incomplete list
+        waits `wait` seconds for more."""
         while batch := self._thread.run(self._inner.next_batch(count_max, wait)):
             yield ReceivedBatch(batch, self._thread)
 
     def works_on(self, concurrency: int) -> None:
-        """How many messages the program works on at once; see `trovemq.Subscription.works_on`."""
+        """Sets how many messages the program works on at once, 1 to 10,000: without a
+        `prefetch` the subscription receives at least twice as many ahead."""
         check_concurrency(concurrency)
         self._thread.call(lambda: self._inner.works_on(concurrency))
 
     def consume(self, handler: Handler, concurrency: int) -> None:
-        """Runs a handler in threads for each message until it is closed; see `Client.consume`."""
+        """Runs a handler for each message, in `concurrency` threads, until the subscription is closed. An
+        exception of the handler returns its message. Raises TroveError if the subscription fails."""
         self.works_on(concurrency)
         free = Semaphore(concurrency)
 
