@@ -20,8 +20,8 @@ from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import TestBroker
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.produce.accumulator import Accumulator
-from trovemq_broker.produce.batches import Batch, Done
 from trovemq_broker.produce.append import AppendSettings
+from trovemq_broker.produce.batches import Batch, Done
 from trovemq_broker.security.creators import reset_creator, set_creator
 from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.native.append_stream import AppendStream

@@ -19,13 +19,20 @@ from trovemq_broker.server.wire.acknowledgements import (
     consumed_reply,
     read_acknowledge,
 )
-from trovemq_broker.server.wire.resources import group_name, topic_to_read
-from trovemq_broker.server.wire.rocketmq_messages import duration_ms
-from trovemq_broker.server.wire.statuses import OK_STATUS, Context, check_client_id, request_of, status_of
+from trovemq_broker.server.wire.conversion import converted
+from trovemq_broker.server.wire.delivery_ends import (
+    DeadLetter,
+    InvisibleChange,
+    InvisibleResult,
+    dead_letter,
+    dead_letter_reply,
+    invisible_change,
+    invisible_reply,
+)
+from trovemq_broker.server.wire.statuses import Context, check_client_id, request_of
 from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.steps import Steps
 
 ENTRIES_STEP: Final = 512  # the most entries of a call that are settled in one step
@@ -80,11 +87,11 @@ class Acknowledger:
             call.answer(acknowledge_reply(command, own) if own else consumed_reply(command))
 
     async def _acknowledge_in_task(self, call: Call, command: Acknowledge) -> None:
-        call.answer(await self.acknowledge_in_steps(command))
+        call.answer(acknowledge_reply(command, await self.settle_in_steps(command)))
 
-    async def acknowledge_in_steps(self, command: Acknowledge) -> service_pb2.AckMessageResponse:
-        """As a call of any number of entries."""
-        return acknowledge_reply(command, await self._core.turns.run_from_now(self._settle_all(command)))
+    async def settle_in_steps(self, command: Acknowledge) -> Refusals:
+        """Acknowledges any number of messages. Returns the refusals, by index."""
+        return await self._core.turns.run_from_now(self._settle_all(command))
 
     def _settle_all(self, command: Acknowledge) -> Steps[Refusals]:
         """Acknowledges the messages, at most ENTRIES_STEP in a step. The refusals, by index."""
@@ -104,56 +111,49 @@ class Acknowledger:
         core = self._core
         return core.delivery.settle(group, topic, Handles(handles), ACKNOWLEDGED, core.clock_ms())
 
-    async def change_invisible(
-        self, request: service_pb2.ChangeInvisibleDurationRequest, _context: Context
-    ) -> service_pb2.ChangeInvisibleDurationResponse:
+    @converted(invisible_change, invisible_reply)
+    async def change_invisible(self, change: InvisibleChange, _context: Context) -> InvisibleResult:
         """ChangeInvisibleDuration: the message is visible again after that time. The reply has its new
         handle.
 
         A message that would be visible at once, and was delivered as often as its group allows, becomes a
         dead letter before the reply is sent, even if the group receives no more.
         """
-        group, topic = group_name(request.group), topic_to_read(request.topic)
-        invisible_ms = duration_ms(request.invisible_duration)
+        group, topic, handle, invisible_ms, suspend = change
         if not 0 <= invisible_ms <= self._core.settings.invisible_max_ms:
             raise TroveError(
                 errors.INVISIBLE_DURATION_ILLEGAL,
                 f"an invisible duration of {invisible_ms} ms is not 0 to"
                 f" {self._core.settings.invisible_max_ms}",
             )
-        handle = request.receipt_handle
         named = Handles((handle.encode(),))
-        if invisible_ms == 0 and not request.suspend and self.exhausted(group, topic, named):
+        if invisible_ms == 0 and not suspend and self.exhausted(group, topic, named):
             await self._dead_lettered(group, topic)
-            return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
+            return InvisibleResult(handle)
         try:
-            outcome = Invisible(invisible_ms, suspend=request.suspend)
+            outcome = Invisible(invisible_ms, suspend=suspend)
             results = self._core.delivery.settle(group, topic, named, outcome, self._core.clock_ms())
             results.require()
         except TroveError as error:
             if error.spec is not errors.LIMIT_EXCEEDED:
                 raise
             # nothing has changed: the client tries again, with the handle in this reply
-            return service_pb2.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
+            return InvisibleResult(handle, error)
         if invisible_ms == 0:
             self._core.waits.wake((group, topic))
-        return service_pb2.ChangeInvisibleDurationResponse(
-            status=OK_STATUS, receipt_handle=results.handles[0]
-        )
+        return InvisibleResult(results.handles[0])
 
-    async def dead_letter(
-        self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, _context: Context
-    ) -> service_pb2.ForwardMessageToDeadLetterQueueResponse:
+    @converted(dead_letter, dead_letter_reply)
+    async def dead_letter(self, letter: DeadLetter, _context: Context) -> None:
         """ForwardMessageToDeadLetterQueue: the message is copied to `%DLQ%group`, and consumed.
 
         The reply is sent when the copy is as durable as an acknowledged message, and visible.
         """
-        core = self._core
-        group, topic = group_name(request.group), topic_to_read(request.topic)
-        named = Handles((request.receipt_handle.encode(),))
-        core.delivery.settle(group, topic, named, DeadLettered(), core.clock_ms()).require()
+        parts = self._core
+        group, topic, handle = letter
+        named = Handles((handle.encode(),))
+        parts.delivery.settle(group, topic, named, DeadLettered(), parts.clock_ms()).require()
         await self._dead_lettered(group, topic)
-        return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
 
     def exhausted(self, group: str, topic: str, message: Leases) -> bool:
         """Makes the message a dead letter if it had its last attempt. Returns whether it is one.

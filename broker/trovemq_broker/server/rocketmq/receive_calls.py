@@ -21,30 +21,24 @@ from enum import Enum, auto
 from math import ceil
 from typing import Final, NamedTuple
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from trovemq_broker.groups.delivery.redelivery import return_messages
 from trovemq_broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest, messages_of
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
 from trovemq_broker.server.rocketmq.polls import Poll, Polls
-from trovemq_broker.server.wire.filters import read_filter
-from trovemq_broker.server.wire.resources import group_name, topic_to_read
-from trovemq_broker.server.wire.rocketmq_messages import duration_ms, received
-from trovemq_broker.server.wire.statuses import (
-    OK_STATUS,
-    Context,
-    ProtocolError,
-    client_id_of,
-    metadata_value,
-    request_of,
+from trovemq_broker.server.wire.receives import (
+    RECEIVE_NOTHING,
+    RECEIVE_OK,
+    Receive,
+    TopicAlias,
+    delivered_at,
+    elements,
+    polling_time_error,
+    receive_of,
 )
-from trovemq_broker.server.wire.usual_messages import topic_field, usual_element
+from trovemq_broker.server.wire.statuses import Context, client_id_of, metadata_value
 from trovemq_daemon.calls import Call
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 
 POLLING_SHARED_MIN_S: Final = 5.0
 POLLING_TICK_S: Final = 0.5  # a poll of POLLING_SHARED_MIN_S and more may end this late
@@ -52,14 +46,8 @@ ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 POLLING_CODE_SINCE: Final = (5, 0, 3)  # older clients do not know ILLEGAL_POLLING_TIME
 VERSION_KEY: Final = "x-mq-client-version"
-ATTEMPT_ID_SIZE_MAX: Final = 255
 REPLIES_SMALL: Final = 65_536
 """Bytes of a stream that is answered at once. A larger one is written as its client reads it."""
-
-_OK: Final = service_pb2.ReceiveMessageResponse(status=OK_STATUS).SerializeToString()
-_NOTHING: Final = service_pb2.ReceiveMessageResponse(
-    status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
-).SerializeToString()
 
 
 class _Then(Enum):
@@ -87,12 +75,10 @@ class _Delivery(NamedTuple):
     def of(cls, attempt: ReceiveRequest, runs: list[DeliveredRun]) -> _Delivery:
         return cls(attempt, messages_of(runs), sum(run.size for run in runs))
 
-    def elements(self, name: v2.Resource | None) -> Iterator[bytes]:
-        """The replies with the messages, each made when it is asked for. `name`: as the client names the
+    def elements(self, alias: TopicAlias | None) -> Iterator[bytes]:
+        """The replies with the messages, each made when it is asked for. `alias`: as the client names the
         topic, where that is not its stored name."""
-        topic = topic_field(name or v2.Resource(name=self.attempt.topic))
-        for one in self.messages:
-            yield usual_element(one, topic) or received(one, name)
+        return elements(self.attempt.topic, alias, self.messages)
 
 
 class ReceiveCalls:
@@ -112,16 +98,14 @@ class ReceiveCalls:
                 call.answer(error)
 
     def _receive(self, call: Call) -> None:
-        request: service_pb2.ReceiveMessageRequest = request_of(call)
+        request = receive_of(call)
         taken = self._take_now(request, call)
         if isinstance(taken, _Delivery):
-            self._answer(call, taken, _own_name(request))
+            self._answer(call, taken, request.alias)
         elif taken is not _WAITS:
             call.run(self._receive_in_task(call, request, looked=taken is _LOOKED))
 
-    async def _receive_in_task(
-        self, call: Call, request: service_pb2.ReceiveMessageRequest, *, looked: bool
-    ) -> None:
+    async def _receive_in_task(self, call: Call, request: Receive, *, looked: bool) -> None:
         context = call.context
         until = _shared_end(asyncio.get_running_loop().time(), self._polling_s(request, context), context)
         attempt = self._request(request, context)
@@ -129,7 +113,7 @@ class ReceiveCalls:
             taken = _Delivery.of(
                 attempt, await self._receiver.next_runs(attempt, until, context, call, looked=looked)
             )
-        self._answer_late(call, taken, _own_name(request))
+        self._answer_late(call, taken, request.alias)
 
     def _look_again(self, poll: Poll) -> None:
         """For a poll that was woken."""
@@ -166,14 +150,14 @@ class ReceiveCalls:
             self._polls.leave_line(poll)
         self._answer_late(call, _Delivery.of(poll.attempt, runs), poll.name)
 
-    def _answer_late(self, call: Call, taken: _Delivery, name: v2.Resource | None) -> None:
+    def _answer_late(self, call: Call, taken: _Delivery, name: TopicAlias | None) -> None:
         """The answer after a wait in a task. The caller may have lost its right to the messages meanwhile."""
         if call.may_answer():
             self._answer(call, taken, name)
         elif taken.messages:
             self._give_back(taken, 0)
 
-    def _answer(self, call: Call, taken: _Delivery, name: v2.Resource | None) -> None:
+    def _answer(self, call: Call, taken: _Delivery, name: TopicAlias | None) -> None:
         if not taken.messages:
             call.answer(self._nothing())
             return
@@ -194,7 +178,7 @@ class ReceiveCalls:
             topic, size = taken.attempt.topic, sum(map(len, replies[1:-1]))
             self._core.traffic.fetched(topic, len(taken.messages), size)
 
-    async def _replies(self, call: Call, name: v2.Resource | None) -> AsyncGenerator[bytes, None]:
+    async def _replies(self, call: Call, name: TopicAlias | None) -> AsyncGenerator[bytes, None]:
         """The stream, of which each reply is made when the client has taken the one before it: unread replies
         take no memory. The records are views of the log, which stays mapped for as long."""
         taken = self._taken.pop(call, None)
@@ -203,7 +187,7 @@ class ReceiveCalls:
         begun, written = 0, False  # messages whose writing has begun; all of the stream
         try:
             byte_count = 0
-            yield _OK
+            yield RECEIVE_OK
             for element in taken.elements(name):
                 byte_count += len(element)
                 begun += 1
@@ -215,12 +199,12 @@ class ReceiveCalls:
                 self._give_back(taken, begun)
         self._core.traffic.fetched(taken.attempt.topic, len(taken.messages), byte_count)
 
-    def _take_now(self, request: service_pb2.ReceiveMessageRequest, call: Call) -> _Delivery | _Then:
+    def _take_now(self, request: Receive, call: Call) -> _Delivery | _Then:
         """The messages that are there. _WAITS: none are, and the call waits for some. _OTHERS_FIRST: others
         look first. _LOOKED: others look before the call looks again."""
         core, delivery, context = self._core, self._core.delivery, call.context
         polling_s = self._polling_s(request, context)  # its refusal is the first
-        topic, group = topic_to_read(request.message_queue.topic), group_name(request.group)
+        topic, group = request.topic, request.group
         empty = delivery.seems_empty(group, topic, core.clock_ms())
         if self._receiver.has_scanned or core.waits.closed:
             return _OTHERS_FIRST
@@ -234,7 +218,7 @@ class ReceiveCalls:
         if delivery.next_visible_ms(group, topic) == 0:
             return _LOOKED
         until = _shared_end(asyncio.get_running_loop().time(), polling_s, context)
-        self._polls.begin(attempt, until, call, _own_name(request))
+        self._polls.begin(attempt, until, call, request.alias)
         return _WAITS
 
     def _take_of_poll(self, poll: Poll) -> _Delivery | _Then:
@@ -264,11 +248,11 @@ class ReceiveCalls:
         self._polls.wait_again(poll)
         return _WAITS
 
-    def _small_replies(self, taken: _Delivery, name: v2.Resource | None) -> list[bytes] | None:
+    def _small_replies(self, taken: _Delivery, name: TopicAlias | None) -> list[bytes] | None:
         """The whole stream; None where it is large, perhaps only with inflated bodies."""
         if taken.size > REPLIES_SMALL:
             return None
-        replies, size = [_OK], 0
+        replies, size = [RECEIVE_OK], 0
         for element in taken.elements(name):
             replies.append(element)
             size += len(element)
@@ -284,12 +268,10 @@ class ReceiveCalls:
             self._give_back(taken, 0)
 
     def _nothing(self) -> list[bytes]:
-        return [_NOTHING, self._delivered_at()]
+        return [RECEIVE_NOTHING, self._delivered_at()]
 
     def _delivered_at(self) -> bytes:
-        seconds, millis = divmod(self._core.clock_ms(), 1000)
-        time = Timestamp(seconds=seconds, nanos=millis * 1_000_000)
-        return service_pb2.ReceiveMessageResponse(delivery_timestamp=time).SerializeToString()
+        return delivered_at(self._core.clock_ms())
 
     def _give_back(self, taken: _Delivery, begun: int) -> None:
         group, topic = taken.attempt.group.name, taken.attempt.topic
@@ -297,14 +279,15 @@ class ReceiveCalls:
         self._core.waits.wake((group, topic))
 
     # --- the request --------------------------------------------------------------------------------
-    def _polling_s(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> float:
+    def _polling_s(self, request: Receive, context: Context) -> float:
         """How long the call may wait (docs/rocketmq-protocol.md, "Polling time").
 
         Raises POLLING_TIME_ILLEGAL.
         """
         remaining: float | None = context.time_remaining()
-        if request.HasField("long_polling_timeout"):
-            wanted = duration_ms(request.long_polling_timeout) / 1000
+        polling_ms = request.polling_ms
+        if polling_ms is not None:
+            wanted = polling_ms / 1000
         elif remaining is not None:
             timeout_ms = self._core.registry.request_timeout_ms(client_id_of(context))
             wanted = remaining - (timeout_ms or REQUEST_TIMEOUT_DEFAULT_MS) / 2000
@@ -318,19 +301,16 @@ class ReceiveCalls:
             raise _polling_time_illegal(remaining, context)
         return remaining - ANSWER_BEFORE_S
 
-    def _request(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> ReceiveRequest:
-        topic = topic_to_read(request.message_queue.topic)
-        name = group_name(request.group)
-        filter_ = read_filter(request.filter_expression)
-        invisible_ms = None if request.auto_renew else duration_ms(request.invisible_duration)
+    def _request(self, request: Receive, context: Context) -> ReceiveRequest:
+        topic = request.topic  # its refusal is the first
         return self._receiver.prepare(
-            name,
+            request.group,
             topic,
-            filter_,
-            invisible_ms,
+            request.filter,
+            request.invisible_ms,
             client_id_of(context),
-            count_max=min(max(request.batch_size, 1), self._core.settings.receive_count_max),
-            attempt_id=request.attempt_id[:ATTEMPT_ID_SIZE_MAX],
+            count_max=min(request.count_max, self._core.settings.receive_count_max),
+            attempt_id=request.attempt_id,
         )
 
 
@@ -345,17 +325,10 @@ def _shared_end(now: float, polling_s: float, context: Context) -> float:
     return shared if remaining is None or shared - now <= remaining - ANSWER_BEFORE_S else end
 
 
-def _own_name(request: service_pb2.ReceiveMessageRequest) -> v2.Resource | None:
-    """The topic as the client names it, where that is not its stored name."""
-    name = request.message_queue.topic
-    return name if name.resource_namespace else None
-
-
 def _polling_time_illegal(remaining: float, context: Context) -> TroveError:
     message = f"{remaining:.1f} s until the call's deadline are too short for a long poll"
-    if _version(metadata_value(context, VERSION_KEY)) < POLLING_CODE_SINCE:
-        return ProtocolError(v2.BAD_REQUEST, message, errors.POLLING_TIME_ILLEGAL)
-    return TroveError(errors.POLLING_TIME_ILLEGAL, message)
+    has_code = _version(metadata_value(context, VERSION_KEY)) >= POLLING_CODE_SINCE
+    return polling_time_error(message, has_code=has_code)
 
 
 def _version(text: str) -> tuple[int, ...]:

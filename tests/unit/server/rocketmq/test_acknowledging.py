@@ -17,7 +17,7 @@ from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
-from trovemq_broker.server.wire.acknowledgements import acknowledge_of
+from trovemq_broker.server.wire.acknowledgements import acknowledge_of, acknowledge_reply
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -166,7 +166,8 @@ def test_one_acknowledgement_by_callback_is_answered_as_in_a_task() -> None:
                 entries=[service.AckMessageEntry(message_id=message_id, receipt_handle=one)],
             )
             answer = await parts.acknowledged(request)
-            again = await parts.acknowledger.acknowledge_in_steps(acknowledge_of(request))
+            command = acknowledge_of(request)
+            again = acknowledge_reply(command, await parts.acknowledger.settle_in_steps(command))
             assert answer == again
         assert await parts.messages() == []
 

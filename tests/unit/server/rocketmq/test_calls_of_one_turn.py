@@ -26,7 +26,7 @@ from tests.support.rocketmq_door import (
     scene,
 )
 from tests.support.settling import change_invisible
-from trovemq_broker.server.rocketmq import receive_calls
+from trovemq_broker.server.wire import receives
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_proto.records.layout import COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -281,7 +281,7 @@ def test_messages_come_back_where_their_replies_cannot_be_made(monkeypatch: pyte
             raise ValueError("planted")
 
         with monkeypatch.context() as patched:
-            patched.setattr(receive_calls, "usual_element", fails)
+            patched.setattr(receives, "usual_element", fails)
             door.turn(RECEIVE, call := receive())
         (reply,) = call.written
         assert service.ReceiveMessageResponse.FromString(reply).status.code == v2.INTERNAL_SERVER_ERROR
