@@ -23,14 +23,13 @@ from typing import Any, Final
 from trovemq_broker.security.actions import Resource
 from trovemq_broker.security.audit_trail import AuditTrail
 from trovemq_broker.server.access.needs import Audit, Row
+from trovemq_broker.server.wire.audit_fields import failed_status, shown_fields
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.minute_log import Level, MinuteLog
 from trovemq_proto import audit, errors
 from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
-from trovemq_proto.rocketmq.v2.definition_pb2 import Code
-from trovemq_proto.v1 import security_pb2
 
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
@@ -44,11 +43,6 @@ _REFUSALS: Final = {
 }
 _DENIALS: Final = (errors.ACCESS_DENIED, errors.AUTHENTICATION_FAILED)
 _AUTHENTICATE: Final = "/trovemq.v1.SecurityService/Authenticate"
-_FIELDS: Final = (
-    *("access_key", "kind", "enabled", "drop_old"),
-    *("number", "allow", "actions", "resource", "sources", "subject", "quota"),
-)
-"""The fields that are shown of requests of super users: never a secret."""
 
 
 class AuditLog:
@@ -149,8 +143,8 @@ def targets_of(row: Row, request: Any) -> str:
     if request is None:
         return ""
     if not callable(row.needs):
-        values = ((name, _text(getattr(request, name))) for name in _FIELDS if hasattr(request, name))
-        return " ".join(f"{name}={value[:TARGET_LENGTH_MAX]!a}" for name, value in values if value)
+        fields = shown_fields(request)
+        return " ".join(f"{name}={value[:TARGET_LENGTH_MAX]!a}" for name, value in fields.items())
     try:
         needs = list(row.needs(request))
     except TroveError:
@@ -159,19 +153,9 @@ def targets_of(row: Row, request: Any) -> str:
     return " ".join(list(names)[:TARGETS_MAX]).encode("unicode_escape").decode()
 
 
-def _text(value: Any) -> str:
-    """The value of a field, in one line; empty for one that was not given."""
-    if isinstance(value, security_pb2.Quota):
-        return ",".join(f"{field.name}={limit}" for field, limit in value.ListFields()) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value or "") if isinstance(value, str | int) else ",".join(value)
-
-
 def outcome_of(reply: Any) -> str:
     """The outcome of a call: the status in one of RocketMQ's replies, or OK."""
-    code = getattr(getattr(reply, "status", None), "code", None)
-    return OK if not code or code == Code.OK else Code.Name(code)
+    return failed_status(reply) or OK
 
 
 def outcome_of_error(error: BaseException) -> str:

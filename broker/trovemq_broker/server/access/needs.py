@@ -23,11 +23,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from trovemq_broker.security.actions import Action, Kind
 from trovemq_broker.server.access import producer_ids
+from trovemq_broker.server.wire.producer_ids import asked_producer, producers_of_send
 from trovemq_broker.server.wire.resources import group_name, topic_to_read, topic_to_send
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import admin_pb2, group_pb2, route_pb2, transaction_pb2
+from trovemq_broker.server.wire.shown_replies import (
+    MaySee,
+    show_group,
+    show_groups,
+    show_routes,
+    show_topics,
+    show_transaction,
+    without_changes,
+)
 
 EVERY: Final = "*"
 THIS_CLUSTER: Final = ""
@@ -63,7 +69,6 @@ class Audit(Enum):
 
 
 Needs: TypeAlias = Callable[[Any], Iterable[Need]]
-MaySee: TypeAlias = Callable[[Kind, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def _both(group_actions: Action, topic_actions: Action) -> Needs:
     )
 
 
-def _lag(request: group_pb2.GetLagRequest) -> Iterator[Need]:
+def _lag(request: Any) -> Iterator[Need]:
     yield Need(Kind.GROUP, request.group, SEE)
     if request.topic:
         yield Need(Kind.TOPIC, request.topic, KNOW)
@@ -128,7 +133,7 @@ def _track(request: Any) -> Iterator[Need]:
     yield Need(Kind.TOPIC, where, Action.READ)
 
 
-def _transaction(frame: transaction_pb2.TransactionFrame) -> Iterator[Need]:
+def _transaction(frame: Any) -> Iterator[Need]:
     kind = frame.WhichOneof("frame")
     if kind == "messages":
         yield Need(Kind.TOPIC, frame.messages.topic, PUB)
@@ -142,7 +147,7 @@ def _half_checks(frame: Any) -> Iterator[Need]:
         yield Need(Kind.TOPIC, topic, PUB)
 
 
-def _resend(request: group_pb2.ResendDeadLettersRequest) -> Iterator[Need]:
+def _resend(request: Any) -> Iterator[Need]:
     """The letters name the topics to which they are sent."""
     yield Need(Kind.GROUP, request.group, Action.UPDATE)
     yield Need(Kind.TOPIC, EVERY, PUB)
@@ -218,7 +223,7 @@ def _v2_client(request: Any) -> Iterator[Need]:
 def _v2_telemetry(command: Any) -> Iterator[Need]:
     if command.WhichOneof("command") != "settings":
         return
-    settings: v2.Settings = command.settings
+    settings = command.settings
     kind = settings.WhichOneof("pub_sub")
     if kind == "publishing":
         for topic in settings.publishing.topics:
@@ -249,49 +254,6 @@ def _v2_verify(request: Any) -> Iterator[Need]:
     yield Need(Kind.TOPIC, EVERY, Action.READ)
 
 
-# --- the part of a reply that is shown ------------------------------------------------------------------
-def _show_topics(reply: admin_pb2.ListTopicsReply, may_see: MaySee) -> admin_pb2.ListTopicsReply:
-    return admin_pb2.ListTopicsReply(topics=[one for one in reply.topics if may_see(Kind.TOPIC, one.topic)])
-
-
-def _show_groups(reply: group_pb2.ListGroupsReply, may_see: MaySee) -> group_pb2.ListGroupsReply:
-    seen = group_pb2.ListGroupsReply(groups=[one for one in reply.groups if may_see(Kind.GROUP, one.group)])
-    for group in seen.groups:
-        _show_group(group, may_see)
-    return seen
-
-
-def _show_group(group: group_pb2.GroupDescription, may_see: MaySee) -> group_pb2.GroupDescription:
-    group.topics[:] = [topic for topic in group.topics if may_see(Kind.TOPIC, topic)]
-    group.unordered_topics[:] = [topic for topic in group.unordered_topics if may_see(Kind.TOPIC, topic)]
-    return group
-
-
-def _show_routes(reply: route_pb2.ClusterReply, may_see: MaySee) -> route_pb2.ClusterReply:
-    seen = route_pb2.ClusterReply(version=reply.version)
-    for broker in reply.brokers:
-        shown = seen.brokers.add()
-        shown.CopyFrom(broker)
-        del shown.topics[:]
-        del shown.removed_topics[:]
-        shown.topics.extend(one for one in broker.topics if may_see(Kind.TOPIC, one.topic))
-    return seen
-
-
-def _without_changes(request: route_pb2.WatchRoutesRequest) -> None:
-    """A change of rules may change what the caller sees, so each reply has the whole state."""
-    request.changes = False
-
-
-def _show_transaction(
-    reply: transaction_pb2.TransactionReply, may_see: MaySee
-) -> transaction_pb2.TransactionReply:
-    """A transaction with a topic that the caller may not know is reported as unknown."""
-    if not all(may_see(Kind.TOPIC, topic) for topic in reply.topics):
-        raise TroveError(errors.TRANSACTION_NOT_FOUND)
-    return reply
-
-
 _OPEN: Final = Row(Level.OPEN)
 _USER: Final = Row(Level.USER)
 _SUPER: Final = Row(Level.SUPER)
@@ -302,9 +264,9 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "trovemq.v1.MessageService": {
         "Append": Row(_topic(PUB), marks=True, producers=producer_ids.of_frame, by_topic=True),
         "Fetch": Row(_topic(SUB), marks=True, by_topic=True),
-        "Send": Row(_topic(PUB), producers=producer_ids.of_send),
+        "Send": Row(_topic(PUB), producers=producers_of_send),
         "Pull": Row(_topic(SUB), waits=True),
-        "GetProducer": Row(_topic(PUB), producers=producer_ids.of_question),
+        "GetProducer": Row(_topic(PUB), producers=asked_producer),
     },
     "trovemq.v1.ConsumerService": {"Consume": Row(_both(SUB, SUB))},
     "trovemq.v1.ProducerService": {
@@ -316,7 +278,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
     },
     "trovemq.v1.TransactionService": {
         "Transact": Row(_transaction),
-        "GetTransaction": Row(Level.USER, show=_show_transaction),
+        "GetTransaction": Row(Level.USER, show=show_transaction),
     },
     "trovemq.v1.QueryService": {
         "GetMessage": Row(_identifier, audit=Audit.READ, is_query=True),
@@ -334,7 +296,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "CreateTopic": Row(_topic(Action.CREATE), audit=Audit.ACT, creates=lambda one: ("topic", one.topic)),
         "AlterTopic": Row(_topic(_UPDATE), audit=Audit.ACT),
         "DescribeTopic": Row(_topic(SEE | PUB)),
-        "ListTopics": Row(Level.USER, show=_show_topics, is_query=True),
+        "ListTopics": Row(Level.USER, show=show_topics, is_query=True),
         "DeleteTopic": Row(_topic(Action.DELETE), audit=Audit.ACT),
         "CommitOffset": Row(_both(SUB, SUB)),
         "GetOffset": Row(_both(SEE, SEE)),
@@ -353,8 +315,8 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "CreateGroup": Row(_group(Action.CREATE), audit=Audit.ACT, creates=lambda one: ("group", one.group)),
         "AlterGroup": Row(_group(_UPDATE), audit=Audit.ACT),
         "DeleteGroup": Row(_group(Action.DELETE), audit=Audit.ACT),
-        "ListGroups": Row(Level.USER, show=_show_groups, is_query=True),
-        "DescribeGroup": Row(_group(SEE), show=_show_group),
+        "ListGroups": Row(Level.USER, show=show_groups, is_query=True),
+        "DescribeGroup": Row(_group(SEE), show=show_group),
         "ListMembers": Row(_group(SEE)),
         "GetLag": Row(_lag, is_query=True),
         "ResetGroup": Row(_both(_UPDATE, SEE), audit=Audit.ACT),
@@ -367,8 +329,8 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "trovemq.v1.RouteService": {
         "GetServerInfo": _USER,
         "GetRoute": Row(_topic(KNOW)),
-        "GetCluster": Row(Level.USER, show=_show_routes),
-        "WatchRoutes": Row(Level.USER, show=_show_routes, narrow=_without_changes),
+        "GetCluster": Row(Level.USER, show=show_routes),
+        "WatchRoutes": Row(Level.USER, show=show_routes, narrow=without_changes),
     },
     "trovemq.v1.RegistrationService": {"Register": _SUPER},  # of nameservers
     "trovemq.v1.SecurityService": {

@@ -14,7 +14,6 @@ from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_PRODUCER
-from trovemq_proto.v1 import message_pb2
 from trovemq_store.index.trees.producer_sequences import stored_numbers
 
 _PROPERTY: Final = PROPERTY_PRODUCER.encode()
@@ -34,15 +33,6 @@ def of_frame(frame: AppendFrame) -> Iterable[str]:
     except TroveError:
         return ()
     return {each.producer.decode() for each in stored_numbers(batch)}
-
-
-def of_send(request: message_pb2.SendRequest) -> Iterable[str]:
-    found = (message.properties.get(PROPERTY_PRODUCER) for message in request.messages)
-    return {each for each in found if each is not None}
-
-
-def of_question(request: message_pb2.GetProducerRequest) -> Iterable[str]:
-    return (request.producer_id,)
 
 
 def is_own(producer_id: str, access_key: str) -> bool:

@@ -1,5 +1,5 @@
-"""RocketMQ's v2 Admin service: requests to commands, results to replies. Those about a group's progress are
-in group_progress.py."""
+"""RocketMQ's v2 Admin service: requests to commands, results to replies. The calls about a
+group's progress are in group_progress.py."""
 
 from __future__ import annotations
 
