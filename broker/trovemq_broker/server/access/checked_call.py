@@ -332,7 +332,8 @@ class CheckedCall:
         return None
 
     def check_late_reply(self) -> None:
-        """As check_reply(), which notes the refusal."""
+        """Checks a reply that may come much later than its request, and notes a refusal. Raises TroveError
+        AUTHENTICATION_FAILED, ACCESS_DENIED."""
         try:
             self.check_reply()
         except TroveError as error:

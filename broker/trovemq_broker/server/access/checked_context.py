@@ -107,14 +107,14 @@ class CheckedContext:
 
 
 class CheckedCallbacks(CheckedContext):
-    """A CheckedContext with the callbacks of our own transport."""
+    """A CheckedContext with the callbacks of trovemq_rpc."""
 
     def __init__(self, context: Any, checks: Checks) -> None:
         super().__init__(context, checks)
         self._admitted: Any = None
         self._admitted_view = False
         self.try_send: Final[Callable[[Any], bool]] = context.try_send
-        """To be called if `can_send`, or in the turn of a message that needed no wait."""
+        """To be called if `can_send`, or while a message that needed no wait is received."""
         self.try_send_now: Final[Callable[[Any], bool]] = context.try_send_now
 
     async def read(self) -> Any:

@@ -9,7 +9,7 @@ counters.
 | none                                    | for OPEN rows                                                |
 
 Before `open()` every call is refused. A unary call is admitted for its request; each message of a stream is
-admitted by itself, so a withdrawn permission ends with the next message.
+admitted separately, so a withdrawn permission ends with the next message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trovemq_store.topics.creators import Creator
 
 HOLD_S: Final = 1.0
 HOLD_GROWTH_MAX: Final = 4
-HELD_FEW: Final = 8  # so many calls of one caller are delayed at a time before delays grow
+HELD_FEW: Final = 8  # calls of one caller that are delayed at a time before delays grow
 DEADLINE_MARGIN_S: Final = 1.0  # a longer delay ends so long before the caller's deadline
 HOLD_STEP_S: Final = 0.005  # longer than a refused call takes the loop
 HELD_MAX: Final = 512  # of one caller: each is one of the open calls, whose number is limited
@@ -227,7 +227,7 @@ class Gate:
         if not is_rocketmq(credentials.path):
             raise _failed("the call has no credentials: this broker asks for an access key and a secret")
         if not peer.is_private:
-            raise _failed("signatures of RocketMQ's clients are taken over TLS, or on loopback")
+            raise _failed("signatures of RocketMQ's clients are accepted over TLS, or on loopback")
         user = self._signatures.user_of(credentials.authorization, credentials.date)
         return Caller(user.access_key, peer.source, None)
 
@@ -383,8 +383,8 @@ class Gate:
         HOLD_S to twice as long, because refusals that end together would take the loop from others; by up to
         HOLD_GROWTH_MAX times as long if many calls of `who` are delayed, as long as the caller waits
         (`time_remaining()`, in s; None: for ever). Returns at once for other errors, and if too many calls of
-        `who` are already delayed. No two refusals of `who` end within HOLD_STEP_S: a request of somebody else
-        meets one of them at most."""
+        `who` are already delayed. No two refusals of `who` end within HOLD_STEP_S: a request of another
+        caller meets one of them at most."""
         if not isinstance(error, TroveError) or "quota" not in error.fields:
             return
         held = self._held.setdefault(who, set())

@@ -1,4 +1,4 @@
-"""SecurityService: handshakes of our own clients, and the administration of users and rules.
+"""SecurityService: handshakes of the SDK, and the administration of users and rules.
 
 Secrets are sent and received only over TLS or on loopback. No log and no error has one; a secret that is
 generated here is returned once, in the reply.

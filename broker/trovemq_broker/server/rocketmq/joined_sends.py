@@ -61,7 +61,7 @@ class JoinedSends:
         return Batch(self.topic, self.queue_id, data, count, None, True, None, split), done
 
     def _split(self) -> Iterator[tuple[Batch, Done]]:
-        """Each message by itself."""
+        """Each message as a batch of one."""
         data, begin = b"".join(self.pieces), 0
         for call, message_id, size in zip(self._calls, self._message_ids, self._sizes, strict=True):
             part = JoinedSends(self.topic, self.queue_id, self.kind, self._refused)

@@ -230,7 +230,7 @@ class Sender:
     # --- storing ------------------------------------------------------------------------------------
     def _store(self, send: Send, config: TopicConfig, peer: Peer, answer: Answer) -> None:
         """Stores the messages of an admitted command: those that any queue takes as one batch, each other one
-        by itself. Raises TroveError if that is one part, and it is refused."""
+        separately. Raises TroveError if that is one part, and it is refused."""
         messages = send.messages
         caller = (peer, self._parts.clock_ms())
         if len(messages) == 1 or all(message.kind in ANY_QUEUE_KINDS for message in messages):

@@ -84,7 +84,7 @@ class RocketmqService:
         return self._parts.commands.has_producer(client_id, topic)
 
     async def check_transaction(self, transaction: TransactionCheck) -> None:
-        """Asks a producer about a transaction that was left open; if none is connected, nothing happens until
+        """Asks a producer about an open transaction; if none is connected, nothing happens until
         the next round."""
         half = transaction.message
         message = StoredMessage(half.record, transaction.topic, half.queue_id, half.queue_offset)

@@ -1,3 +1,3 @@
-"""Requests and replies as bytes: the broker's own frames, RocketMQ's messages, the checks of a send, and
-the statuses of replies. Knows no service.
+"""Requests to commands, results to replies, by subject; and the broker's own frames. Knows no service: the
+handlers know the commands and results, and no messages of the protocols (conversion.py).
 """

@@ -74,9 +74,9 @@ read_append_frame.takes_view = True  # type: ignore[attr-defined]  # trovemq_rpc
 def _read_fields(frame: AppendFrame, data: Buffer) -> None:
     view = memoryview(data)
     position, end = 0, len(data)
-    fields_left = FIELDS_MAX
-    while position < end and fields_left:
-        fields_left -= 1
+    fields_remaining = FIELDS_MAX
+    while position < end and fields_remaining:
+        fields_remaining -= 1
         tag = data[position]
         position += 1
         if tag >= _MORE:

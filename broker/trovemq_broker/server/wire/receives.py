@@ -10,10 +10,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from trovemq_broker.filters.filter import Filter
 from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_broker.server.wire.filters import read_filter
+from trovemq_broker.server.wire.receive_elements import fast_element, topic_field
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms, received
 from trovemq_broker.server.wire.statuses import OK_STATUS, ProtocolError, request_of
-from trovemq_broker.server.wire.usual_messages import topic_field, usual_element
 from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.positions import EpochMs
@@ -100,7 +100,7 @@ def elements(topic: str, alias: TopicAlias | None, messages: Iterable[Delivered]
     name = None if alias is None else v2.Resource(resource_namespace=alias.namespace, name=alias.name)
     field = topic_field(name or v2.Resource(name=topic))
     for one in messages:
-        yield usual_element(one, field) or received(one, name)
+        yield fast_element(one, field) or received(one, name)
 
 
 def delivered_at(epoch_ms: EpochMs) -> bytes:

@@ -108,8 +108,7 @@ def check_order(message_group: str, priority: int | None) -> None:
 
 
 def are_legal(message_id: str, tag: str, keys: Iterable[str]) -> bool:
-    """Whether one look shows that these texts are fine: most messages' are. If not, they may be fine all the
-    same."""
+    """Whether these texts pass a quick check, as most do. Others may be legal, too."""
     texts = "".join((message_id, tag, *keys))
     return len(message_id) > 0 and len(texts) <= TEXTS_SIZE_MAX and _LEGAL(texts) is not None
 

@@ -1,4 +1,4 @@
-"""The replies of SendMessage. That of one stored message, which nearly all sends are, is written by hand.
+"""The replies of SendMessage. The reply to one stored message, the common one, is written by hand.
 
 A SendMessageResponse with one entry; the names are those of service.proto:
 

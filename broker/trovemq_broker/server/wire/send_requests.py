@@ -351,7 +351,7 @@ def stored_body(message: SentMessage, body_size_max: int) -> bytes:
 
 
 def _check_digest(body: bytes, kind: v2.DigestType, checksum: str) -> None:
-    """Compares the digest, except CRC32, which clients write in three different ways."""
+    """Compares the digest, except CRC32, which clients write in three forms."""
     if kind == v2.MD5:
         found = md5(body, usedforsecurity=False).hexdigest()
     elif kind == v2.SHA1:

@@ -166,7 +166,7 @@ def status_of(error: TroveError) -> Status:
 def metadata_value(context: Context, key: str) -> str:
     """The call's metadata of this key as text, "" if there is none. It is cut after 256 characters, so that a
     client id of more than 255 is seen."""
-    first = getattr(context, "first_metadata", None)  # of our own transport: it decodes no other value
+    first = getattr(context, "first_metadata", None)  # of trovemq_rpc: it decodes no other value
     if first is not None:
         return (first(key) or "")[: CLIENT_ID_SIZE_MAX + 1]
     for name, value in context.invocation_metadata() or ():

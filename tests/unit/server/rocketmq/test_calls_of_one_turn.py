@@ -281,7 +281,7 @@ def test_messages_come_back_where_their_replies_cannot_be_made(monkeypatch: pyte
             raise ValueError("planted")
 
         with monkeypatch.context() as patched:
-            patched.setattr(receives, "usual_element", fails)
+            patched.setattr(receives, "fast_element", fails)
             door.turn(RECEIVE, call := receive())
         (reply,) = call.written
         assert service.ReceiveMessageResponse.FromString(reply).status.code == v2.INTERNAL_SERVER_ERROR

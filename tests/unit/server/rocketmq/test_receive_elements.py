@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.support.memory_broker import message
 from trovemq_broker.groups.delivery.request import Delivered
+from trovemq_broker.server.wire.receive_elements import fast_element, topic_field
 from trovemq_broker.server.wire.rocketmq_messages import received
 from trovemq_broker.server.wire.send_requests import SendLimits, read_request
-from trovemq_broker.server.wire.usual_messages import topic_field, usual_element
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record
 from trovemq_proto.records.layout import MAGIC_V1, MAGIC_V2
@@ -96,7 +96,7 @@ def test_an_element_has_the_bytes_of_protobuf(
     )
     delivered = one(record, topic, *place)
     name = v2.Resource(resource_namespace=namespace, name=topic) if namespace else None
-    written = usual_element(delivered, topic_field(name or v2.Resource(name=topic)))
+    written = fast_element(delivered, topic_field(name or v2.Resource(name=topic)))
     assert written in (None, received(delivered, name))
 
 
@@ -123,5 +123,5 @@ def test_the_messages_of_official_clients_are_usual(fields: dict[str, Any]) -> N
         store_timestamp=2,
     )
     delivered = one(record, "orders", 3, 12, 1, "0.3.1.18b.0.1.0123abcd")
-    written = usual_element(delivered, topic_field(v2.Resource(name="orders")))
+    written = fast_element(delivered, topic_field(v2.Resource(name="orders")))
     assert written == received(delivered)
