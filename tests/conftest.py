@@ -72,7 +72,7 @@ def kernel_sync(monkeypatch: pytest.MonkeyPatch) -> Generator[KernelSync]:
     monkeypatch.setattr(KernelSync, "open", _open_kernel_sync)
     found = KernelSync.open()
     if found is None:
-        pytest.skip("the kernel offers no syncs of its own here")
+        pytest.skip("the kernel offers no syncs of files here")
     yield found
     found.close()
 

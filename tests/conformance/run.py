@@ -113,7 +113,7 @@ def install(language: str, folder: Path) -> list[str]:
 
 
 def install_python(folder: Path) -> list[str]:
-    """The official client in an environment of its own, by hashes where the suite is ours."""
+    """The official client in a separate environment, by hashes where the suite is ours."""
     python = folder / ".venv" / "bin" / "python"
     stamp = folder / ".venv" / "installed"
     if not stamp.exists():

@@ -64,7 +64,7 @@ def unread_calls(address: str, method: str, request: bytes, count: int) -> socke
 
 
 class RawCall:
-    """A unary call over a connection of its own. `send` ends once the server has ended the call."""
+    """A unary call over a separate connection. `send` ends once the server has ended the call."""
 
     def __init__(self, address: str, method: str, encoding: str) -> None:
         host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Some of R4's fault points in processes of their own, over real files: each ends one there and then.
+"""Some of R4's fault points in their own processes, over real files: each ends one there and then.
 
 A process is killed under load, the next one ends at the point (while it recovers, or under its load), and one
 more checks that everything acknowledged is there.

@@ -118,7 +118,7 @@ def contents() -> dict[str, bytes]:
 
 @functools.cache
 def records() -> tuple[bytes, ...]:
-    """With a CRC of their own, and without: of those more is read before one is refused."""
+    """With a separate CRC, and without: of those more is read before one is refused."""
     plain = replace(TINY, append_property_crc=False)
     without = Answers(Files.of(tiny_store(clean=True, append_property_crc=False)), plain).messages
     return tuple(message.record for message in (*Answers(Files.of(contents()), TINY).messages, *without))

@@ -71,7 +71,7 @@ SETTLE_S_OF = {
     "trovemq.v1.TransactionService.Transact": (61,) * 5,
     "trovemq.v1.StoreService.Scrub": (61,) * 5,
 }
-"""Of calls that leave leases, or timers of their own."""
+"""Of calls that leave leases, or their own timers."""
 METHODS = sorted(methods_of(ROCKETMQ))
 LIMITS: dict[str, Any] = {
     "clients_max": 40,

@@ -1,7 +1,7 @@
 """R3: a file system that loses power under load. Messages that a broker acknowledged as on disk are there
 afterwards.
 
-The store lies on an ext4 of its own, in a file after a loop device. The file system's own shutdown ioctl
+The store lies on a separate ext4, in a file after a loop device. The file system's own shutdown ioctl
 drops everything that it has not brought to its device, as a power cut does; then it is mounted again. The
 process is stopped before: a sync that is under way may return 0 while the transaction of the journal that it
 waits for is dropped, and a processor without power would not see that.

@@ -126,7 +126,7 @@ def check_goes_on(
     *,
     clean: bool,
 ) -> None:
-    """A new message gets a queue offset of its own; it is there after a kill, and nothing old comes back."""
+    """A new message gets a separate queue offset; it is there after a kill, and nothing old comes back."""
     end = store.end_offset
     result = append(store, new_record(store), now_ms=NOW_MS + 20_000)
     flush(store)

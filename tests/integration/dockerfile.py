@@ -1,6 +1,6 @@
 """The steps of a Dockerfile, run on this machine: there is no container engine where tests run.
 
-Each stage is this machine's own file system below an overlay of its own, in place of the base image; a step
+Each stage is this machine's own file system below a separate overlay, in place of the base image; a step
 runs in it by `chroot`, as it stands in the file, and changes the overlay alone. So it shows that the steps
 work, and that the daemons find all they need; it does not show the base image. Needs root.
 """

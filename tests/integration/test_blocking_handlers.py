@@ -26,7 +26,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def work(address: str, topic: str, seconds: float, count: int, runs: list[bytes]) -> None:
-    """A worker in a thread and a loop of its own, until all messages were run."""
+    """A worker in a thread and a separate loop, until all messages were run."""
 
     async def handle(message: ReceivedMessage) -> None:
         runs.append(message.body)

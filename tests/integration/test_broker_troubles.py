@@ -151,7 +151,7 @@ async def test_a_unique_key_of_very_many_messages_is_cut_and_the_reply_says_so(t
 # --- the disk -------------------------------------------------------------------------------------------
 @contextmanager
 def small_disk(path: Path, size: int) -> Iterator[Path]:
-    """A file system of its own, of that size."""
+    """A separate file system, of that size."""
     with mounted_disk("tmpfs", path, size) as disk:
         if disk is None:
             pytest.skip("no file system can be mounted here")

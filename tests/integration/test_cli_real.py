@@ -117,7 +117,7 @@ def test_a_look_up_needs_no_numpy(trovemq: CommandLine) -> None:
     ):
         arguments = ["--server", trovemq.server, *verb]
         command = [sys.executable, "-c", f"{hidden} sys.exit(run({arguments!r}))"]
-        # An interpreter of its own: those of the fork server have everything imported.
+        # A separate interpreter: those of the fork server have everything imported.
         ran = subprocess.run(command, capture_output=True, check=False, timeout=240)
         assert ran.returncode == 0, (verb, ran.stderr.decode())
 

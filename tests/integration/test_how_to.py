@@ -67,7 +67,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @dataclass
 class Reader:
-    """A reader who follows a page, in a directory of their own."""
+    """A reader who follows a page, in a separate directory."""
 
     page: Path
     broker: BrokerProcess

@@ -1,7 +1,7 @@
 """The state of consumers and producers survives a restart, clean or not: offsets, messages in flight, delayed
 messages, half messages.
 
-Each scenario has topics of its own and is a generator: the steps before the restart, `yield`, and the checks
+Each scenario has its own topics and is a generator: the steps before the restart, `yield`, and the checks
 afterwards. All of them share one broker that is stopped and one that is killed, and wait at the same time:
 most of the time here is the wait for messages that are invisible for 4 s.
 """

@@ -37,7 +37,7 @@ async def lag_of(client: trovemq.Client) -> int:
 
 @pytest.mark.parametrize("invisible_ms", [LEASE_MS, None])
 async def test_what_was_in_hand_came_twice_after_the_broker_stood_still(invisible_ms: int | None) -> None:
-    """Of a member with leases of its own, and of one whose leases the broker renews while it is connected."""
+    """Of a member with its own leases, and of one whose leases the broker renews while it is connected."""
     attempts: dict[bytes, list[int]] = {}
     with BrokerProcess(invisible_min_ms=1_000) as broker:
         async with trovemq.connect(broker.address) as client, trovemq.connect(broker.address) as beside:

@@ -45,7 +45,7 @@ def command(broker: BrokerProcess, *arguments: str) -> list[str]:
 def a_run(
     broker: BrokerProcess, ledger: Path, rate: int, seconds: float
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`verify produce` as a process of its own, gone at the end of the block."""
+    """`verify produce` as a separate process, gone at the end of the block."""
     arguments = ("--rate", str(rate), "--seconds", str(seconds), "--size", "600", "--keys", "20")
     started = command(
         broker, "produce", "orders", "--ledger", str(ledger), "--producers", "4", "--seed", "5", *arguments

@@ -1,6 +1,6 @@
 """Runs Apache RocketMQ 5.4.0 itself on a store directory: its name server, broker and client in one JVM.
 
-The jars come from Maven Central, once, into build/interop (with a Maven repository of its own). `run_probe`
+The jars come from Maven Central, once, into build/interop (with a separate Maven repository). `run_probe`
 starts RocketMqProbe.java on 127.0.0.1, lets it carry out steps, and returns its results.
 """
 

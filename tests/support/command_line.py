@@ -12,7 +12,7 @@ from trovemq.cli import app
 def run_here(address: str, *arguments: str, encoding: str = "utf-8") -> tuple[int, bytes, str]:
     """Exit code, standard output and standard error of `trovemq --json --server ADDRESS …`.
 
-    Each call has an event loop of its own, and gRPC calls back into loops that were closed; asyncio then logs
+    Each call has a separate event loop, and gRPC calls back into loops that were closed; asyncio then logs
     that, which must not stand among the answer.
     """
     out = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)

@@ -1,4 +1,4 @@
-"""A console as a process of its own."""
+"""A console as a separate process."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class ConsumeClient:
         return [result for reply in replies for result in reply.results]
 
     def batches(self) -> list[list[Got]]:
-        """Those that came since the last call."""
+        """The replies since the last call."""
         replies = [consumer_pb2.ConsumeReply.FromString(one) for one in self.context.written]
         self.context.written.clear()
         self.replies += replies

@@ -144,7 +144,7 @@ Fault = Callable[[DamagedStore], Place]
 FAULTS: Final[dict[str, Fault]] = {}
 """In any store whose index and queues are complete."""
 OWN_FAULTS: Final[dict[str, Fault]] = {}
-"""In a store of our own broker."""
+"""In a store of TroveMQ."""
 
 
 def fault_of(table: dict[str, Fault]) -> Callable[[Fault], Fault]:

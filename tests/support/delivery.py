@@ -1,4 +1,4 @@
-"""A delivery engine over a store in memory, with a clock of its own: for tests of
+"""A delivery engine over a store in memory, with a separate clock: for tests of
 broker/trovemq_broker/groups/delivery."""
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ END: Final = "<!-- durations: end -->"
 # Of all tests together, over all workers: eight minutes of four are 1,920 s. On two cores they wait for each
 # other, so that a test takes longer than alone.
 TOTAL_S_MAX: Final = 1_800.0
-# Of one file; those that have to be slow have budgets of their own.
+# Of one file; those that have to be slow have their own budgets.
 FILE_S_MAX: Final = 24.0
 FILES_S_MAX: Final[Mapping[str, float]] = {
     "tests/durability/test_fault_points.py": 45.0,  # the engine's whole script some hundred times
@@ -49,7 +49,7 @@ FILES_S_MAX: Final[Mapping[str, float]] = {
     "tests/integration/test_retention.py": 50.0,  # waits for the daemon's periodic work
     "tests/integration/test_v2_hostile.py": 50.0,  # some hundred hostile calls to a daemon
     "tests/pipeline/test_archive.py": 40.0,  # Spark
-    "tests/pipeline/test_cli.py": 55.0,  # two Spark drivers of their own
+    "tests/pipeline/test_cli.py": 55.0,  # two Spark drivers
     "tests/pipeline/test_live_source.py": 40.0,  # Spark
     "tests/pipeline/test_stream_job.py": 30.0,  # Spark
     "tests/unit/delivery/test_packed_leases.py": 40.0,  # memory measured with tracemalloc

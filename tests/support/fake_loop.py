@@ -53,7 +53,7 @@ class FakeLoop(asyncio.SelectorEventLoop):
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The coroutine's result, on a loop of its own."""
+    """The coroutine's result, on a separate loop."""
     with asyncio.Runner(loop_factory=FakeLoop) as runner:
         return runner.run(coroutine)
 

@@ -78,7 +78,7 @@ class IndexedStoreMachine(NumberedSteps):
         bytes_max=st.sampled_from([1, 1 << 20]),
     )
     def send_ids_during_a_step(self, topic: str, queue: int, picks: list[int], bytes_max: int) -> None:
-        """A step of the trees runs in a thread of its own: sends come in between."""
+        """A step of the trees runs in a separate thread: sends come in between."""
         self.send_ids(topic, queue, picks[:1], 0)
         self.sync()
         found = self.store.begin_trees(bytes_max)

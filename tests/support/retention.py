@@ -1,4 +1,4 @@
-"""A broker's engine and its retention in memory, with a clock of its own and no waiting."""
+"""A broker's engine and its retention in memory, with a separate clock and no waiting."""
 
 from __future__ import annotations
 

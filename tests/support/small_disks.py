@@ -1,4 +1,4 @@
-"""Small file systems of their own, and filling them up."""
+"""Separate small file systems, and filling them up."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Sent:
 
     @property
     def number(self) -> int:
-        """Each message has one of its own."""
+        """Each message has another one."""
         return int.from_bytes(self.body[:4], "big")
 
     @property

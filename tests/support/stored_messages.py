@@ -14,7 +14,7 @@ CONNECT_WAIT_MS: Final = 30_000
 
 
 def ask(broker: BrokerProcess, question: Callable[[Client], Any]) -> Any:
-    """One question to a broker, in an event loop of its own."""
+    """One question to a broker, in a separate event loop."""
 
     async def asked() -> Any:
         async with connect(broker.address, wait_ms=CONNECT_WAIT_MS) as client:

@@ -1,7 +1,7 @@
 """A real broker and a proxy that stops forwarding and closes nothing, with short times: subscriptions,
 followers, sends, look-ups, the synchronous client and `tail` come back, on both transports.
 
-`make soak` has silence in one direction, too: `test_silent_networks.py` tries that in a time of its own.
+`make soak` has silence in one direction, too: `test_silent_networks.py` tries that by made-up time.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ BODIES = (b"a", b"b", b"c")
 
 @dataclass
 class Scene:
-    """A topic and a group of their own, and the messages that the program saw."""
+    """A separate topic and group, and the messages that the program saw."""
 
     client: Client
     topic: str

@@ -55,7 +55,7 @@ if not child:
     sys.exit()
 assert os.waitpid(child, 0)[1] == 0
 """,
-    "after a forked child has used a client of its own": """
+    "after a forked child has used a separate client": """
 import os
 from trovemq import sync
 client = sync.connect(server)

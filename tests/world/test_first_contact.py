@@ -50,7 +50,7 @@ async def take(subscription: trovemq.Subscription, count: int) -> set[bytes]:
 
 
 async def worker(cluster: ClusterHere, start: Start | None, count: int) -> set[bytes]:
-    """One run of a worker: a client of its own that consumes `count` messages."""
+    """One run of a worker: a separate client that consumes `count` messages."""
     async with cluster.connect() as client, client.subscribe(TOPIC, GROUP, start=start) as messages:
         return await take(messages, count)
 
@@ -302,7 +302,7 @@ async def test_a_broken_connection_while_the_topic_was_gone_ended_it(
                 await send(client, range(5))
                 assert await take(messages, 5) == named(range(5))
                 await cluster.stop("a")
-                broker = await cluster.start("a")  # the same address, and streams of its own
+                broker = await cluster.start("a")  # the same address, and its own streams
                 await broker.stubs.admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic=TOPIC))
                 await until_it_waits(caplog)
                 await broker.create_topic(TOPIC, queue_count=1)

@@ -1,6 +1,6 @@
 """Runs cases side by side and prints one line each: `ok NAME` or `not ok NAME: why`, then the count.
 
-A case is a function that raises when something is not as it should be. Each has tags of its own, so that
+A case is a function that raises when something is not as it should be. Each has its own tags, so that
 cases of this run and of earlier ones do not meet.
 """
 

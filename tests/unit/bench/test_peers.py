@@ -34,7 +34,7 @@ def _module(name: str) -> Any:
 
 @pytest.mark.slow
 def test_clients_of_peers_need_nothing_of_this_project() -> None:
-    """They run in an environment of their own."""
+    """They run in a separate environment."""
     modules = "".join(f", bench.peers.{name}" for name in ("redis_streams", "jetstream", "kafka"))
     code = (
         f"import sys; sys.path.insert(0, '.'); import bench.peers.client{modules};"

@@ -17,7 +17,7 @@ from trovemq_proto.tls import TlsOptions, read_tls
 
 @pytest.fixture
 def make(run: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Runs `trovemq cert …` in a directory of its own."""
+    """Runs `trovemq cert …` in a separate directory."""
     return lambda *arguments: run("--json", "cert", *arguments, "--directory", str(tmp_path / "certs"))
 
 

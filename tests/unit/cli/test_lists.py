@@ -1,6 +1,6 @@
 """Each list of the command line, as a table and as objects, compared with `lists.txt` byte for byte.
 
-If they differ, the test leaves the new output in a file of its own: copy it if the change is intended.
+If they differ, the test leaves the new output in a separate file: copy it if the change is intended.
 """
 
 from __future__ import annotations

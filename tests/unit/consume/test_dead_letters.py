@@ -137,7 +137,7 @@ def test_a_letter_that_was_resent_twice_came_twice(visible: bool) -> None:
     assert store.end_offset == end, "nothing was sent"
     assert letters.resent("billing", QueueOffset(1)) is None
     other = letters.resend("billing", QueueOffset(1), LATER)
-    assert not other.again, "another letter of the same message is one of its own"
+    assert not other.again, "another letter of the same message is a separate one"
 
 
 def test_a_letter_was_sent_twice_when_store_times_had_stepped_back() -> None:

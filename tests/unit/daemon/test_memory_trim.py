@@ -39,7 +39,7 @@ def test_what_was_freed_after_a_look_at_much_in_use_was_never_returned() -> None
 
 
 def test_what_was_returned_then_used_and_freed_was_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two looks: what malloc says is free was the same at both."""
+    """Between two readings: what malloc says is free was the same at both."""
     used, free, resident = 50 << 20, 400 << 20, 450 << 20
     trims = []
 
@@ -63,7 +63,7 @@ def test_what_was_returned_then_used_and_freed_was_kept_for_ever(monkeypatch: py
 
 
 def test_what_was_freed_before_the_first_look_was_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first look came five seconds after the start, and what was free then counted as always free."""
+    """The first reading came five seconds after the start, and what was free then counted as always free."""
     looks: list[float] = []
 
     async def look(_work: object) -> None:

@@ -96,7 +96,7 @@ async def reaches(
     pair = (None, None) if client is None else (client.key(name), client.pem(name))
     key, certificate = (None if path is None else path.read_bytes() for path in pair)
     credentials = grpc.ssl_channel_credentials(trusted.ca.read_bytes(), key, certificate)
-    options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
+    options = [("grpc.use_local_subchannel_pool", 1)]  # a separate connection
     async with grpc.aio.secure_channel(str(address), credentials, options) as channel:
         try:
             await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)

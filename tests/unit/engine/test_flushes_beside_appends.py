@@ -1,4 +1,4 @@
-"""Flushes of the projections run in a thread of their own, while the loop appends."""
+"""Flushes of the projections run in a separate thread, while the loop appends."""
 
 from __future__ import annotations
 

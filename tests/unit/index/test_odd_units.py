@@ -200,7 +200,7 @@ def searched(upper: bool, time_at: Callable[[int], int | None], min_physical: in
 
 
 def test_records_below_the_beginning_of_the_log_count_as_older() -> None:
-    """Those are not trimmed from the queue yet."""
+    """Their units are not trimmed from the queue yet."""
     assert searched(False, lambda number: NOW_MS + number, min_physical=5) == 5
     assert searched(True, lambda number: NOW_MS + number, min_physical=5) in (2, 4)
 

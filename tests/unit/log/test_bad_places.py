@@ -1,4 +1,4 @@
-"""Bad places at the end of the log, each of its own kind: which records after them are kept, and which are
+"""Bad places at the end of the log, each of another kind: which records after them are kept, and which are
 cut."""
 
 from __future__ import annotations

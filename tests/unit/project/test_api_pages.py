@@ -44,7 +44,7 @@ def documented(name: str) -> Iterator[str]:
 
 
 def test_every_entry_of_a_docstrings_table_is_a_name_and_what_it_means() -> None:
-    """A line that continues is indented: else the reference shows it as an entry of its own."""
+    """A line that continues is indented: else the reference shows it as a separate entry."""
     wrong = [
         line
         for name in trovemq.__all__

@@ -80,7 +80,7 @@ def test_other_commands_start_without_a_fork() -> None:
 
 
 def test_two_threads_that_start_daemons_first_share_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a server each, one took the other's child for none of its own, and a kill of it killed nothing."""
+    """With a server each, one did not know the other's child, and a kill of it killed nothing."""
     both = threading.Barrier(2)
 
     @cache

@@ -63,12 +63,12 @@ def test_the_failure_said_only_that_the_worker_crashed(tmp_path: Path) -> None:
 
 
 def test_no_test_is_ended_sooner_than_all() -> None:
-    """A test with 120 s of its own was ended at a load of 15. In a soak, tests with 900 s had the least."""
+    """A test with a limit of 120 s was ended at a load of 15. In a soak, tests with 900 s had the least."""
     marked = [path for path in (ROOT / "tests").rglob("*.py") if "mark.timeout(" in path.read_text("utf-8")]
     assert marked == [Path(__file__)]
 
 
 def test_this_run_is_guarded(request: pytest.FixtureRequest) -> None:
-    """By the one thread, and not by a thread of its own for each test."""
+    """By the one thread, and not by a separate thread for each test."""
     assert request.config.getini("timeout") == "600"
     assert not hasattr(request.node, "cancel_timeout")

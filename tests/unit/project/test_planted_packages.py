@@ -31,7 +31,7 @@ WITHOUT: Final = {
 
 
 def packages() -> set[str]:
-    """The directories that have modules of their own, but for generated code."""
+    """The directories that have their own modules, but for generated code."""
     found = set()
     for root in ROOTS:
         for path in (ROOT / root).rglob("*.py"):

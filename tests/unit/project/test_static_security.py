@@ -42,7 +42,7 @@ CALLS = {
     "spawnv",
 }
 DYNAMIC_IMPORTS = {
-    # a table of our own names the module, no text from outside
+    # a separate table names the module, no text from outside
     "proto/trovemq_proto/records/__init__.py",
     "proto/trovemq_proto/records/compression.py",
     # names in the module itself

@@ -201,7 +201,7 @@ def test_any_records_are_read_as_the_general_checks_read_them(
 
 
 def learnt_from(run: list[Record], topic: str, queue_id: int) -> QueueRules:
-    """A form of the queue, which shares the one that another queue learnt from such records of its own."""
+    """A form of the queue, which shares the one that another queue learnt from such records."""
     shared = UniformForms()
     other, own = (
         QueueRules(

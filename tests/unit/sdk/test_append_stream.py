@@ -314,7 +314,7 @@ async def test_no_more_frames_leave_than_may_be_unanswered() -> None:
 
 @fake_time
 async def test_single_messages_filled_the_broker_frame_by_frame() -> None:
-    """Messages join the frame that waits. Frames of other queues overtake it, those of its own do not."""
+    """Messages join the frame that waits. Frames of other queues overtake it, those of its queue do not."""
     server = Server()
     stream = await opened(server)
     first = [Frame(str(number), queue="a", growing=True) for number in range(GROWING_FRAMES_MAX)]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class FakeLinks:
-    """Routes of two brokers: "a" has both topics, "b" has one of them and one of its own."""
+    """Routes of two brokers: "a" has both topics, "b" has one of them and another one."""
 
     def __init__(self) -> None:
         self.routes = RouteTable()

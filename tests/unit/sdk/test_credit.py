@@ -149,7 +149,7 @@ def test_a_new_stream_takes_nothing_back_before_its_broker_has_said_so() -> None
     ("count_max", "bytes_max"), [(1_000_000, 1 << 40), (10, 4 << 30), (1_000_000, 4 << 30)]
 )
 def test_a_large_prefetch_got_no_messages_after_the_first_ones(count_max: int, bytes_max: int) -> None:
-    """A broker counts no more credit than its limits, and the client waited for the rest of its own."""
+    """A broker counts no more credit than its limits, and the client waited for the rest of its count."""
     inbox: Any = SimpleNamespace(count_max=count_max, count=0, bytes_max=bytes_max, size=0)
     credit, messages, byte_count = Credit(inbox), 0, 0
     for _ in range(200):

@@ -78,7 +78,7 @@ def test_messages_joined_a_batch_that_had_failed_and_waited_for_ever(
             assert failure.spec is error
         assert producer.in_flight_bytes == 0
         later = producer.send_nowait(b"three", **given)
-        assert len(pool.submitted) == 2, "it has a batch of its own"
+        assert len(pool.submitted) == 2, "it has a separate batch"
         frame = written(pool.submitted[1], 1)
         assert b"three" in frame.records
         assert b"one" not in frame.records
@@ -97,7 +97,7 @@ async def test_one_way_messages_joined_a_batch_that_had_failed() -> None:
     pool.submitted[0].failed(TroveError(errors.TLS_FAILED, "never written"), in_doubt=False)
     assert (producer.one_way_dropped, producer.in_flight_bytes) == (1, 0)
     producer.send_oneway(b"two")
-    assert len(pool.submitted) == 2, "it has a batch of its own"
+    assert len(pool.submitted) == 2, "it has a separate batch"
     assert written(pool.submitted[1], 1).one_way
     pool.submitted[1].written()
     assert (producer.one_way_dropped, producer.in_flight_bytes) == (1, 0)

@@ -129,7 +129,7 @@ def test_a_send_in_doubt_is_written_as_unknown_and_sent_again(tmp_path: Path) ->
     copies = Counter(name for queue in store.queues.values() for name in queue)
     assert [count for count in copies.values() if count > 1] == [2]
     sequences = [entry.sequence for entry in outcome.entries]
-    assert len(sequences) == len(set(sequences)), "a second attempt is a send of its own"
+    assert len(sequences) == len(set(sequences)), "a second attempt is a separate send"
 
 
 def test_a_refused_send_is_sent_again_and_said(tmp_path: Path) -> None:

@@ -434,7 +434,7 @@ def test_ids_of_records_without_one_are_empty() -> None:
 
 
 def test_reading_a_longer_window_hides_nothing_that_is_known() -> None:
-    """The part that is read again has an older message of the id, in a segment of its own."""
+    """The part that is read again has an older message of the id, in a separate segment."""
     files = MemoryFileSystem()
     store, deduplication = opened(files)
     send(deduplication, store, ["a"])

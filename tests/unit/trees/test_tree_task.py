@@ -1,4 +1,4 @@
-"""The task that keeps the trees up with the log, on a clock of its own."""
+"""The task that keeps the trees up with the log, on a separate clock."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_what_waits_or_has_arrived_stays_known(kind: str, later: str) -> None:
 
 @LATER
 def test_an_end_a_full_disk_delayed_frees_the_id_once_it_is_written(later: str) -> None:
-    """The op record of a roll-back comes with the next one; each has one of its own."""
+    """The op record of a roll-back comes with the next one; each has one."""
     bench = Bench()
     bench.half()
     writer = bench.model.transactions._writer
