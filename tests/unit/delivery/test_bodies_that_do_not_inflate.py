@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
 from tests.support.fuzzed_broker import CLIENT_METADATA, FuzzedBroker
 from tests.support.memory_broker import receive_request
@@ -60,6 +60,7 @@ async def _scenario(sys_flag: int) -> None:
             store.close(clock_ms())
 
 
+@fake_time
 @pytest.mark.parametrize("sys_flag", HEADS)
-def test_a_body_that_cannot_inflate_is_dead_lettered_carried_and_returned(sys_flag: int) -> None:
-    run(_scenario(sys_flag))
+async def test_a_body_that_cannot_inflate_is_dead_lettered_carried_and_returned(sys_flag: int) -> None:
+    await _scenario(sys_flag)

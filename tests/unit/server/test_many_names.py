@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, append, record
+from tests.support.fake_loop import fake_time
 from tests.support.loop_time import longest_step, loop_time, steps_one_by_one
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
 from trovemq_broker.groups.delivery.request import ReceiveRequest
@@ -96,10 +97,11 @@ async def no_more() -> dict[str, Any]:
     return {"type": "http.request"}
 
 
+@fake_time
 @pytest.mark.slow
 @pytest.mark.untraced
-def test_a_scrape_or_a_listing_of_many_topics_stopped_everybody() -> None:
-    found = fake_loop.run(steps_of_everything())
+async def test_a_scrape_or_a_listing_of_many_topics_stopped_everybody() -> None:
+    found = await steps_of_everything()
     too_long = {name: round(1_000 * s, 1) for name, s in found.items() if s > STEP_MAX_S}
     assert not too_long
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import fake_loop
+from tests.support.fake_loop import fake_time
 from trovemq_broker.server.native.reply_stream import ReplyStream
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 
@@ -48,20 +49,18 @@ class Large(ReplyStream):
             await self.reply(b"x" * MIB)
 
 
+@fake_time
 @pytest.mark.parametrize("later", [False, True])
-def test_a_stream_lived_on_without_its_writer(later: bool) -> None:
-    async def scene() -> None:
-        replies = ReplyBudget(ReplyLimits())
-        context: Any = Unread()
-        stream = Large(context, 10, replies)
-        stream.later = later
-        serving = asyncio.create_task(stream.serve())
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(serving, 100)
-        assert asyncio.get_running_loop().time() == pytest.approx(60)
-        assert (replies.budget.used, replies.ended_count) == (0, 1)
-
-    fake_loop.run(scene())
+async def test_a_stream_lived_on_without_its_writer(later: bool) -> None:
+    replies = ReplyBudget(ReplyLimits())
+    context: Any = Unread()
+    stream = Large(context, 10, replies)
+    stream.later = later
+    serving = asyncio.create_task(stream.serve())
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(serving, 100)
+    assert asyncio.get_running_loop().time() == pytest.approx(60)
+    assert (replies.budget.used, replies.ended_count) == (0, 1)
 
 
 class Held:
@@ -78,21 +77,19 @@ class Holding(ReplyStream):
         assert large is not None
 
 
-def test_an_unread_reply_was_kept_until_the_garbage_collector_came_by() -> None:
-    async def scene() -> None:
-        context: Any = Unread()
-        stream = Holding(context, 10)
-        gc.disable()
-        try:
-            serving = asyncio.create_task(stream.serve())
-            await fake_loop.turns()
-            assert stream.held() is not None
-            serving.cancel()
-            await asyncio.wait({serving})
-            del serving
-            await fake_loop.turns()
-            assert stream.held() is None
-        finally:
-            gc.enable()
-
-    fake_loop.run(scene())
+@fake_time
+async def test_an_unread_reply_was_kept_until_the_garbage_collector_came_by() -> None:
+    context: Any = Unread()
+    stream = Holding(context, 10)
+    gc.disable()
+    try:
+        serving = asyncio.create_task(stream.serve())
+        await fake_loop.turns()
+        assert stream.held() is not None
+        serving.cancel()
+        await asyncio.wait({serving})
+        del serving
+        await fake_loop.turns()
+        assert stream.held() is None
+    finally:
+        gc.enable()

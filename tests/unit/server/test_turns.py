@@ -9,9 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support import fake_loop
+from tests.support.fake_loop import fake_time
 from trovemq_daemon import turns as turns_module
 from trovemq_daemon.turns import Turns
 from trovemq_store.engine.steps import Steps
+
+pytestmark = fake_time
 
 
 @pytest.fixture(autouse=True)
@@ -27,54 +30,44 @@ def counted(name: str, count: int, log: list[str]) -> Steps[str]:
     return name
 
 
-def test_the_result_of_the_steps_is_returned_and_their_error_raised() -> None:
+async def test_the_result_of_the_steps_is_returned_and_their_error_raised() -> None:
     def fails() -> Steps[int]:
         yield
         raise ValueError("no")
 
-    async def scene() -> None:
-        assert await Turns().run(counted("a", 3, [])) == "a"
-        with pytest.raises(ValueError, match="no"):
-            await Turns().run(fails())
-        assert [page async for page in Turns().each(iter([1, 2, 3]))] == [1, 2, 3]
-
-    fake_loop.run(scene())
+    assert await Turns().run(counted("a", 3, [])) == "a"
+    with pytest.raises(ValueError, match="no"):
+        await Turns().run(fails())
+    assert [page async for page in Turns().each(iter([1, 2, 3]))] == [1, 2, 3]
 
 
-def test_many_long_reads_at_once_took_a_turn_each_before_anybody_else() -> None:
+async def test_many_long_reads_at_once_took_a_turn_each_before_anybody_else() -> None:
     """With one lock for all of them, a pass of the loop has one turn of long work, not one of each."""
-
-    async def scene() -> None:
-        log: list[str] = []
-        turns = Turns()
-        works = [asyncio.create_task(turns.run(counted(str(n), 5, log))) for n in range(20)]
-        most, seen = 0, 0
-        while not all(work.done() for work in works):
-            await asyncio.sleep(0)
-            most, seen = max(most, len(log) - seen), len(log)
-        assert most == 1
-        assert len(log) == 100
-        first = log[:20]
-        assert sorted(first) == sorted(map(str, range(20))), "each had one before a second"
-
-    fake_loop.run(scene())
+    log: list[str] = []
+    turns = Turns()
+    works = [asyncio.create_task(turns.run(counted(str(n), 5, log))) for n in range(20)]
+    most, seen = 0, 0
+    while not all(work.done() for work in works):
+        await asyncio.sleep(0)
+        most, seen = max(most, len(log) - seen), len(log)
+    assert most == 1
+    assert len(log) == 100
+    first = log[:20]
+    assert sorted(first) == sorted(map(str, range(20))), "each had one before a second"
 
 
-def test_one_that_is_cancelled_lets_the_others_continue() -> None:
+async def test_one_that_is_cancelled_lets_the_others_continue() -> None:
     def pages() -> Iterator[int]:
         yield from range(1_000_000)
 
-    async def scene() -> None:
-        turns = Turns()
+    turns = Turns()
 
-        async def read_all() -> None:
-            async for _ in turns.each(pages()):
-                pass
+    async def read_all() -> None:
+        async for _ in turns.each(pages()):
+            pass
 
-        endless = asyncio.create_task(read_all())
-        await fake_loop.turns(5)
-        endless.cancel()
-        async with asyncio.timeout(1):
-            assert await turns.run(counted("b", 3, [])) == "b"
-
-    fake_loop.run(scene())
+    endless = asyncio.create_task(read_all())
+    await fake_loop.turns(5)
+    endless.cancel()
+    async with asyncio.timeout(1):
+        assert await turns.run(counted("b", 3, [])) == "b"

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time, run
 from tests.support.logs import logged
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata
 from tests.unit.server.access.test_matrix import METHODS, requests_of
@@ -271,7 +271,8 @@ def open_door(durable: Any = None) -> tuple[Door, Any]:
     return door, trail
 
 
-def test_an_act_begins_when_its_record_is_on_disk() -> None:
+@fake_time
+async def test_an_act_begins_when_its_record_is_on_disk() -> None:
     steps: list[str] = []
 
     async def durable(end: int) -> None:
@@ -283,22 +284,21 @@ def test_an_act_begins_when_its_record_is_on_disk() -> None:
         steps.append("done")
         return admin_pb2.TopicDescription()
 
-    async def program() -> None:
-        door, trail = open_door(durable)
-        handler = grpc.unary_unary_rpc_method_handler(
-            answer, request_deserializer=admin_pb2.CreateTopicRequest.FromString
-        )
-        request = admin_pb2.CreateTopicRequest(topic="orders").SerializeToString()
-        guarded = door.guarded(CREATE, handler)
-        await guarded.unary_unary(door.key.sign(door.calls, 0, request), door.context(CREATE))
-        assert trail.records == [("begun", "alice", "Topic:orders"), ("ended", "alice", "OK")]
+    door, trail = open_door(durable)
+    handler = grpc.unary_unary_rpc_method_handler(
+        answer, request_deserializer=admin_pb2.CreateTopicRequest.FromString
+    )
+    request = admin_pb2.CreateTopicRequest(topic="orders").SerializeToString()
+    guarded = door.guarded(CREATE, handler)
+    await guarded.unary_unary(door.key.sign(door.calls, 0, request), door.context(CREATE))
+    assert trail.records == [("begun", "alice", "Topic:orders"), ("ended", "alice", "OK")]
 
-    run(program())
     assert steps == ["durable", "done"]
 
 
+@fake_time
 @pytest.mark.parametrize("where", ["append", "sync"])
-def test_an_act_that_cannot_be_audited_is_refused_and_data_is_not(where: str) -> None:
+async def test_an_act_that_cannot_be_audited_is_refused_and_data_is_not(where: str) -> None:
     failure = TroveError(errors.DISK_FULL, "no space is left")
     done: list[Any] = []
 
@@ -314,38 +314,31 @@ def test_an_act_that_cannot_be_audited_is_refused_and_data_is_not(where: str) ->
         signed = door.key.sign(door.calls, 0, request.SerializeToString())
         await door.guarded(path, handler).unary_unary(signed, door.context(path))
 
-    async def program() -> None:
-        door, trail = open_door(failing if where == "sync" else None)
-        trail.failure = failure if where == "append" else None
-        with pytest.raises(
-            TroveError, match="cannot be audited, so it is not done: no space is left"
-        ) as refused:
-            await call_of(door, CREATE, admin_pb2.CreateTopicRequest(topic="orders"))
-        assert refused.value.spec is errors.DISK_FULL
-        assert done == []
-        await call_of(door, "/trovemq.v1.MessageService/Send", message_pb2.SendRequest(topic="orders"))
-        assert len(done) == 1
-
-    run(program())
+    door, trail = open_door(failing if where == "sync" else None)
+    trail.failure = failure if where == "append" else None
+    with pytest.raises(TroveError, match="cannot be audited, so it is not done: no space is left") as refused:
+        await call_of(door, CREATE, admin_pb2.CreateTopicRequest(topic="orders"))
+    assert refused.value.spec is errors.DISK_FULL
+    assert done == []
+    await call_of(door, "/trovemq.v1.MessageService/Send", message_pb2.SendRequest(topic="orders"))
+    assert len(done) == 1
 
 
-def test_denials_of_every_call_have_records_and_quotas_have_none() -> None:
-    async def program() -> None:
-        door, trail = open_door()
-        door.here.rule("alice", "Create", "Topic:*", allow=False)
-        await call(door, CREATE, None, admin_pb2.CreateTopicRequest(topic="orders"))
-        door.gate.refused("/x/Y", TroveError(errors.AUTHENTICATION_FAILED, CANARY), "10.0.0.1")
-        door.gate.refused("/x/Y", TroveError(errors.LIMIT_EXCEEDED), "10.0.0.1", "alice")
-        door.gate.audit.login("", "10.0.0.2", "AUTHENTICATION_FAILED")
-        door.gate.audit.login("alice", "10.0.0.2", "OK")
-        assert trail.records == [
-            ("denied", "alice", "alice may not Create on 'Topic:orders'", "ACCESS_DENIED"),
-            ("denied", "10.0.0.1", "", "AUTHENTICATION_FAILED"),
-            ("denied", "10.0.0.2", "", "AUTHENTICATION_FAILED"),
-            ("login", "alice", ""),
-        ]
-
-    run(program())
+@fake_time
+async def test_denials_of_every_call_have_records_and_quotas_have_none() -> None:
+    door, trail = open_door()
+    door.here.rule("alice", "Create", "Topic:*", allow=False)
+    await call(door, CREATE, None, admin_pb2.CreateTopicRequest(topic="orders"))
+    door.gate.refused("/x/Y", TroveError(errors.AUTHENTICATION_FAILED, CANARY), "10.0.0.1")
+    door.gate.refused("/x/Y", TroveError(errors.LIMIT_EXCEEDED), "10.0.0.1", "alice")
+    door.gate.audit.login("", "10.0.0.2", "AUTHENTICATION_FAILED")
+    door.gate.audit.login("alice", "10.0.0.2", "OK")
+    assert trail.records == [
+        ("denied", "alice", "alice may not Create on 'Topic:orders'", "ACCESS_DENIED"),
+        ("denied", "10.0.0.1", "", "AUTHENTICATION_FAILED"),
+        ("denied", "10.0.0.2", "", "AUTHENTICATION_FAILED"),
+        ("login", "alice", ""),
+    ]
 
 
 NAMING_IT = {

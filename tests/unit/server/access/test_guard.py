@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from tests.support.call_forms import grpc_form
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, run, turns
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
 from trovemq_broker.security import changes
 from trovemq_broker.security.quotas import Quota
@@ -415,8 +415,11 @@ def test_a_message_that_the_receiver_leaves_is_read_and_checked_once(here: Acces
     assert names(stream.read) == ["b", "c"]
 
 
+@fake_time
 @pytest.mark.parametrize("own", [False, True], ids=["view", "bytearray"])
-def test_a_frame_that_is_left_to_the_reader_is_not_what_came_after_it(here: AccessHere, own: bool) -> None:
+async def test_a_frame_that_is_left_to_the_reader_is_not_what_came_after_it(
+    here: AccessHere, own: bool
+) -> None:
     """Our own transport shows a message in its receive buffer, which it fills again after the callback."""
     here.rule("alice", "Pub", "Topic:a")
     key, path, frames = here.log_in("alice"), "/trovemq.v1.MessageService/Append", list[Any]()
@@ -432,20 +435,17 @@ def test_a_frame_that_is_left_to_the_reader_is_not_what_came_after_it(here: Acce
     handler = guarded(
         here, path, grpc.stream_stream_rpc_method_handler(append, request_deserializer=read_append_frame)
     )
+    served = asyncio.ensure_future(handler.stream_stream(None, context))
+    await turns()
+    buffer = bytearray(signed_frame)
+    assert handler.request_deserializer.takes_view
+    assert not context.receiver(handler.request_deserializer(buffer if own else memoryview(buffer)))
+    context.coming.put_nowait(bytes(buffer))
+    if not own:
+        buffer[:] = bytes(len(buffer))
+    context.coming.put_nowait(grpc.aio.EOF)
+    await served
 
-    async def program() -> None:
-        served = asyncio.ensure_future(handler.stream_stream(None, context))
-        await turns()
-        buffer = bytearray(signed_frame)
-        assert handler.request_deserializer.takes_view
-        assert not context.receiver(handler.request_deserializer(buffer if own else memoryview(buffer)))
-        context.coming.put_nowait(bytes(buffer))
-        if not own:
-            buffer[:] = bytes(len(buffer))
-        context.coming.put_nowait(grpc.aio.EOF)
-        await served
-
-    run(program())
     assert frames == [b"these records"]
 
 

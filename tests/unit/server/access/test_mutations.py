@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from tests.support.call_forms import grpc_form
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time
 from tests.unit.server.access.access_here import DATE, LOOPBACK, AccessHere, Context, rocketmq_metadata
 from tests.unit.server.access.test_guard import FETCH, SEND
 from trovemq_broker.server.access.guard import AccessGuard
@@ -90,7 +90,8 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
-def test_no_changed_call_of_our_scheme_is_taken_whole() -> None:
+@fake_time
+async def test_no_changed_call_of_our_scheme_is_taken_whole() -> None:
     here, random, seen = AccessHere(), Random(18), Counter[str]()
     here.user("alice")
     here.rule("alice", "All", "*")
@@ -121,16 +122,14 @@ def test_no_changed_call_of_our_scheme_is_taken_whole() -> None:
             return error.symbol
         return ""
 
-    async def program() -> None:
-        for number in range(0, 2 * COUNT, 2):
-            path, change = (SEND, FETCH)[number // 2 % 2], CHANGES[number // 2 % len(CHANGES)]
-            right, wrong = Call(key, number, path), Call(key, number + 1, path)
-            assert await attempt(path, right) == "", "the call itself is right"
-            assert await attempt(path, right) == "AUTHENTICATION_FAILED", "once"
-            change(wrong, random, key, path)
-            assert await attempt(path, wrong) == "AUTHENTICATION_FAILED", (number, change)
+    for number in range(0, 2 * COUNT, 2):
+        path, change = (SEND, FETCH)[number // 2 % 2], CHANGES[number // 2 % len(CHANGES)]
+        right, wrong = Call(key, number, path), Call(key, number + 1, path)
+        assert await attempt(path, right) == "", "the call itself is right"
+        assert await attempt(path, right) == "AUTHENTICATION_FAILED", "once"
+        change(wrong, random, key, path)
+        assert await attempt(path, wrong) == "AUTHENTICATION_FAILED", (number, change)
 
-    run(program())
     assert seen == {SEND: COUNT // 2, FETCH: COUNT // 2}
 
 
