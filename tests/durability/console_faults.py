@@ -18,7 +18,7 @@ CONSOLE_FAULTS: Final = (
         ),
     ),
     Planted(
-        "a form of another site is taken",
+        "a form of another site is accepted",
         "console/trovemq_console/guard.py",
         '            origin not in (None, *self._origins) or site not in ("same-origin", "none")',
         '            origin not in (None, *self._origins) and site not in ("same-origin", "none")',

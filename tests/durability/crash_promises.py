@@ -16,8 +16,7 @@ Place = tuple[str, str, QueueId]
 
 @dataclass
 class Plain:
-    """A message that the group `workers` is pending. `acked` counts once `ack_end` is on disk; None: nobody
-    knows.
+    """A message that the group `workers` is pending. `acked` counts once `ack_end` is on disk; None: unknown.
 
     `copied`: it was appended again; a crash may then bring both (`repeats`).
     """

@@ -67,7 +67,7 @@ DAEMON_FAULTS: Final = (
         ("tests/unit/nameserver/test_users.py::test_a_file_with_a_fault_is_refused_and_shows_no_secret",),
     ),
     Planted(
-        "a call number is taken twice",
+        "a call number is accepted twice",
         "daemon/trovemq_daemon/sessions.py",
         "        if not bit or self._taken & bit:",
         "        if not bit:",

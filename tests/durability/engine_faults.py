@@ -81,7 +81,7 @@ ENGINE_FAULTS: Final = (
         ("tests/unit/query/test_query_by_key.py::test_times_inside_a_second_are_exact[memory]",),
     ),
     Planted(
-        "a cursor is taken by another query",
+        "a cursor is accepted by another query",
         "broker/trovemq_broker/query/cursor.py",
         "        if match is None or match[1] != query.fingerprint():",
         "        if match is None:",
@@ -206,7 +206,7 @@ ENGINE_FAULTS: Final = (
         ),
     ),
     Planted(
-        "trees lag while nobody sends",
+        "trees lag while no message comes",
         "broker/trovemq_broker/maintenance/tree_task.py",
         "            if trees.urgent or self._visible != seen:",
         "            if trees.urgent:",
@@ -344,7 +344,7 @@ ENGINE_FAULTS: Final = (
         ("tests/unit/filters/test_sql_filter.py::test_conditions_that_do_not_match_the_message",),
     ),
     Planted(
-        "a tag that is a part of another one is taken",
+        "a tag that is a part of another one is accepted",
         "broker/trovemq_broker/filters/tags.py",
         "        return properties.get(PROPERTY_TAGS) in self.tags",
         "        return (properties.get(PROPERTY_TAGS) or '-') in self.expression",

@@ -8,7 +8,7 @@ from tests.durability.planted import Planted
 
 RPC_FAULTS: Final = (
     Planted(
-        "DATA beyond the stream's window is taken",
+        "DATA beyond the stream's window is accepted",
         "rpc/trovemq_rpc/http2/receiving.py",
         "        if stream.receive_window < 0:\n            raise ConnectionFault",
         "        if False:\n            raise ConnectionFault",

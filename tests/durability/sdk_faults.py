@@ -144,7 +144,7 @@ SDK_FAULTS: Final = (
         ("tests/unit/sdk/test_queries.py::test_pages_of_two_brokers_merge_newest_first[1-1]",),
     ),
     Planted(
-        "a cursor is taken by another query of the client",
+        "a cursor is accepted by another query of the client",
         "clients/python/trovemq/_lookup/cursor.py",
         "    if query != digest:",
         "    if False:",

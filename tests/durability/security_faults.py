@@ -75,7 +75,7 @@ SECURITY_FAULTS: Final = (
         ("tests/unit/security/test_table.py::test_the_last_super_user_stays",),
     ),
     Planted(
-        "a deleted user's rules are left for the next of that name",
+        "a deleted user's rules stay for the next of that name",
         "broker/trovemq_broker/security/changes.py",
         "rules = {number: rule for number, rule in state.rules.items() if rule.subject != access_key}",
         "rules = dict(state.rules)",

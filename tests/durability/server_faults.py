@@ -143,7 +143,7 @@ SERVER_FAULTS: Final = (
         ),
     ),
     Planted(
-        "a disabled user's certificate is taken",
+        "a disabled user's certificate is accepted",
         "broker/trovemq_broker/server/access/gate.py",
         "        user = self._table.user(peer.certificate_name)\n        if user is None "
         "or not user.enabled:",
@@ -154,7 +154,7 @@ SERVER_FAULTS: Final = (
         ),
     ),
     Planted(
-        "another user's producer id is taken that begins like one's own",
+        "another user's producer id is accepted that begins like one's own",
         "broker/trovemq_broker/server/access/producer_ids.py",
         'return producer_id.startswith(f"{access_key}:")',
         "return producer_id.startswith(access_key)",
@@ -182,7 +182,7 @@ SERVER_FAULTS: Final = (
         ("tests/unit/server/rocketmq/test_sending.py::test_small_gzip_bodies_of_one_send_took_gigabytes",),
     ),
     Planted(
-        "a send of messages to two topics is taken",
+        "a send of messages to two topics is accepted",
         "broker/trovemq_broker/server/wire/send_requests.py",
         "        if topic and name != topic:",
         "        if not topic and name != topic and topic:",
@@ -271,7 +271,7 @@ SERVER_FAULTS: Final = (
         ("tests/unit/server/rocketmq/test_commands.py::test_a_client_that_never_answers_is_forgotten",),
     ),
     Planted(
-        "another client's answer is taken",
+        "another client's answer is accepted",
         "broker/trovemq_broker/server/core/commands.py",
         "pending is None or pending.client_id != client_id or pending.answer.done()",
         "pending is None or pending.answer.done()",
@@ -384,7 +384,7 @@ SERVER_FAULTS: Final = (
         ("tests/unit/server/rocketmq/test_messages.py::test_every_system_property_of_a_message",),
     ),
     Planted(
-        "a frame whose last field is cut is taken",
+        "a frame whose last field is cut is accepted",
         "broker/trovemq_broker/server/wire/frames.py",
         "    if position != end:\n        cut",
         "    if position < end:\n        cut",

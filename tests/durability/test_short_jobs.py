@@ -60,8 +60,8 @@ async def short_job(client: Client, number: int) -> None:
 
 
 def test_messages_did_not_arrive_after_others_left(trials: Trials) -> None:
-    """A receive that reached the broker after its client's termination took messages for a client that nobody
-    knew: they were invisible until the broker looked whether to renew them."""
+    """A receive that reached the broker after its client's termination took messages for an unknown
+    client: they were invisible until the broker looked whether to renew them."""
 
     async def run(client: Client) -> None:
         await client.admin.create_topic("orders", queue_count=4)

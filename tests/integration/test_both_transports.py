@@ -88,8 +88,8 @@ async def test_a_client_of_rocketmq_sends_and_receives(broker: BrokerProcess, st
             assert [one.body for one in taken] == [b"a", b"b"]
             assert client.acknowledge("g2", taken).status.code == v2.OK
             assert client.send("nowhere", b"x").status.code == v2.TOPIC_NOT_FOUND
-        with RawClient(broker.address, "") as nobody:
-            assert nobody.send("v2", b"x").status.code == v2.CLIENT_ID_REQUIRED
+        with RawClient(broker.address, "") as unnamed:
+            assert unnamed.send("v2", b"x").status.code == v2.CLIENT_ID_REQUIRED
 
     await asyncio.to_thread(talk)
 

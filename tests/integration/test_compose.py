@@ -324,7 +324,7 @@ async def use_the_cluster(server: str, credentials: str) -> None:
         receipts = [await client.send("orders", b"12 apples") for _ in range(2)]
         assert {receipt.broker for receipt in receipts} == {"broker-a", "broker-b"}
     with pytest.raises(trovemq.TroveError, match="AUTHENTICATION_FAILED"):
-        await trovemq.connect(server, access_key="admin", secret_key="of somebody else")
+        await trovemq.connect(server, access_key="admin", secret_key="of another user")
 
 
 def console_answers(places: Substitution, process: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,6 @@
 """Seconds after hostile connections are closed, a real broker is within 64 MiB of its idle size.
 
-Streams whose replies nobody reads, messages that are announced and half sent, connections that come and go,
+Streams whose replies are not read, messages that are announced and half sent, connections that come and go,
 as many as in the review that found memory kept for ever; on both transports. While they last, unread replies
 have a budget (`reply_bytes_max`). Half-received messages have one on our own transport alone: grpcio has no
 hook for them.

@@ -48,7 +48,7 @@ def index_contents(root: Path) -> list[bytes]:
 
 
 class _RemotePlace(StoragePath):
-    """A directory that is taken for an object store's: reached through Arrow's file system alone."""
+    """A directory that stands for an object store's: reached through Arrow's file system alone."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

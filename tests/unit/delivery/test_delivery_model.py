@@ -189,14 +189,14 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6, unique=True))
         handles = [self.model.of(group, *place).handle for place in chosen]
-        how = data.draw(st.sampled_from(["runs", "a call", "calls", "calls of a turn"]))
+        how = data.draw(st.sampled_from(["runs", "a call", "calls", "calls together"]))
         if how == "runs":
             self._acknowledge_runs(group, chosen)
         elif how == "a call":
             results = acknowledge_all(self.engine.delivery, group, "orders", handles, self.engine.now_ms)
             assert results == [None] * len(handles)
         else:
-            with self.engine.delivery.gathering() if how == "calls of a turn" else nullcontext():
+            with self.engine.delivery.gathering() if how == "calls together" else nullcontext():
                 for handle in handles:
                     acknowledge(self.engine.delivery, group, "orders", handle, self.engine.now_ms)
         for place in chosen:

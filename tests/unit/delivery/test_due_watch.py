@@ -7,7 +7,7 @@ from trovemq_broker.groups.delivery.due_watch import NOW, DueWatch
 
 def test_an_earlier_time_is_noticed_once() -> None:
     watch, notices = DueWatch(), list[str]()
-    watch.due(NOW)  # nobody waits
+    watch.due(NOW)  # no receive waits
     watch.wait(1_000, lambda: notices.append("first"))
     watch.due(1_000)
     watch.due(2_000)

@@ -1,4 +1,4 @@
-"""A message whose last attempt is over is a dead letter when its lease has ended, also if nobody receives."""
+"""A message whose last attempt is over is a dead letter when its lease has ended, also without a receive."""
 
 from __future__ import annotations
 

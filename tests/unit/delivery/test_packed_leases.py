@@ -1,4 +1,4 @@
-"""A million messages that nobody acknowledged: packed leases behave as objects did, in little memory."""
+"""A million unacknowledged messages: packed leases behave as objects did, in little memory."""
 
 from __future__ import annotations
 

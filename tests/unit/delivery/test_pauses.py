@@ -1,4 +1,4 @@
-"""The broker itself stands still (SIGSTOP, a laptop that sleeps): no lease ends that nobody could renew."""
+"""The broker itself stands still (SIGSTOP, a laptop that sleeps): leases that could not be renewed last."""
 
 from __future__ import annotations
 

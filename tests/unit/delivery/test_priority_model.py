@@ -112,15 +112,15 @@ class PriorityMachine(RuleBasedStateMachine):
         before = deepcopy(model)
         got = self.engine.receive(group, count=count)
         dead = self._dead_letters(group)
-        new_left = IN_FLIGHT_MAX - before.in_flight()
+        new_count_max = IN_FLIGHT_MAX - before.in_flight()
         for one in got:
-            while (expected := model.next(self.priorities, now_ms, new_left > 0)) in dead:
-                model.of(expected).done = True  # it went to the dead letters when its turn came
+            while (expected := model.next(self.priorities, now_ms, new_count_max > 0)) in dead:
+                model.of(expected).done = True  # it went to the dead letters when it was next
             assert one.queue_offset == expected
             state = model.of(one.queue_offset)
             assert one.attempt == state.attempt + 1 <= ATTEMPTS_MAX
             assert decode_message(one.record).body == str(one.queue_offset).encode()
-            new_left -= state.attempt == 0
+            new_count_max -= state.attempt == 0
             state.attempt, state.until_ms, state.handle = (
                 one.attempt,
                 one.until_ms,
@@ -130,7 +130,7 @@ class PriorityMachine(RuleBasedStateMachine):
         for offset in dead:
             model.of(offset).done = True
         if len(got) < count:
-            assert model.next(self.priorities, now_ms, new_left > 0) is None
+            assert model.next(self.priorities, now_ms, new_count_max > 0) is None
 
     def _waiting(self, model: Model) -> set[int]:
         now_ms = self.engine.now_ms

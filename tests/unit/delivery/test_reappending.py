@@ -86,7 +86,7 @@ def test_a_record_that_goes_bad_while_its_copy_is_synced_uses_the_copy(orderly: 
 
 
 def test_unread_retries_are_pending_and_carried_whoever_reads_them(engine: Engine) -> None:
-    """By nobody since the start, and by a group that is reading."""
+    """By no group since the start, and by a group that is reading."""
     engine.groups.create(SubscriptionGroup("workers"))
     places = retries(engine, "a", "b", "c")
     end = engine.store.end_offset
@@ -149,7 +149,7 @@ def test_a_queue_whose_records_have_gone_owes_nothing(engine: Engine) -> None:
     assert list(engine.delivery.live_records_before(engine.store.end_offset)) == []
     engine.now_ms += LEASE_MS
     engine.export_to_rocketmq()
-    assert engine.messages(RETRY) == [], "nothing is left that could be copied"
+    assert engine.messages(RETRY) == [], "nothing remains that could be copied"
 
 
 def test_a_full_disk_during_a_clean_stop_exports_the_rest_the_next_time(engine: Engine) -> None:

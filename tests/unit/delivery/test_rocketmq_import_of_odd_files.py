@@ -1,4 +1,4 @@
-"""Order info and revive logs as nobody should have left them: usable parts are imported, nothing else."""
+"""Order info and revive logs in forms that should not occur: usable parts are imported, nothing else."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_run_is_acknowledged_by_its_receipt_message_by_message(engine: Engine)
     assert [(one.offset, one.error.spec) for one in refused] == [(1, errors.RECEIPT_HANDLE_ILLEGAL)]
     assert acknowledge_range(engine.delivery, *args, range(2, 5), engine.now_ms) == [], "once more is fine"
     refused = acknowledge_range(engine.delivery, *args, range(5, 8), engine.now_ms)
-    assert [one.offset for one in refused] == [6, 7], "messages that nobody received"
+    assert [one.offset for one in refused] == [6, 7], "messages that no member received"
     engine.now_ms += LEASE_MS
     assert bodies(engine.receive()) == ["m1"]
 

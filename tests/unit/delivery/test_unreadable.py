@@ -104,7 +104,7 @@ def test_delayed_messages_were_forgotten_with_the_one_that_cannot_be_read(what: 
 def test_delayed_messages_were_forgotten_when_the_log_was_unwritable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Their rows are taken before the append: an error of another kind did not put them back."""
+    """Their rows are removed before the append: an error of another kind did not put them back."""
     broker = Broker()
     for body in (b"a", b"b"):
         broker.schedule(body, NOW_MS + 100)

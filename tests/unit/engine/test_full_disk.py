@@ -202,6 +202,6 @@ def test_a_segment_that_cannot_be_had_is_a_full_disk_until_there_is_space() -> N
     with pytest.raises(TroveError, match="no new segment of 32768 bytes"):
         send(store, bytes(7_000))
     assert store.reserve.is_full()
-    assert not store.reserve.refuses, "a message that fits into the last segment is taken"
+    assert not store.reserve.refuses, "a message that fits into the last segment is accepted"
     files.capacity = None
     assert not store.reserve.is_full()

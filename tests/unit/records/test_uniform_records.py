@@ -256,7 +256,7 @@ def test_the_forms_that_are_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("row", [0, 3, UNIFORM_MIN - 1])
 @pytest.mark.parametrize("warm", [False, True])
 def test_each_other_byte_of_a_record(row: int, warm: bool) -> None:
-    """It is taken as before, or left to the general checks, which then decide."""
+    """It is read as before, or left to the general checks, which then decide."""
     first = regular()
     raw = encoded([like(first, number) for number in range(UNIFORM_MIN)])
     form = new_rules()

@@ -1,4 +1,4 @@
-"""Requests of a stream that are taken in the callback that received them, and reading that pauses."""
+"""Requests of a stream that are handled in the callback that received them, and reading that pauses."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def test_waiting_for_a_server_that_starts() -> None:
 
 
 async def test_a_broker_whose_first_word_took_a_moment_was_unreachable(broker: FakeServer) -> None:
-    """A tenth of a second of other work was taken for an unreachable server."""
+    """A tenth of a second of other work looked like an unreachable server."""
     host, _, port = broker.address.rpartition(":")
     attempts = 0
 

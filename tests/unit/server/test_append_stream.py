@@ -99,7 +99,7 @@ class Bench:
             self.context.offer(frame)
 
     def sync(self) -> None:
-        """The flush worker's work, in this thread. The batches of this turn are appended before."""
+        """The flush worker's work, in this thread. The batches of this iteration are appended before."""
         self.accumulator.append_all()
         work = self.commit._store.begin_flush()
         assert work is not None
@@ -250,7 +250,7 @@ async def test_our_transport_gets_replies_within_the_callback_of_the_sync(
     bench = Bench()
     await until(lambda: isinstance(bench.context, CallbackContext) and bench.context.reading)
     bench.send(1, 2)
-    assert bench.stream._waiting == 2, "they are appended with those of this turn"
+    assert bench.stream._waiting == 2, "they are appended with those of this iteration"
     bench.sync()
     assert bench.answered == [1, 2], "nor to answer"
     bench.send(3, 4)

@@ -1,4 +1,4 @@
-"""A broker that is taken out of service: its routes, new messages, reads, and when it stops."""
+"""A broker that is put out of service: its routes, new messages, reads, and when it stops."""
 
 from __future__ import annotations
 

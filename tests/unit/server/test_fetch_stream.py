@@ -194,7 +194,7 @@ def test_a_fetch_that_stands_needs_no_request_for_the_next_message() -> None:
         bench.context.offer_request(fetch_id=7, wait_ms=60_000, replies_max=3)
         for number in range(4):
             bench.send(b"%d" % number)
-            assert len(bench.answered) == min(number + 1, 3), "in the turn of the message"
+            assert len(bench.answered) == min(number + 1, 3), "in the iteration of the message"
         assert bench.answered == [(7, 1), (7, 2), (7, 3)]
         assert bench.left == [(1, 2), (2, 1), (3, 0)]
         assert (bench.context.reads, len(bench.polls)) == (0, 0)
@@ -289,7 +289,7 @@ def test_while_the_client_does_not_read_messages_gather_for_the_next_reply() -> 
 
 
 def test_the_second_reply_of_a_fetch_overtook_the_first() -> None:
-    """The first waits for the lock, and a message comes in the turn in which another reply releases it."""
+    """The first waits for the lock, and a message comes as another reply releases it."""
 
     async def program(bench: Bench) -> None:
         context = bench.context
@@ -319,7 +319,7 @@ def test_the_second_reply_of_a_fetch_overtook_the_first() -> None:
 @pytest.mark.parametrize("more", [0, 1, 2**31 - 1])
 @pytest.mark.parametrize("replies_max", [2, REPLIES_MAX, REPLIES_MAX + 1, 2**31 - 1])
 def test_a_client_that_asked_for_too_many_replies_lost_its_stream(replies_max: int, more: int) -> None:
-    """The count of those that are left had no place in their number's 32 bits."""
+    """The count of the remaining replies had no place in their number's 32 bits."""
 
     async def program(bench: Bench) -> None:
         bench.context.offer_request(fetch_id=7, wait_ms=60_000, replies_max=replies_max)

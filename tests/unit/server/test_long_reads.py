@@ -26,7 +26,7 @@ pytestmark = pytest.mark.untraced  # times are measured
 
 KEY = "customer-42"
 STEP_MAX_S = 0.020
-"""Of processor time. Steps that end within TURN_S may come before it in the same turn."""
+"""Of processor time. Steps that end within TURN_S may come before it in the same iteration."""
 STORE_MIB = 250 if SOAK else 3
 
 PROPERTIES = {f"p{number:x}": "v" for number in range(4_500)}

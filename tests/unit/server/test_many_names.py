@@ -27,7 +27,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 TOPICS, GROUPS, WRITTEN = 10_000, 2_000, 1_000
 STEP_MAX_S = (0.020 if sys.gettrace() is None else 0.060) - TURN_S
-"""Of processor time: the turn that it ends is no longer than 20 ms. Where coverage traces each line, a step
+"""Of processor time: the step that it ends is no longer than 20 ms. Where coverage traces each line, a step
 takes two to three times as long."""
 
 LISTINGS: dict[str, Any] = {

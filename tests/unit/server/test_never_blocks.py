@@ -145,7 +145,7 @@ async def test_consumer_offsets_and_topics(tmp_path: Path, flush_mode: FlushMode
             await parts.offsets.reset("g", "orders", None, ResetTarget(to_min=True))
             await parts.topic_changes.create("made", 1, "FIFO")
             await parts.topic_changes.alter("made", queue_count=3, message_type=None)
-        with waits_forbidden(WRITES):  # its queues' files, which nobody reads any more, continue the loop
+        with waits_forbidden(WRITES):  # its queues' files, which no reader uses any more, continue the loop
             await parts.topic_changes.delete("made")
             await parts.topic_changes.delete("orders")
         assert parts.store.topics.names() == []

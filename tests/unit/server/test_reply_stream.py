@@ -1,4 +1,4 @@
-"""A stream whose client does not read: it ends as a whole, whoever was writing."""
+"""A stream whose client does not read: it ends as a whole, for every writer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_stream_lived_on_without_its_writer(later: bool) -> None:
 
 
 class Held:
-    """A large reply that nobody reads."""
+    """A large reply that the client does not read."""
 
 
 class Holding(ReplyStream):

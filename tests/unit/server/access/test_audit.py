@@ -299,7 +299,7 @@ async def test_an_act_begins_when_its_record_is_on_disk() -> None:
 @fake_time
 @pytest.mark.parametrize("where", ["append", "sync"])
 async def test_an_act_that_cannot_be_audited_is_refused_and_data_is_not(where: str) -> None:
-    failure = TroveError(errors.DISK_FULL, "no space is left")
+    failure = TroveError(errors.DISK_FULL, "no space")
     done: list[Any] = []
 
     async def failing(_end: int) -> None:
@@ -316,7 +316,7 @@ async def test_an_act_that_cannot_be_audited_is_refused_and_data_is_not(where: s
 
     door, trail = open_door(failing if where == "sync" else None)
     trail.failure = failure if where == "append" else None
-    with pytest.raises(TroveError, match="cannot be audited, so it is not done: no space is left") as refused:
+    with pytest.raises(TroveError, match="cannot be audited, so it is not done: no space") as refused:
         await call_of(door, CREATE, admin_pb2.CreateTopicRequest(topic="orders"))
     assert refused.value.spec is errors.DISK_FULL
     assert done == []
@@ -347,7 +347,7 @@ NAMING_IT = {
     "/trovemq.v1.QueryService/QueryByKey": query_pb2.QueryByKeyRequest(topic=AUDIT_TOPIC, key="k"),
     "/trovemq.v1.AdminService/CommitOffset": admin_pb2.CommitOffsetRequest(group="g", topic=AUDIT_TOPIC),
 }
-"""By RocketMQ's protocol nobody can name one of the broker's own topics."""
+"""By RocketMQ's protocol no client can name one of the broker's own topics."""
 
 
 @pytest.mark.parametrize("path", NAMING_IT)

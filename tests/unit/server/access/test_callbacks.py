@@ -166,7 +166,7 @@ def test_calls_of_one_turn_are_passed_on_together_as_those_of_their_users(here: 
 
     asyncio.run(scene())
     assert turns == [("alice", 3), ("bob", 2), ("alice", 2)]
-    assert present_creator().name == "", "the next callback is somebody else's"
+    assert present_creator().name == "", "the next callback is another caller's"
 
 
 def test_a_call_under_a_quota_waits_and_takes_the_same_way(here: AccessHere) -> None:

@@ -470,7 +470,7 @@ def test_with_a_quota_the_coroutine_reads_so_that_it_can_wait(here: AccessHere) 
 
 
 def test_with_users_a_stream_got_its_messages_past_the_check() -> None:
-    """Our own transport's context can call a receiver at once: with bytes that nobody has admitted."""
+    """Our own transport's context can call a receiver at once: with bytes that were not admitted."""
     plain = OwnContext()
     for checked in (CheckedContext(plain, cast("Any", None)), checked_context(plain, cast("Any", None))):
         assert not hasattr(checked, "secret")

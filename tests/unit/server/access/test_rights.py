@@ -1,7 +1,7 @@
 """The rights that each call needs, written down once more: a row of needs.py that is changed by mistake lets
 callers do things that no rule allows them, and every other test reads that row.
 
-A call needs one of the actions of each part. `open`: nobody is asked who he is; `user`: any user;
+A call needs one of the actions of each part. `open`: no caller has to name itself; `user`: any user;
 `super`: super users only.
 """
 

@@ -132,7 +132,7 @@ async def test_a_client_that_never_answers_is_forgotten() -> None:
     with pytest.raises(TroveError, match="CONSUME_MSG_TIMEOUT"):
         await bench.ask(timeout_ms=1)
     assert bench.commands.pending_count == 0
-    bench.answer("c", stream.sent[0].verify_message_command.nonce, v2.OK)  # too late: nobody waits
+    bench.answer("c", stream.sent[0].verify_message_command.nonce, v2.OK)  # too late: no call waits
 
 
 @pytest.mark.asyncio

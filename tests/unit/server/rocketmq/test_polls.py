@@ -134,7 +134,7 @@ def test_a_wake_up_of_a_client_that_left_wakes_the_next_one() -> None:
         door.parts.waits.wake(("g", "orders"))
         first.end()
         append(door.parts.store, record(b"late"))
-        door.parts.store.dispatch()  # nobody hears of it by itself
+        door.parts.store.dispatch()  # without a notice
         await turns()
         assert [len(messages(call)) for call in (first, second)] == [0, 1]
         assert door.metrics._streams == {RECEIVE: 0}

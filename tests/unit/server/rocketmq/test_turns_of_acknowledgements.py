@@ -52,7 +52,7 @@ def test_messages_of_several_receives_are_acknowledged_in_any_order() -> None:
 
 
 def test_others_are_left_as_they_were() -> None:
-    """Expired, anonymous, of nobody, of a name that is not legal; twice in an iteration is consumed once."""
+    """Expired, anonymous, of no user, of a name that is not legal; twice in an iteration is consumed once."""
 
     async def play() -> None:
         door = Door()
