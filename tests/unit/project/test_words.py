@@ -76,23 +76,22 @@ class Phrase(NamedTuple):
 DIALECT: Final[dict[str, Phrase]] = {
     r"(?i)(?<![a-z])usual": Phrase(
         ("sual", "SUAL"), "default, canonical, common; or nothing", {
-            "bench": 4, "broker/server": 10, "tests": 11,
+            "tests": 7,
         },
     ),
     r"\bby (?:itself|themselves)\b": Phrase(
         ("itself", "themselves"), "alone, separately, without …", {
-            "broker/produce": 1, "broker/server": 3, "docs": 3, "proto": 4, "tests": 19,
-            "tests/unit/console": 1,
+            "docs": 2, "tests": 18, "tests/unit/console": 1,
         },
     ),
     r"\b[Ss]o (?:many|much)\b": Phrase(
         (" many", " much"), "the number or size itself: at most …, this many, up to", {
-            "broker/server": 5, "proto": 2, "tests": 4,
+            "tests": 4,
         },
     ),
     r"""(?<!["'])\b(?:[Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b(?!["'])""": Phrase(
         ("body", "hoever"), "the caller, a client, no reader: the role", {
-            "broker/produce": 4, "broker/server": 4, "docs": 16, "proto": 3, "tests": 28,
+            "docs": 5, "tests": 3,
         },
     ),
     r"\b(?:[Oo]f|[Ff]or|[Bb]y|[Tt]o|[Tt]hen|[Ff]rom) who\b": Phrase(
@@ -105,12 +104,12 @@ DIALECT: Final[dict[str, Phrase]] = {
         r"|\bbegin (?:and|or) (?:the )?end\b(?! at)"
     ): Phrase(
         ("egin",), "start, beginning, earliest offset, prefix", {
-            "broker/server": 2, "proto": 3, "tests": 2,
+            "broker/server": 1, "tests": 2,
         },
     ),
     r"\b(?:an?|the|each|every|one|another|its|first|last|next|long|cheap) looks?\b(?!-)": Phrase(
         ("look",), "scan, check, read, poll", {
-            "broker/server": 7, "proto": 2, "tests": 4,
+            "tests": 3,
         },
     ),
     (
@@ -118,7 +117,7 @@ DIALECT: Final[dict[str, Phrase]] = {
         r"\b(?! (?:into|out|off|on)\b)|\bin turns\b"
     ): Phrase(
         ("turn",), "iteration of the event loop, step, round", {
-            "bench": 23, "broker/produce": 7, "broker/server": 3, "docs": 9, "tests": 24,
+            "docs": 6, "tests": 15,
         },
     ),
     (
@@ -126,7 +125,7 @@ DIALECT: Final[dict[str, Phrase]] = {
         r" ways?\b(?! (?:to|of)\b)|\bways\b"
     ): Phrase(
         ("way",), "path, mode, direction, rule", {
-            "bench": 12, "broker/server": 2, "docs": 4, "proto": 2, "tests": 3,
+            "tests": 3,
         },
     ),
     (
@@ -134,19 +133,17 @@ DIALECT: Final[dict[str, Phrase]] = {
         r"|\b(?:be|is|are|was|were) left\b(?! (?:out|over|in|to|by)\b)|(?<!bisect)_left\b"
     ): Phrase(
         ("left",), "remaining, budget, rest", {
-            "bench": 1, "broker/produce": 3, "broker/server": 11, "clients": 1, "docs": 1, "proto": 3,
-            "tests": 17,
+            "broker/server": 2, "clients": 1, "tests": 6,
         },
     ),
     r"\b(?:is|are|was|were) (?:not )?taken\b(?! from\b)|\b\w*[Tt]akers?\b|\b_?Taken\b": Phrase(
         ("aken", "aker"), "accepted, assigned, charged, in use", {
-            "bench": 2, "broker/server": 18, "proto": 3, "tests": 23,
+            "tests": 5,
         },
     ),
     r"\bof (?:its|their|our|his|her) own\b": Phrase(
         (" own",), "separate, dedicated; its X", {
-            "bench": 20, "broker/daemon": 1, "broker/produce": 3, "broker/server": 5, "docs": 5,
-            "proto": 4, "tests": 70,
+            "docs": 4, "tests": 10,
         },
     ),
     (
@@ -154,22 +151,21 @@ DIALECT: Final[dict[str, Phrase]] = {
         r"|\blines? of (?:waiting|calls|callers)\b"
     ): Phrase(
         (" line",), "queue of waiting calls", {
-            "broker/server": 1,
         },
     ),
     r"\bclass _?(?:Taken|Turn|Home|Line|Found|Place|Waiting|OpenTransaction)\b": Phrase(
         ("class ",), "the field's noun, once in the repository", {
-            "bench": 2, "broker/server": 1, "tests": 2,
+            "tests": 2,
         },
     ),
     r'\b[Aa]s `?[\w.]+\(\)|"""As [`\w.]*[.`_]\w+': Phrase(
         ("s `", "()", '"""As '), "what goes in, what comes out, the errors", {
-            "broker/fetch": 2, "broker/produce": 2, "broker/server": 4, "proto": 3, "tests": 8,
+            "tests": 8,
         },
     ),
     r'(?:"""|[.:] |# )(?:Those|That of|All of them|Of those)\b': Phrase(
         ("Those", "That of", "All of", "Of those"), "the noun: units, brokers, waiting polls", {
-            "broker/server": 4, "proto": 2, "tests": 14,
+            "tests": 12,
         },
     ),
 }  # fmt: skip
