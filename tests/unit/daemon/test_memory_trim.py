@@ -63,7 +63,7 @@ def test_what_was_returned_then_used_and_freed_was_kept_for_ever(monkeypatch: py
 
 
 def test_what_was_freed_before_the_first_look_was_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first reading came five seconds after the start, and what was free then counted as always free."""
+    """The first reading came five seconds after the start, and memory free then counted as always free."""
     looks: list[float] = []
 
     async def look(_work: object) -> None:

@@ -1,4 +1,4 @@
-"""Who is told first that a message is there: with a sync for each, its sender; else it is known already."""
+"""The order of the answers: with a sync for each message, its sender comes before the waiting readers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trovemq_store.settings import StoreSettings
 
 @pytest.mark.parametrize("settings", [SMALL, SMALL_SYNC])
 def test_readers_hear_of_a_message_after_its_sender(settings: StoreSettings) -> None:
-    told: list[str] = []
+    answered: list[str] = []
 
     async def scene() -> None:
         parts = TestBroker(settings)
         store = parts.store
-        parts.long_polls.wait("orders", QueueId(0), 60_000, lambda _grown: told.append("reader"))
+        parts.long_polls.wait("orders", QueueId(0), 60_000, lambda _grown: answered.append("reader"))
         append(store, record(b"x"))
         if parts.appender.sync:
             assert store.dispatch() == [], "nothing is visible before its sync"
             flush(store)
         parts.on_messages_available([("orders", QueueId(0))] if parts.appender.sync else store.dispatch())
-        told.append("sender" if parts.appender.sync else "next turn")
+        answered.append("sender" if parts.appender.sync else "next turn")
         await asyncio.sleep(0)
 
     fake_loop.run(scene())
-    assert told == (["sender", "reader"] if settings is SMALL_SYNC else ["reader", "next turn"])
+    assert answered == (["sender", "reader"] if settings is SMALL_SYNC else ["reader", "next turn"])
