@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.support.engine import record, with_crc_property
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
@@ -54,15 +54,13 @@ def parents(spans: Sequence[ReadableSpan]) -> list[int]:
     return [span.parent.span_id for span in spans if span.parent is not None]
 
 
-def test_a_message_in_a_sampled_trace_is_followed_through_the_broker() -> None:
+@fake_time
+async def test_a_message_in_a_sampled_trace_is_followed_through_the_broker() -> None:
     traced = Traced()
+    await traced.parts.send(message(properties={"traceparent": parent(7), "tracestate": "a=b"}))
+    await turns()
+    await traced.parts.receive(context=RpcContext("c-1", traceparent=parent(9)))
 
-    async def scene() -> None:
-        await traced.parts.send(message(properties={"traceparent": parent(7), "tracestate": "a=b"}))
-        await turns()
-        await traced.parts.receive(context=RpcContext("c-1", traceparent=parent(9)))
-
-    run(scene())
     (append,) = traced.spans("append orders")
     (deliver,) = traced.spans("deliver orders")
     assert (append.kind, deliver.kind) == (SpanKind.SERVER, SpanKind.SERVER)
@@ -106,21 +104,19 @@ def change_request(handle: str) -> service_pb2.ChangeInvisibleDurationRequest:
     return request
 
 
-def test_every_end_of_a_delivery_has_a_span_that_links_to_the_message() -> None:
+@fake_time
+async def test_every_end_of_a_delivery_has_a_span_that_links_to_the_message() -> None:
     traced = Traced()
+    parts = traced.parts
+    await asyncio.gather(*(parts.send(one) for one in (*followed(7, 8), message(message_id="M9"))))
+    await turns()
+    received = await parts.messages(batch_size=3)
+    first, second, untraced = (one.system_properties.receipt_handle for one in received)
+    changed = await parts.acknowledger.change_invisible(change_request(first), RpcContext())
+    await parts.acknowledge(changed.receipt_handle, untraced)
+    await parts.acknowledge(changed.receipt_handle)  # once more: nothing ends
+    await parts.acknowledger.dead_letter(dead_letter_request(second), RpcContext())
 
-    async def scene() -> None:
-        parts = traced.parts
-        await asyncio.gather(*(parts.send(one) for one in (*followed(7, 8), message(message_id="M9"))))
-        await turns()
-        received = await parts.messages(batch_size=3)
-        first, second, untraced = (one.system_properties.receipt_handle for one in received)
-        changed = await parts.acknowledger.change_invisible(change_request(first), RpcContext())
-        await parts.acknowledge(changed.receipt_handle, untraced)
-        await parts.acknowledge(changed.receipt_handle)  # once more: nothing ends
-        await parts.acknowledger.dead_letter(dead_letter_request(second), RpcContext())
-
-    run(scene())
     (change,), (ack,) = traced.spans("change_invisible orders"), traced.spans("ack orders")
     (dead_letter,) = traced.spans("dead_letter orders")
     linked = [[link.context.span_id for link in span.links] for span in (change, ack, dead_letter)]
@@ -137,41 +133,39 @@ def test_every_end_of_a_delivery_has_a_span_that_links_to_the_message() -> None:
     }
 
 
-def test_messages_that_are_acknowledged_together_share_a_span() -> None:
+@fake_time
+async def test_messages_that_are_acknowledged_together_share_a_span() -> None:
     traced = Traced()
+    await asyncio.gather(*(traced.parts.send(one) for one in followed(1, 2, 3)))
+    await turns()
+    received = await traced.parts.messages(batch_size=3)
+    await traced.parts.acknowledge(*(one.system_properties.receipt_handle for one in received))
 
-    async def scene() -> None:
-        await asyncio.gather(*(traced.parts.send(one) for one in followed(1, 2, 3)))
-        await turns()
-        received = await traced.parts.messages(batch_size=3)
-        await traced.parts.acknowledge(*(one.system_properties.receipt_handle for one in received))
-
-    run(scene())
     (ack,) = traced.spans("ack orders")
     assert [link.context.span_id for link in ack.links] == [1, 2, 3]
 
 
-def test_contexts_of_deliveries_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@fake_time
+async def test_contexts_of_deliveries_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "DELIVERIES_MAX", 2)
     traced = Traced()
+    await asyncio.gather(*(traced.parts.send(one) for one in followed(1, 2, 3)))
+    await turns()
+    received = await traced.parts.messages(batch_size=3)
+    await traced.parts.acknowledge(*(one.system_properties.receipt_handle for one in received))
 
-    async def scene() -> None:
-        await asyncio.gather(*(traced.parts.send(one) for one in followed(1, 2, 3)))
-        await turns()
-        received = await traced.parts.messages(batch_size=3)
-        await traced.parts.acknowledge(*(one.system_properties.receipt_handle for one in received))
-
-    run(scene())
     links = [link.context.span_id for span in traced.spans("ack orders") for link in span.links]
     assert links == [2, 3]
 
 
-def test_rocketmqs_context_counts_where_there_is_no_other() -> None:
+@fake_time
+async def test_rocketmqs_context_counts_where_there_is_no_other() -> None:
     traced = Traced()
-    run(traced.parts.send(message(trace_context=parent(7))))
+    await traced.parts.send(message(trace_context=parent(7)))
     assert parents(traced.spans("append orders")) == [7]
 
 
+@fake_time
 @pytest.mark.parametrize(
     "properties",
     [
@@ -182,33 +176,28 @@ def test_rocketmqs_context_counts_where_there_is_no_other() -> None:
         {"tracestate": "a=b"},
     ],
 )
-def test_a_message_in_no_sampled_trace_has_no_span(properties: dict[str, str]) -> None:
+async def test_a_message_in_no_sampled_trace_has_no_span(properties: dict[str, str]) -> None:
     traced = Traced()
+    body = b"traceparent\x01" + parent(7).encode()  # a body is no context
+    await traced.parts.send(message(body, properties=properties))
+    await turns()
+    assert len(await traced.parts.messages()) == 1
 
-    async def scene() -> None:
-        body = b"traceparent\x01" + parent(7).encode()  # a body is no context
-        await traced.parts.send(message(body, properties=properties))
-        await turns()
-        assert len(await traced.parts.messages()) == 1
-
-    run(scene())
     assert traced.spans("append orders") == traced.spans("deliver orders") == []
 
 
-def test_sends_that_share_an_append_have_each_its_own_parent() -> None:
+@fake_time
+async def test_sends_that_share_an_append_have_each_its_own_parent() -> None:
     traced = Traced()
     count = SPANS_MAX + 3
+    sends = (
+        message(message_id=f"M{number}", properties={"traceparent": parent(number + 1)})
+        for number in range(count)
+    )
+    await asyncio.gather(*(traced.parts.send(one) for one in sends))
+    await turns()
+    assert len(await traced.parts.messages(batch_size=32)) == 32
 
-    async def scene() -> None:
-        sends = (
-            message(message_id=f"M{number}", properties={"traceparent": parent(number + 1)})
-            for number in range(count)
-        )
-        await asyncio.gather(*(traced.parts.send(one) for one in sends))
-        await turns()
-        assert len(await traced.parts.messages(batch_size=32)) == 32
-
-    run(scene())
     assert parents(traced.spans("append orders")) == list(range(1, SPANS_MAX + 1))
     (deliver,) = traced.spans("deliver orders")
     assert len(deliver.links) == min(32, LINKS_MAX)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import fake_loop
+from tests.support.fake_loop import fake_time
 from tests.support.memory_broker import message, receive_request
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
 from trovemq_broker.admin.drain import Drain, DrainState
@@ -182,24 +183,22 @@ class Alone:
         self.stopped_at = asyncio.get_running_loop().time()
 
 
+@fake_time
 @pytest.mark.parametrize(("closed_after", "stops_after"), [(0.0, 2.0), (1.0, 2.0), (4.0, 4.0), (60.0, 12.0)])
-def test_it_stops_when_no_transaction_is_open_and_at_the_limit(
+async def test_it_stops_when_no_transaction_is_open_and_at_the_limit(
     closed_after: float, stops_after: float
 ) -> None:
-    async def whole() -> None:
-        alone, began = Alone(), asyncio.get_running_loop().time()
-        alone.open = 1
-        alone.drain.begin(2_000, 10_000)
-        await asyncio.sleep(closed_after)
-        alone.open = 0
-        await asyncio.sleep(20)
-        assert alone.stopped_at - began == pytest.approx(stops_after, abs=0.1)
-        assert alone.drain.state is DrainState.STOPPING
-        with pytest.raises(TroveError, match="stopping"):
-            alone.drain.undo()
-        alone.task.cancel()
-
-    fake_loop.run(whole())
+    alone, began = Alone(), asyncio.get_running_loop().time()
+    alone.open = 1
+    alone.drain.begin(2_000, 10_000)
+    await asyncio.sleep(closed_after)
+    alone.open = 0
+    await asyncio.sleep(20)
+    assert alone.stopped_at - began == pytest.approx(stops_after, abs=0.1)
+    assert alone.drain.state is DrainState.STOPPING
+    with pytest.raises(TroveError, match="stopping"):
+        alone.drain.undo()
+    alone.task.cancel()
 
 
 def test_a_second_drain_put_off_the_end_of_the_first() -> None:
@@ -212,15 +211,13 @@ def test_a_second_drain_put_off_the_end_of_the_first() -> None:
     scene(steps)
 
 
-def test_a_stop_that_is_asked_for_later_waits_for_no_further_grace() -> None:
-    async def whole() -> None:
-        alone = Alone()
-        alone.drain.begin(1_000, None)
-        await asyncio.sleep(500)
-        assert (alone.drain.state, alone.stopped_at) == (DrainState.DRAINED, -1.0)
-        alone.drain.begin(60_000, 0)
-        await asyncio.sleep(0.1)
-        assert alone.drain.state is DrainState.STOPPING
-        alone.task.cancel()
-
-    fake_loop.run(whole())
+@fake_time
+async def test_a_stop_that_is_asked_for_later_waits_for_no_further_grace() -> None:
+    alone = Alone()
+    alone.drain.begin(1_000, None)
+    await asyncio.sleep(500)
+    assert (alone.drain.state, alone.stopped_at) == (DrainState.DRAINED, -1.0)
+    alone.drain.begin(60_000, 0)
+    await asyncio.sleep(0.1)
+    assert alone.drain.state is DrainState.STOPPING
+    alone.task.cancel()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support import fake_loop
 from tests.support.call_forms import called
 from tests.support.engine import NOW_MS, SMALL, record, send
+from tests.support.fake_loop import fake_time
 from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
 from trovemq._consume.fetch_plan import FetchPlan
@@ -379,23 +380,21 @@ def test_a_fetch_that_waited_went_on_in_the_namesake_of_its_topic(replies_max: i
     scene(program)
 
 
-def test_a_call_that_waited_went_on_in_the_namesake_of_its_topic() -> None:
-    async def run() -> None:
-        bench = Bench()
-        bench.send(b"one")
-        request = message_pb2.FetchRequest(topic="orders", offset=1, wait_ms=60_000)
-        pull = called(lambda calls: begin_pull(bench.core, *calls))
-        pulling = asyncio.create_task(pull(request, RpcContext()))
-        await fake_loop.turns()
-        bench.store.delete_topic("orders", NOW_MS)
-        bench.store.topics.create("orders", queue_count=4)
-        bench.send(b"new", b"new")
-        with pytest.raises(TroveError, match="TOPIC_RECREATED"):
-            await pulling
-        bench.serving.cancel()
-        await asyncio.wait({bench.serving})
-
-    fake_loop.run(run())
+@fake_time
+async def test_a_call_that_waited_went_on_in_the_namesake_of_its_topic() -> None:
+    bench = Bench()
+    bench.send(b"one")
+    request = message_pb2.FetchRequest(topic="orders", offset=1, wait_ms=60_000)
+    pull = called(lambda calls: begin_pull(bench.core, *calls))
+    pulling = asyncio.create_task(pull(request, RpcContext()))
+    await fake_loop.turns()
+    bench.store.delete_topic("orders", NOW_MS)
+    bench.store.topics.create("orders", queue_count=4)
+    bench.send(b"new", b"new")
+    with pytest.raises(TroveError, match="TOPIC_RECREATED"):
+        await pulling
+    bench.serving.cancel()
+    await asyncio.wait({bench.serving})
 
 
 Step = tuple[str, int]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL, open_store, own_properties, read_queue, record
 from tests.support.engine import with_crc_property as with_crc
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, run, turns
 from tests.support.memory_broker import TestBroker
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.produce.accumulator import Accumulator
@@ -290,27 +290,23 @@ def test_the_log_of_one_queue_has_the_same_bytes(sent: list[tuple[int, int]]) ->
     assert run(log(gathers=True)) == run(log(gathers=False))
 
 
-def test_the_frames_of_a_turn_are_one_append_and_one_write_for_each_stream() -> None:
-    async def scene() -> None:
-        bench = Bench()
-        await bench.open(*PEERS[:2])
-        bench.begin_turn()
-        appends = count_appends(bench.store)
-        for number in range(20):
-            queue_id = QueueId(number * 3 // 20)
-            bench.send(
-                number % 2, frame_of(with_crc(record(b"x", queue_id=queue_id)), number, queue_id=queue_id)
-            )
-        assert bench.answered(0) == bench.answered(1) == []
-        await asyncio.sleep(0)
-        assert bench.answered(0) == list(range(0, 20, 2)), "in the order in which they came"
-        assert bench.answered(1) == list(range(1, 20, 2))
-        assert [one.writes for one in bench.contexts] == [1, 1]
-        assert appends() == 1
-        assert len(read_queue(bench.store)) == 7, "and dispatched in the same turn"
-        await bench.close()
-
-    run(scene())
+@fake_time
+async def test_the_frames_of_a_turn_are_one_append_and_one_write_for_each_stream() -> None:
+    bench = Bench()
+    await bench.open(*PEERS[:2])
+    bench.begin_turn()
+    appends = count_appends(bench.store)
+    for number in range(20):
+        queue_id = QueueId(number * 3 // 20)
+        bench.send(number % 2, frame_of(with_crc(record(b"x", queue_id=queue_id)), number, queue_id=queue_id))
+    assert bench.answered(0) == bench.answered(1) == []
+    await asyncio.sleep(0)
+    assert bench.answered(0) == list(range(0, 20, 2)), "in the order in which they came"
+    assert bench.answered(1) == list(range(1, 20, 2))
+    assert [one.writes for one in bench.contexts] == [1, 1]
+    assert appends() == 1
+    assert len(read_queue(bench.store)) == 7, "and dispatched in the same turn"
+    await bench.close()
 
 
 def count_appends(store: MessageStore) -> Callable[[], int]:
@@ -326,120 +322,106 @@ def count_appends(store: MessageStore) -> Callable[[], int]:
     return lambda: count
 
 
+@fake_time
 @pytest.mark.parametrize("in_flight", [3, 256])
-def test_no_more_frames_are_gathered_than_may_be_in_flight(in_flight: int) -> None:
-    async def scene() -> None:
-        bench = Bench(in_flight=in_flight)
-        await bench.open(PEERS[0])
-        bench.begin_turn()
-        bench.send(0, *(frame_of(with_crc(record(b"x")), number) for number in range(in_flight + 1)))
-        assert bench.streams[0]._waiting == in_flight
-        await turns(10)
-        assert bench.answered(0) == list(range(in_flight + 1))
-        await bench.close()
-
-    run(scene())
+async def test_no_more_frames_are_gathered_than_may_be_in_flight(in_flight: int) -> None:
+    bench = Bench(in_flight=in_flight)
+    await bench.open(PEERS[0])
+    bench.begin_turn()
+    bench.send(0, *(frame_of(with_crc(record(b"x")), number) for number in range(in_flight + 1)))
+    assert bench.streams[0]._waiting == in_flight
+    await turns(10)
+    assert bench.answered(0) == list(range(in_flight + 1))
+    await bench.close()
 
 
-def test_gathered_frames_are_answered_before_the_broker_stops() -> None:
-    async def scene() -> None:
-        bench = Bench()
-        await bench.open(*PEERS[:2])
-        bench.begin_turn()
-        bench.send(0, frame_of(with_crc(record(b"x")), 7), frame_of(with_crc(record(b"y")), 8))
-        bench.send(1, frame_of(with_crc(record(b"z")), 9, one_way=True))
-        for stream in bench.streams:
-            stream.end()
-        await turns()
-        assert bench.answered(0) == [7, 8]
-        assert [one.body for one in read_queue(bench.store)][-3:] == [b"x", b"y", b"z"]
-        assert {str(one) for one in await bench.close()} == {
-            "SERVICE_NOT_AVAILABLE (308): the broker is stopping"
-        }
-
-    run(scene())
+@fake_time
+async def test_gathered_frames_are_answered_before_the_broker_stops() -> None:
+    bench = Bench()
+    await bench.open(*PEERS[:2])
+    bench.begin_turn()
+    bench.send(0, frame_of(with_crc(record(b"x")), 7), frame_of(with_crc(record(b"y")), 8))
+    bench.send(1, frame_of(with_crc(record(b"z")), 9, one_way=True))
+    for stream in bench.streams:
+        stream.end()
+    await turns()
+    assert bench.answered(0) == [7, 8]
+    assert [one.body for one in read_queue(bench.store)][-3:] == [b"x", b"y", b"z"]
+    assert {str(one) for one in await bench.close()} == {
+        "SERVICE_NOT_AVAILABLE (308): the broker is stopping"
+    }
 
 
-def test_gathered_frames_are_appended_when_their_client_is_gone() -> None:
-    async def scene() -> None:
-        bench = Bench()
-        await bench.open(*PEERS[:2])
-        bench.begin_turn()
-        for at in (0, 1):
-            bench.send(at, frame_of(with_crc(record(b"x")), at))
-        bench.serving[0].cancel()
-        bench.contexts[0].can_send = False
-        await turns()
-        assert [one.body for one in read_queue(bench.store)][-2:] == [b"x", b"x"]
-        assert bench.answered(1) == [1]
-        await bench.close()
-
-    run(scene())
+@fake_time
+async def test_gathered_frames_are_appended_when_their_client_is_gone() -> None:
+    bench = Bench()
+    await bench.open(*PEERS[:2])
+    bench.begin_turn()
+    for at in (0, 1):
+        bench.send(at, frame_of(with_crc(record(b"x")), at))
+    bench.serving[0].cancel()
+    bench.contexts[0].can_send = False
+    await turns()
+    assert [one.body for one in read_queue(bench.store)][-2:] == [b"x", b"x"]
+    assert bench.answered(1) == [1]
+    await bench.close()
 
 
+@fake_time
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_unexpected_error_ends_the_streams_of_the_gathered_frames(count: int) -> None:
-    async def scene() -> None:
-        bench = Bench()
-        await bench.open(*PEERS[:3])
-        bench.begin_turn()
-        fail_writes(bench.store, AssertionError("planted"))
-        for at in range(count):
-            bench.send(at, frame_of(with_crc(record(b"x")), at, one_way=at == 1))
-        await turns(10)
-        assert [task.done() for task in bench.serving] == [at < count for at in range(3)]
-        assert [str(one) for one in (await bench.close())[:count]] == ["planted"] * count
-
-    run(scene())
+async def test_an_unexpected_error_ends_the_streams_of_the_gathered_frames(count: int) -> None:
+    bench = Bench()
+    await bench.open(*PEERS[:3])
+    bench.begin_turn()
+    fail_writes(bench.store, AssertionError("planted"))
+    for at in range(count):
+        bench.send(at, frame_of(with_crc(record(b"x")), at, one_way=at == 1))
+    await turns(10)
+    assert [task.done() for task in bench.serving] == [at < count for at in range(3)]
+    assert [str(one) for one in (await bench.close())[:count]] == ["planted"] * count
 
 
-def test_a_client_that_does_not_read_gets_its_replies_later() -> None:
-    async def scene() -> None:
-        bench = Bench()
-        await bench.open(*PEERS[:2])
-        bench.begin_turn()
-        bench.send(0, frame_of(with_crc(record(b"x")), 1), frame_of(with_crc(record(b"y")), 2))
-        bench.contexts[0].can_send = False
-        await turns()
-        assert bench.answered(0) == [1, 2], "by the writer, which waits for the client"
-        await bench.close()
-
-    run(scene())
+@fake_time
+async def test_a_client_that_does_not_read_gets_its_replies_later() -> None:
+    bench = Bench()
+    await bench.open(*PEERS[:2])
+    bench.begin_turn()
+    bench.send(0, frame_of(with_crc(record(b"x")), 1), frame_of(with_crc(record(b"y")), 2))
+    bench.contexts[0].can_send = False
+    await turns()
+    assert bench.answered(0) == [1, 2], "by the writer, which waits for the client"
+    await bench.close()
 
 
-def test_deduplication_that_began_in_the_turn_was_missed() -> None:
-    async def scene() -> None:
-        store = open_store(MemoryFileSystem(), replace(ROOMY, tree_index_enable=True))
-        bench = Bench(gathers=True, store=store)
-        await bench.open(*PEERS[:2])
-        bench.begin_turn()
-        for at in (0, 1):
-            bench.send(at, frame_of(with_crc(record(b"x%d" % at, unique_key="same")), 50 + at))
-        store.topics.alter("orders", options={"deduplicate": "1h"})
-        await turns(10)
-        assert [bench.answered(at) for at in (0, 1)] == [[50], [51]]
-        assert [message.body for message in read_queue(store) if message.body[:1] == b"x"] == [b"x0"]
-        await bench.close()
-
-    run(scene())
+@fake_time
+async def test_deduplication_that_began_in_the_turn_was_missed() -> None:
+    store = open_store(MemoryFileSystem(), replace(ROOMY, tree_index_enable=True))
+    bench = Bench(gathers=True, store=store)
+    await bench.open(*PEERS[:2])
+    bench.begin_turn()
+    for at in (0, 1):
+        bench.send(at, frame_of(with_crc(record(b"x%d" % at, unique_key="same")), 50 + at))
+    store.topics.alter("orders", options={"deduplicate": "1h"})
+    await turns(10)
+    assert [bench.answered(at) for at in (0, 1)] == [[50], [51]]
+    assert [message.body for message in read_queue(store) if message.body[:1] == b"x"] == [b"x0"]
+    await bench.close()
 
 
-def test_a_gathered_frame_made_a_topic_for_another_user() -> None:
-    async def scene() -> None:
-        bench = Bench(gathers=True)
-        bench.appender.apply(AppendSettings(auto_create_topic_enable=True))
-        bench.store.topics.create("bills", 4)
-        await bench.open(*PEERS[:2])
-        bench.begin_turn()
-        for at, (user, topic) in enumerate([("alice", "orders"), ("bob", "bills")]):
-            token = set_creator(Creator(user))
-            bench.send(at, frame_of(with_crc(record(b"x", topic=topic)), 1, topic=topic))
-            reset_creator(token)
-        bench.store.delete_topic("bills", NOW_MS)
-        await turns()
-        made = bench.store.topics.get("bills")
-        assert made is not None
-        assert creator_of(made.attributes) == "bob"
-        await bench.close()
-
-    run(scene())
+@fake_time
+async def test_a_gathered_frame_made_a_topic_for_another_user() -> None:
+    bench = Bench(gathers=True)
+    bench.appender.apply(AppendSettings(auto_create_topic_enable=True))
+    bench.store.topics.create("bills", 4)
+    await bench.open(*PEERS[:2])
+    bench.begin_turn()
+    for at, (user, topic) in enumerate([("alice", "orders"), ("bob", "bills")]):
+        token = set_creator(Creator(user))
+        bench.send(at, frame_of(with_crc(record(b"x", topic=topic)), 1, topic=topic))
+        reset_creator(token)
+    bench.store.delete_topic("bills", NOW_MS)
+    await turns()
+    made = bench.store.topics.get("bills")
+    assert made is not None
+    assert creator_of(made.attributes) == "bob"
+    await bench.close()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.engine import read_queue, record
 from tests.support.engine import with_crc_property as with_crc
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from tests.support.sent_calls import begin, send_call
@@ -98,48 +98,46 @@ ENTRIES = (
 )
 
 
+@fake_time
 @pytest.mark.parametrize("broker", BROKERS)
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_each_entry_is_one_submission(broker: str, entry: Callable[[TestBroker], Awaitable[None]]) -> None:
-    async def scene() -> None:
-        parts = BROKERS[broker]()
-        submitted: list[Any] = []
-        submit = parts.accumulator.submit
+async def test_each_entry_is_one_submission(
+    broker: str, entry: Callable[[TestBroker], Awaitable[None]]
+) -> None:
+    parts = BROKERS[broker]()
+    submitted: list[Any] = []
+    submit = parts.accumulator.submit
 
-        def noted(batch: Any, done: Any) -> None:
-            submitted.append(batch)
-            submit(batch, done)
+    def noted(batch: Any, done: Any) -> None:
+        submitted.append(batch)
+        submit(batch, done)
 
-        parts.accumulator.submit = noted  # type: ignore[method-assign]
-        await entry(parts)
-        await turns()
-        assert len(submitted) == 1
-        assert parts.store.end_offset > 0, "and nothing else appends"
-
-    run(scene())
+    parts.accumulator.submit = noted  # type: ignore[method-assign]
+    await entry(parts)
+    await turns()
+    assert len(submitted) == 1
+    assert parts.store.end_offset > 0, "and nothing else appends"
 
 
+@fake_time
 @pytest.mark.parametrize("broker", BROKERS)
-def test_submissions_of_all_kinds_keep_the_order_of_their_queue(broker: str) -> None:
-    async def scene() -> None:
-        parts = BROKERS[broker]()
-        answers: list[asyncio.Future[Any]] = []
-        service_ = native(parts)
-        context: Any = Context("ipv4:10.0.0.2:5000")
-        stream = AppendStream(parts, context)
-        for number in range(4):
-            send = message_pb2.SendRequest(topic="orders", queue_id=0)
-            send.messages.add(body=b"send %d" % number)
-            answers.append(native_send(service_, send))
-            stream.handle_now(frame_of(with_crc(record(b"frame %d" % number)), number))
-        await turns()
-        found = [one.body for one in parts_read(parts)]
-        assert found == [b"%b %d" % (kind, number) for number in range(4) for kind in (b"send", b"frame")]
-        if not parts.appender.sync:
-            assert all(answer.done() for answer in answers)
-            assert [reply.frame_id for reply in context.replies] == list(range(4))
-
-    run(scene())
+async def test_submissions_of_all_kinds_keep_the_order_of_their_queue(broker: str) -> None:
+    parts = BROKERS[broker]()
+    answers: list[asyncio.Future[Any]] = []
+    service_ = native(parts)
+    context: Any = Context("ipv4:10.0.0.2:5000")
+    stream = AppendStream(parts, context)
+    for number in range(4):
+        send = message_pb2.SendRequest(topic="orders", queue_id=0)
+        send.messages.add(body=b"send %d" % number)
+        answers.append(native_send(service_, send))
+        stream.handle_now(frame_of(with_crc(record(b"frame %d" % number)), number))
+    await turns()
+    found = [one.body for one in parts_read(parts)]
+    assert found == [b"%b %d" % (kind, number) for number in range(4) for kind in (b"send", b"frame")]
+    if not parts.appender.sync:
+        assert all(answer.done() for answer in answers)
+        assert [reply.frame_id for reply in context.replies] == list(range(4))
 
 
 def parts_read(parts: TestBroker) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.call_forms import grpc_form
 from tests.support.engine import SMALL, send
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, run, turns
 from tests.support.memory_broker import TestBroker
 from tests.unit.server.access.access_here import AccessHere, Context, rocketmq_metadata, signed
 from trovemq_broker.security import changes
@@ -77,6 +77,7 @@ class SendingContext(Context):
         """None is used."""
 
 
+@fake_time
 @pytest.mark.parametrize(
     ("change", "symbol"),
     [
@@ -86,7 +87,7 @@ class SendingContext(Context):
         (deny, "ACCESS_DENIED"),
     ],
 )
-def test_a_group_stream_brought_messages_to_a_user_who_was_disabled(
+async def test_a_group_stream_brought_messages_to_a_user_who_was_disabled(
     here: AccessHere, change: Any, symbol: str
 ) -> None:
     """Its client grants credit once: the broker sends as messages come."""
@@ -110,16 +111,17 @@ def test_a_group_stream_brought_messages_to_a_user_who_was_disabled(
     )
     guarded = AccessGuard(here.gate).handler(CONSUME, handler)
     with pytest.raises(TroveError) as raised:
-        run(guarded.stream_stream(None, outer))
+        await guarded.stream_stream(None, outer)
     assert raised.value.symbol == symbol
     assert outer.written == [b"first", b"second"]
 
 
+@fake_time
 @pytest.mark.parametrize(
     ("change", "code"),
     [(disable, v2.UNAUTHORIZED), (drop_secret, v2.UNAUTHORIZED), (deny, v2.FORBIDDEN)],
 )
-def test_a_waiting_receive_brought_messages_to_a_user_who_was_disabled(
+async def test_a_waiting_receive_brought_messages_to_a_user_who_was_disabled(
     here: AccessHere, change: Any, code: int
 ) -> None:
     queue = v2.MessageQueue(topic=v2.Resource(name="orders"))
@@ -135,15 +137,13 @@ def test_a_waiting_receive_brought_messages_to_a_user_who_was_disabled(
     guarded = grpc_form(AccessGuard(here.gate).handler(RECEIVE, handler))
     context = Context(rocketmq_metadata("alice"))
 
-    async def collect() -> list[Any]:
-        return [reply async for reply in guarded.unary_stream(request.SerializeToString(), context)]
-
-    (reply,) = run(collect())
+    (reply,) = [reply async for reply in guarded.unary_stream(request.SerializeToString(), context)]
     assert reply.status.code == code
 
 
+@fake_time
 @pytest.mark.parametrize(("change", "symbol"), [(disable, "AUTHENTICATION_FAILED"), (deny, "ACCESS_DENIED")])
-def test_a_waiting_pull_brought_messages_to_a_user_who_was_disabled(
+async def test_a_waiting_pull_brought_messages_to_a_user_who_was_disabled(
     here: AccessHere, change: Any, symbol: str
 ) -> None:
     key = here.log_in("alice")
@@ -159,7 +159,7 @@ def test_a_waiting_pull_brought_messages_to_a_user_who_was_disabled(
     guarded = grpc_form(AccessGuard(here.gate).handler(PULL, handler))
     context = Context(signed(key, 0, PULL))
     with pytest.raises(TroveError) as raised:
-        run(guarded.unary_unary(key.sign(0, 0, request), context))
+        await guarded.unary_unary(key.sign(0, 0, request), context)
     assert raised.value.symbol == symbol
 
 
@@ -236,8 +236,11 @@ def test_the_stream_of_a_user_who_was_disabled_ended_without_the_reason(
     assert raised.value.symbol == "AUTHENTICATION_FAILED"
 
 
+@fake_time
 @pytest.mark.parametrize("change", [disable, drop_secret, deny])
-def test_the_broker_asked_a_user_who_was_disabled_about_a_half_message(here: AccessHere, change: Any) -> None:
+async def test_the_broker_asked_a_user_who_was_disabled_about_a_half_message(
+    here: AccessHere, change: Any
+) -> None:
     """The question has the whole message."""
     settings = v2.Settings(subscription=v2.Subscription(group=v2.Resource(name="billing")))
     settings.subscription.subscriptions.add(topic=v2.Resource(name="orders"))
@@ -257,11 +260,12 @@ def test_the_broker_asked_a_user_who_was_disabled_about_a_half_message(here: Acc
     )
     guarded = AccessGuard(here.gate).handler(TELEMETRY, handler)
     with pytest.raises(TroveError):
-        run(guarded.stream_stream(None, context))
+        await guarded.stream_stream(None, context)
     assert context.written == [b"first"]
 
 
-def test_a_client_that_gave_up_a_topic_keeps_its_telemetry_stream(here: AccessHere) -> None:
+@fake_time
+async def test_a_client_that_gave_up_a_topic_keeps_its_telemetry_stream(here: AccessHere) -> None:
     commands = []
     for topic in ("orders", "stock"):
         here.rule("alice", "Pub", f"Topic:{topic}")
@@ -278,7 +282,7 @@ def test_a_client_that_gave_up_a_topic_keeps_its_telemetry_stream(here: AccessHe
     handler = grpc.stream_stream_rpc_method_handler(
         telemetry, request_deserializer=service_pb2.TelemetryCommand.FromString
     )
-    run(AccessGuard(here.gate).handler(TELEMETRY, handler).stream_stream(None, context))
+    await AccessGuard(here.gate).handler(TELEMETRY, handler).stream_stream(None, context)
     assert context.written == [b"first"]
 
 
@@ -333,39 +337,33 @@ class HalfMessages:
         return [one.recover_orphaned_transaction_command.transaction_id for one in self.context.written[1:]]
 
 
+@fake_time
 @pytest.mark.parametrize(("topics", "shown"), [(["later"], []), (["later", "deals"], ["T1"])])
-def test_a_half_message_was_shown_to_any_user_with_its_senders_client_id(
+async def test_a_half_message_was_shown_to_any_user_with_its_senders_client_id(
     here: AccessHere, topics: list[str], shown: list[str]
 ) -> None:
     """Official clients need not name a topic before they send to it."""
     here.user("bob")
     for topic in topics:
         here.rule("bob", "Pub", f"Topic:{topic}")
-
-    async def scene() -> None:
-        halves = HalfMessages(here, "bob")
-        async with halves.connected():
-            assert halves.ask() == ("c" if shown else None)
-            await turns(20)
-        assert halves.shown == shown
-
-    run(scene())
+    halves = HalfMessages(here, "bob")
+    async with halves.connected():
+        assert halves.ask() == ("c" if shown else None)
+        await turns(20)
+    assert halves.shown == shown
 
 
-def test_a_half_message_that_waited_was_shown_to_a_user_who_lost_its_topic(here: AccessHere) -> None:
+@fake_time
+async def test_a_half_message_that_waited_was_shown_to_a_user_who_lost_its_topic(here: AccessHere) -> None:
     here.user("bob")
     here.rule("bob", "Pub", "Topic:later")
     here.rule("bob", "Pub", "Topic:deals")
-
-    async def scene() -> None:
-        halves = HalfMessages(here, "bob")
-        async with halves.connected():
-            halves.context.reads.clear()
-            assert [halves.ask(), halves.ask()] == ["c", "c"]
-            await turns(20)
-            here.rule("bob", "Pub", "Topic:deals", allow=False)
-            halves.context.reads.set()
-            await turns(20)
-        assert halves.shown == ["T1"], "it was being written"
-
-    run(scene())
+    halves = HalfMessages(here, "bob")
+    async with halves.connected():
+        halves.context.reads.clear()
+        assert [halves.ask(), halves.ask()] == ["c", "c"]
+        await turns(20)
+        here.rule("bob", "Pub", "Topic:deals", allow=False)
+        halves.context.reads.set()
+        await turns(20)
+    assert halves.shown == ["T1"], "it was being written"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.engine import NOW_MS, flush, read_queue
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from tests.support.memory_broker import BROKER, ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.wire.statuses import code_of
@@ -19,6 +19,8 @@ from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.files.files import StorageError
+
+pytestmark = fake_time
 
 
 async def prepared(parts: TestBroker, transaction_id: str = "T1") -> None:
@@ -70,39 +72,30 @@ async def delayed(parts: TestBroker, deliver_ms: EpochMs = NOW_MS + 10_000, topi
 
 
 # --- EndTransaction -------------------------------------------------------------------------------------
-def test_a_commit_makes_the_message_visible() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        await prepared(parts)
-        assert await end(parts, v2.COMMIT) == v2.OK
-        await turns()
-        assert deals(parts) == [b"deal"]
-        assert await end(parts, v2.COMMIT) == v2.INVALID_TRANSACTION_ID, "it is settled"
-
-    run(scene())
+async def test_a_commit_makes_the_message_visible() -> None:
+    parts = TestBroker()
+    await prepared(parts)
+    assert await end(parts, v2.COMMIT) == v2.OK
+    await turns()
+    assert deals(parts) == [b"deal"]
+    assert await end(parts, v2.COMMIT) == v2.INVALID_TRANSACTION_ID, "it is settled"
 
 
-def test_a_rollback_drops_the_message() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        await prepared(parts)
-        assert await end(parts, v2.ROLLBACK) == v2.OK
-        await turns()
-        assert deals(parts) == []
-        assert await end(parts, v2.COMMIT) == v2.INVALID_TRANSACTION_ID
-
-    run(scene())
+async def test_a_rollback_drops_the_message() -> None:
+    parts = TestBroker()
+    await prepared(parts)
+    assert await end(parts, v2.ROLLBACK) == v2.OK
+    await turns()
+    assert deals(parts) == []
+    assert await end(parts, v2.COMMIT) == v2.INVALID_TRANSACTION_ID
 
 
-def test_an_undecided_transaction_stays_open() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        await prepared(parts)
-        assert await end(parts, v2.TRANSACTION_RESOLUTION_UNSPECIFIED) == v2.OK
-        assert parts.transactions.open_count == 1
-        assert await end(parts, v2.COMMIT) == v2.OK
-
-    run(scene())
+async def test_an_undecided_transaction_stays_open() -> None:
+    parts = TestBroker()
+    await prepared(parts)
+    assert await end(parts, v2.TRANSACTION_RESOLUTION_UNSPECIFIED) == v2.OK
+    assert parts.transactions.open_count == 1
+    assert await end(parts, v2.COMMIT) == v2.OK
 
 
 @pytest.mark.parametrize(
@@ -116,98 +109,77 @@ def test_an_undecided_transaction_stays_open() -> None:
         (9, "T1", "deals", v2.BAD_REQUEST),
     ],
 )
-def test_an_end_that_is_refused(resolution: int, transaction_id: str, topic: str, expected: v2.Code) -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        await prepared(parts)
-        assert await end(parts, resolution, transaction_id, topic) == expected
-        assert parts.transactions.open_count == 1
-
-    run(scene())
-
-
-def test_in_sync_mode_a_commit_waits_for_the_disk() -> None:
-    async def scene() -> None:
-        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
-        sending = asyncio.ensure_future(prepared(parts))
-        await turns(10)
-        flush(parts.store)
-        parts.group_commit._resolve_up_to(parts.store.flushed_offset)
-        await sending
-        ending = asyncio.ensure_future(end(parts, v2.COMMIT))
-        await turns(10)
-        assert not ending.done()
-        flush(parts.store)
-        parts.group_commit._resolve_up_to(parts.store.flushed_offset)
-        assert await ending == v2.OK
-        assert deals(parts) == [b"deal"]
-
-    run(scene())
+async def test_an_end_that_is_refused(
+    resolution: int, transaction_id: str, topic: str, expected: v2.Code
+) -> None:
+    parts = TestBroker()
+    await prepared(parts)
+    assert await end(parts, resolution, transaction_id, topic) == expected
+    assert parts.transactions.open_count == 1
 
 
-def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        await prepared(parts)
+async def test_in_sync_mode_a_commit_waits_for_the_disk() -> None:
+    parts = TestBroker(replace(ROOMY, flush_mode="sync"))
+    sending = asyncio.ensure_future(prepared(parts))
+    await turns(10)
+    flush(parts.store)
+    parts.group_commit._resolve_up_to(parts.store.flushed_offset)
+    await sending
+    ending = asyncio.ensure_future(end(parts, v2.COMMIT))
+    await turns(10)
+    assert not ending.done()
+    flush(parts.store)
+    parts.group_commit._resolve_up_to(parts.store.flushed_offset)
+    assert await ending == v2.OK
+    assert deals(parts) == [b"deal"]
 
-        def broken(*_: Any, **__: Any) -> Any:
-            raise StorageError("write", "commitlog", 5)
 
-        parts.transactions.end = broken  # type: ignore[method-assign]
-        assert await end(parts, v2.COMMIT) == v2.INTERNAL_SERVER_ERROR
-        assert parts.group_commit.failure is None
+async def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
+    parts = TestBroker()
+    await prepared(parts)
 
-    run(scene())
+    def broken(*_: Any, **__: Any) -> Any:
+        raise StorageError("write", "commitlog", 5)
+
+    parts.transactions.end = broken  # type: ignore[method-assign]
+    assert await end(parts, v2.COMMIT) == v2.INTERNAL_SERVER_ERROR
+    assert parts.group_commit.failure is None
 
 
 # --- RecallMessage --------------------------------------------------------------------------------------
-def test_a_recalled_message_is_not_delivered() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        handle = await delayed(parts)
-        for _ in range(2):
-            response = await recall(parts, handle)
-            assert response.status.code == v2.OK, "to recall it once more changes nothing"
-            assert response.message_id == "D1"
-            await turns()
-            parts.timers.catch_up()
-        parts.now_ms += 60_000
-        parts.timers.deliver_due(parts.now_ms)
+async def test_a_recalled_message_is_not_delivered() -> None:
+    parts = TestBroker()
+    handle = await delayed(parts)
+    for _ in range(2):
+        response = await recall(parts, handle)
+        assert response.status.code == v2.OK, "to recall it once more changes nothing"
+        assert response.message_id == "D1"
         await turns()
-        assert [
-            one for queue_id in range(4) for one in read_queue(parts.store, "later", QueueId(queue_id))
-        ] == []
+        parts.timers.catch_up()
+    parts.now_ms += 60_000
+    parts.timers.deliver_due(parts.now_ms)
+    await turns()
+    assert [one for queue_id in range(4) for one in read_queue(parts.store, "later", QueueId(queue_id))] == []
 
-    run(scene())
 
-
-def test_a_message_that_was_delivered_cannot_be_recalled() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        handle = await delayed(parts)
-        parts.now_ms += 10_000
-        assert await code(recall(parts, handle)) == v2.BAD_REQUEST
-
-    run(scene())
+async def test_a_message_that_was_delivered_cannot_be_recalled() -> None:
+    parts = TestBroker()
+    handle = await delayed(parts)
+    parts.now_ms += 10_000
+    assert await code(recall(parts, handle)) == v2.BAD_REQUEST
 
 
 @pytest.mark.parametrize("topic", ["orders", "steps", "deals"])
-def test_a_topic_without_delayed_messages(topic: str) -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        handle = encode_recall_handle(topic, BROKER, NOW_MS + 1_000, "D1")
-        assert await code(recall(parts, handle, topic)) == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-
-    run(scene())
+async def test_a_topic_without_delayed_messages(topic: str) -> None:
+    parts = TestBroker()
+    handle = encode_recall_handle(topic, BROKER, NOW_MS + 1_000, "D1")
+    assert await code(recall(parts, handle, topic)) == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
-def test_a_mixed_topic_has_delayed_messages() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        handle = await delayed(parts, topic="mixed")
-        assert (await recall(parts, handle, "mixed")).status.code == v2.OK
-
-    run(scene())
+async def test_a_mixed_topic_has_delayed_messages() -> None:
+    parts = TestBroker()
+    handle = await delayed(parts, topic="mixed")
+    assert (await recall(parts, handle, "mixed")).status.code == v2.OK
 
 
 @pytest.mark.parametrize(
@@ -222,8 +194,5 @@ def test_a_mixed_topic_has_delayed_messages() -> None:
         ("x", "a b", v2.ILLEGAL_TOPIC),
     ],
 )
-def test_a_recall_that_is_refused(handle: str, topic: str, expected: v2.Code) -> None:
-    async def scene() -> None:
-        assert await code(recall(TestBroker(), handle, topic)) == expected
-
-    run(scene())
+async def test_a_recall_that_is_refused(handle: str, topic: str, expected: v2.Code) -> None:
+    assert await code(recall(TestBroker(), handle, topic)) == expected

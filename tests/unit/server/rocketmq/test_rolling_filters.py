@@ -7,12 +7,15 @@ from itertools import count
 
 import pytest
 
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, turns
 from tests.support.memory_broker import TestBroker, message
 from tests.support.settling import change_invisible
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+pytestmark = fake_time
+
 
 FROM_BEGIN = ConsumerSettings(new_group_start="begin")
 _NUMBERS = count()
@@ -47,56 +50,47 @@ def polls(parts: TestBroker, *expressions: str) -> list[asyncio.Task[list[v2.Mes
 
 
 @pytest.mark.parametrize(("old", "new"), [("old", "new"), ("old", "old || new"), ("t = 'old'", "t = 'new'")])
-def test_a_waiting_receive_skipped_what_the_groups_new_filter_takes(old: str, new: str) -> None:
-    async def scene() -> None:
-        parts = TestBroker(consumers=FROM_BEGIN)
-        await send_tagged(parts)
-        (sleeper,) = polls(parts, old)
-        await turns()
-        await send_tagged(parts, "new", "neither")
-        assert not sleeper.done()
-        (member,) = polls(parts, new)
-        await turns()
-        assert bodies(member) == [b"new"]
-        await send_tagged(parts, "old")
-        assert bodies(sleeper) == [b"old"]
-
-    run(scene())
+async def test_a_waiting_receive_skipped_what_the_groups_new_filter_takes(old: str, new: str) -> None:
+    parts = TestBroker(consumers=FROM_BEGIN)
+    await send_tagged(parts)
+    (sleeper,) = polls(parts, old)
+    await turns()
+    await send_tagged(parts, "new", "neither")
+    assert not sleeper.done()
+    (member,) = polls(parts, new)
+    await turns()
+    assert bodies(member) == [b"new"]
+    await send_tagged(parts, "old")
+    assert bodies(sleeper) == [b"old"]
 
 
 @pytest.mark.parametrize("filters", [("old", "new"), ("new", "old"), ("t = 'old'", "new")])
 @pytest.mark.parametrize("tags", [("new", "old"), ("old", "new")])
-def test_members_with_different_filters_that_wait_get_what_is_theirs(
+async def test_members_with_different_filters_that_wait_get_what_is_theirs(
     filters: tuple[str, str], tags: tuple[str, str]
 ) -> None:
-    async def scene() -> None:
-        parts = TestBroker(consumers=FROM_BEGIN)
-        await send_tagged(parts)
-        waiting = polls(parts, *filters)
-        await turns()
-        await send_tagged(parts, *tags)
-        await turns(20)
-        assert [task.done() for task in waiting] == [True, True]
-        assert sorted(body for task in waiting for body in bodies(task)) == [b"new", b"old"]
-
-    run(scene())
+    parts = TestBroker(consumers=FROM_BEGIN)
+    await send_tagged(parts)
+    waiting = polls(parts, *filters)
+    await turns()
+    await send_tagged(parts, *tags)
+    await turns(20)
+    assert [task.done() for task in waiting] == [True, True]
+    assert sorted(body for task in waiting for body in bodies(task)) == [b"new", b"old"]
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_what_a_member_gave_back_is_not_dropped_by_one_with_another_filter(orderly: bool) -> None:
-    async def scene() -> None:
-        parts = TestBroker(consumers=FROM_BEGIN)
-        parts.groups.create(SubscriptionGroup("g", orderly))
-        await send_tagged(parts, "new")
-        (got,) = await parts.messages("one", expression="new")
-        old, new = polls(parts, "old", "new")
-        await turns()
-        handle = got.system_properties.receipt_handle
-        change_invisible(parts.delivery, "g", "one", handle, 0, parts.now_ms)
-        parts.waits.wake(("g", "one"))
-        await turns(20)
-        assert not old.done()
-        assert bodies(new) == [b"new"]
-        old.cancel()
-
-    run(scene())
+async def test_what_a_member_gave_back_is_not_dropped_by_one_with_another_filter(orderly: bool) -> None:
+    parts = TestBroker(consumers=FROM_BEGIN)
+    parts.groups.create(SubscriptionGroup("g", orderly))
+    await send_tagged(parts, "new")
+    (got,) = await parts.messages("one", expression="new")
+    old, new = polls(parts, "old", "new")
+    await turns()
+    handle = got.system_properties.receipt_handle
+    change_invisible(parts.delivery, "g", "one", handle, 0, parts.now_ms)
+    parts.waits.wake(("g", "one"))
+    await turns(20)
+    assert not old.done()
+    assert bodies(new) == [b"new"]
+    old.cancel()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, own_properties, read_queue
-from tests.support.fake_loop import run, turns
+from tests.support.fake_loop import fake_time, run, turns
 from tests.support.memory_broker import ROOMY, TOPICS, TestBroker, message
 from tests.support.oracles import sender as oracle
 from tests.support.rpc_context import RpcContext
@@ -127,25 +127,24 @@ def test_sends_of_a_turn_are_stored_as_each_by_itself(sent: Any, together: bool,
     run(scene())
 
 
-def test_the_sends_of_official_clients_are_answered_together() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        sent = [message(message_id=f"M{number}", tag="t", keys=[f"k{number}"]) for number in range(5)]
-        replies = answer(
-            parts, *map(send_call, sent), send_call(message(tag=" ")), send_call(sent[0], client_id="")
-        )
-        assert [one.status.code for one in replies[5:]] == [v2.ILLEGAL_MESSAGE_TAG, v2.CLIENT_ID_REQUIRED]
-        assert parts.traffic.refusals == {"TAG_ILLEGAL": 1, "CLIENT_ID_MISSING": 1}
-        assert [one.entries[0].message_id for one in replies[:5]] == [f"M{number}" for number in range(5)]
-        await turns()
-        found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
-        queue_id, first = found["M0"]
-        assert [found[f"M{number}"] for number in range(5)] == [(queue_id, first + n) for n in range(5)]
-        assert [one.entries[0].offset for one in replies[:5]] == [first + number for number in range(5)]
-
-    run(scene())
+@fake_time
+async def test_the_sends_of_official_clients_are_answered_together() -> None:
+    parts = TestBroker()
+    sent = [message(message_id=f"M{number}", tag="t", keys=[f"k{number}"]) for number in range(5)]
+    replies = answer(
+        parts, *map(send_call, sent), send_call(message(tag=" ")), send_call(sent[0], client_id="")
+    )
+    assert [one.status.code for one in replies[5:]] == [v2.ILLEGAL_MESSAGE_TAG, v2.CLIENT_ID_REQUIRED]
+    assert parts.traffic.refusals == {"TAG_ILLEGAL": 1, "CLIENT_ID_MISSING": 1}
+    assert [one.entries[0].message_id for one in replies[:5]] == [f"M{number}" for number in range(5)]
+    await turns()
+    found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
+    queue_id, first = found["M0"]
+    assert [found[f"M{number}"] for number in range(5)] == [(queue_id, first + n) for n in range(5)]
+    assert [one.entries[0].offset for one in replies[:5]] == [first + number for number in range(5)]
 
 
+@fake_time
 @pytest.mark.parametrize(
     ("address", "born_host"),
     [
@@ -154,128 +153,111 @@ def test_the_sends_of_official_clients_are_answered_together() -> None:
         ("unix:", "0.0.0.0:0"),
     ],
 )
-def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
+async def test_a_sender_by_ipv6_to_two_topics_had_its_records_overwritten(
     address: str, born_host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Store time and hosts lay 12 bytes too early, where the born host is."""
     monkeypatch.setattr(RpcContext, "address", address)
-
-    async def scene() -> None:
-        parts = TestBroker()
-        topics = ("orders", "mixed")
-        for number in range(8):  # each queue gets a message alone, before both topics share appends
-            for topic in topics:
-                begin(parts, message(topic=topic, message_id=f"{topic}{number}"))
-                await turns()
-        for number in range(4):
-            sent = [message(topic=topic, message_id=f"{topic}-{number}", body=b"x") for topic in topics]
-            answer(parts, *map(send_call, sent))
-            await turns()
+    parts = TestBroker()
+    topics = ("orders", "mixed")
+    for number in range(8):  # each queue gets a message alone, before both topics share appends
         for topic in topics:
-            found = stored(parts, topic)
-            assert len(found) == 12
-            store_host = parts.store.settings.store_host
-            assert {(one.born_host, one.store_host, one.store_timestamp) for one in found} == {
-                (born_host, store_host, NOW_MS)
-            }
-
-    run(scene())
-
-
-def test_with_sync_flush_the_calls_are_answered_after_one_sync() -> None:
-    async def scene() -> None:
-        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
-        calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
-        parts.sender.on_calls(calls)
-        await turns()
-        assert not outcomes(*calls)
-        assert parts.group_commit.waiting == 1
-        (waiter,) = parts.group_commit._waiters
-        waiter.resolve(None)
-        replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
-        assert [(one.entries[0].message_id, one.entries[0].offset) for one in replies] == [
-            (f"M{number}", number) for number in range(3)
-        ]
-
-    run(scene())
-
-
-def test_a_sync_that_fails_is_reported_to_each_call() -> None:
-    async def scene() -> None:
-        parts = TestBroker(replace(ROOMY, flush_mode="sync"))
-        calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
-        parts.sender.on_calls(calls)
-        (waiter,) = parts.group_commit._waiters
-        waiter.resolve(TroveError(errors.FLUSH_DISK_TIMEOUT))
-        replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
-        assert [(one.status.code, one.entries[0].offset) for one in replies] == [
-            (v2.MASTER_PERSISTENCE_TIMEOUT, number) for number in range(3)
-        ]
-        assert parts.traffic.refusals == {"FLUSH_DISK_TIMEOUT": 3}
-
-    run(scene())
-
-
-def test_a_refusal_of_all_is_that_of_the_one_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        append = parts.appender.append
-
-        def refusing(topic: str, queue_id: QueueId, records: Any, *rest: Any, **options: Any) -> Any:
-            if b"fault" in bytes(records):
-                raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL)
-            return append(topic, queue_id, records, *rest, **options)
-
-        monkeypatch.setattr(parts.appender, "append", refusing)
-        bodies = [b"a", b"fault", b"b"]
-        replies = answer(parts, *(send_call(message(body)) for body in bodies))
-        assert [one.status.code for one in replies] == [v2.OK, v2.BAD_REQUEST, v2.OK]
-        await turns()
-        assert [one.body for one in stored(parts, "orders")] == [b"a", b"b"]
-        assert [one.entries[0].offset for one in (replies[0], replies[2])] == [0, 1]
-
-    run(scene())
-
-
-def test_sends_that_are_more_than_a_batch_are_several_appends() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        parts.accumulator._batch_size_max = 2_500
-        parts.accumulator.encoder.batch_size_max = 3_000  # type: ignore[misc]
-        replies = answer(
-            parts, *(send_call(message(message_id=f"M{number}", body=bytes(1_000))) for number in range(5))
-        )
-        assert [one.entries[0].offset for one in replies] == [0, 1, 2, 3, 4]
-
-    run(scene())
-
-
-def test_sends_went_on_to_a_topic_that_was_made_read_only() -> None:
-    async def scene() -> None:
-        parts = TestBroker()
-        begin(parts, message(message_id="M0"))
-        await turns()
-        parts.store.topics.alter("orders", perm=4)
-        (refused,) = begin(parts, message(message_id="M1"))
-        assert isinstance(refused, TroveError)
-        assert refused.spec is errors.PERMISSION_MISSING
-        (reply,) = answer(parts, send_call(message(message_id="M2")))
-        assert str(reply) == status(refused)
-        await turns()
-        assert [one.unique_key for one in stored(parts, "orders")] == ["M0"]
-
-    run(scene())
-
-
-def test_a_send_overtook_another_of_its_queue() -> None:
-    """One that came before it in the same turn, and was read by protobuf."""
-
-    async def scene() -> None:
-        parts = TestBroker()
-        sent = [message(message_id="M1", properties={"p": "1"}), message(message_id="M2")]
+            begin(parts, message(topic=topic, message_id=f"{topic}{number}"))
+            await turns()
+    for number in range(4):
+        sent = [message(topic=topic, message_id=f"{topic}-{number}", body=b"x") for topic in topics]
         answer(parts, *map(send_call, sent))
         await turns()
-        found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
-        assert found["M1"] < found["M2"]
+    for topic in topics:
+        found = stored(parts, topic)
+        assert len(found) == 12
+        store_host = parts.store.settings.store_host
+        assert {(one.born_host, one.store_host, one.store_timestamp) for one in found} == {
+            (born_host, store_host, NOW_MS)
+        }
 
-    run(scene())
+
+@fake_time
+async def test_with_sync_flush_the_calls_are_answered_after_one_sync() -> None:
+    parts = TestBroker(replace(ROOMY, flush_mode="sync"))
+    calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
+    parts.sender.on_calls(calls)
+    await turns()
+    assert not outcomes(*calls)
+    assert parts.group_commit.waiting == 1
+    (waiter,) = parts.group_commit._waiters
+    waiter.resolve(None)
+    replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
+    assert [(one.entries[0].message_id, one.entries[0].offset) for one in replies] == [
+        (f"M{number}", number) for number in range(3)
+    ]
+
+
+@fake_time
+async def test_a_sync_that_fails_is_reported_to_each_call() -> None:
+    parts = TestBroker(replace(ROOMY, flush_mode="sync"))
+    calls = [send_call(message(message_id=f"M{number}")) for number in range(3)]
+    parts.sender.on_calls(calls)
+    (waiter,) = parts.group_commit._waiters
+    waiter.resolve(TroveError(errors.FLUSH_DISK_TIMEOUT))
+    replies = [service.SendMessageResponse.FromString(reply) for reply in outcomes(*calls)]
+    assert [(one.status.code, one.entries[0].offset) for one in replies] == [
+        (v2.MASTER_PERSISTENCE_TIMEOUT, number) for number in range(3)
+    ]
+    assert parts.traffic.refusals == {"FLUSH_DISK_TIMEOUT": 3}
+
+
+@fake_time
+async def test_a_refusal_of_all_is_that_of_the_one_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = TestBroker()
+    append = parts.appender.append
+
+    def refusing(topic: str, queue_id: QueueId, records: Any, *rest: Any, **options: Any) -> Any:
+        if b"fault" in bytes(records):
+            raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL)
+        return append(topic, queue_id, records, *rest, **options)
+
+    monkeypatch.setattr(parts.appender, "append", refusing)
+    bodies = [b"a", b"fault", b"b"]
+    replies = answer(parts, *(send_call(message(body)) for body in bodies))
+    assert [one.status.code for one in replies] == [v2.OK, v2.BAD_REQUEST, v2.OK]
+    await turns()
+    assert [one.body for one in stored(parts, "orders")] == [b"a", b"b"]
+    assert [one.entries[0].offset for one in (replies[0], replies[2])] == [0, 1]
+
+
+@fake_time
+async def test_sends_that_are_more_than_a_batch_are_several_appends() -> None:
+    parts = TestBroker()
+    parts.accumulator._batch_size_max = 2_500
+    parts.accumulator.encoder.batch_size_max = 3_000  # type: ignore[misc]
+    replies = answer(
+        parts, *(send_call(message(message_id=f"M{number}", body=bytes(1_000))) for number in range(5))
+    )
+    assert [one.entries[0].offset for one in replies] == [0, 1, 2, 3, 4]
+
+
+@fake_time
+async def test_sends_went_on_to_a_topic_that_was_made_read_only() -> None:
+    parts = TestBroker()
+    begin(parts, message(message_id="M0"))
+    await turns()
+    parts.store.topics.alter("orders", perm=4)
+    (refused,) = begin(parts, message(message_id="M1"))
+    assert isinstance(refused, TroveError)
+    assert refused.spec is errors.PERMISSION_MISSING
+    (reply,) = answer(parts, send_call(message(message_id="M2")))
+    assert str(reply) == status(refused)
+    await turns()
+    assert [one.unique_key for one in stored(parts, "orders")] == ["M0"]
+
+
+@fake_time
+async def test_a_send_overtook_another_of_its_queue() -> None:
+    """One that came before it in the same turn, and was read by protobuf."""
+    parts = TestBroker()
+    sent = [message(message_id="M1", properties={"p": "1"}), message(message_id="M2")]
+    answer(parts, *map(send_call, sent))
+    await turns()
+    found = {one.unique_key: (one.queue_id, one.queue_offset) for one in stored(parts, "orders")}
+    assert found["M1"] < found["M2"]

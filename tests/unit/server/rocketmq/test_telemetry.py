@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from tests.support.fake_loop import run
+from tests.support.fake_loop import fake_time
 from tests.support.memory_broker import ROOMY, TestBroker
 from tests.support.rpc_context import Aborted, RpcContext
 from trovemq_broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry
@@ -280,21 +280,19 @@ async def test_bytes_that_are_no_command_end_the_stream(data: bytes) -> None:
     assert client.stream is None, "the client may open another stream"
 
 
-def test_a_half_open_stream_is_ended() -> None:
-    async def scene() -> None:
-        bench = Bench(settings_wait_s=30)
-        context, task = bench.open()
-        bench.send(context, TelemetryCommand(status=v2.Status(code=v2.OK)))
-        assert (await end_of(task)).code is grpc.StatusCode.INVALID_ARGUMENT
-        assert asyncio.get_running_loop().time() == pytest.approx(30)
-        second, serving = bench.open("client-2")
-        await bench.settled(second, producer_settings())
-        await asyncio.sleep(90)
-        assert not serving.done(), "a client that has sent its settings may be silent"
-        second.requests.put_nowait(grpc.aio.EOF)
-        await serving
-
-    run(scene())
+@fake_time
+async def test_a_half_open_stream_is_ended() -> None:
+    bench = Bench(settings_wait_s=30)
+    context, task = bench.open()
+    bench.send(context, TelemetryCommand(status=v2.Status(code=v2.OK)))
+    assert (await end_of(task)).code is grpc.StatusCode.INVALID_ARGUMENT
+    assert asyncio.get_running_loop().time() == pytest.approx(30)
+    second, serving = bench.open("client-2")
+    await bench.settled(second, producer_settings())
+    await asyncio.sleep(90)
+    assert not serving.done(), "a client that has sent its settings may be silent"
+    second.requests.put_nowait(grpc.aio.EOF)
+    await serving
 
 
 @pytest.mark.asyncio
