@@ -20,7 +20,8 @@ _DOUBTFUL: Final = np.array([byte == ord(".") or not is_plausible_topic(chr(byte
 """Bytes that no topic's name may have, and the dot, of which alone a name may not consist."""
 _PLAIN: Final = bytes(np.flatnonzero(~_DOUBTFUL).tolist())
 _ALIKE_MIN: Final = 8
-"""After this many consecutive records of one size, the next ones are examined together."""
+"""After this many consecutive records of one size, the next ones are examined together: bench/codec.py,
+"scan_run with CRC, uniform"."""
 
 
 def scan_run(

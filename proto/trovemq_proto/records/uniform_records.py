@@ -42,7 +42,9 @@ from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX, PORT_MAX
 
 _NAME_END: Final = bytes([NAME_END])
 _VALUE_END: Final = bytes([VALUE_END])
-PIECES_KEPT_MAX: Final = 1_024  # in a batch, about 150 KB
+PIECES_KEPT_MAX: Final = 1_024
+"""Records of a batch whose pieces are kept for the next batch of that form, about 150 KB: bench/appends.py,
+"1000 alike"."""
 FORMS_KNOWN: Final = 1_024  # about 2 MB, besides those that QueueRules keep
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _SAME: Final = 0xFF

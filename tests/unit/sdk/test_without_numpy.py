@@ -14,7 +14,7 @@ import trovemq.fetched
 from trovemq._common import numpy_extra
 from trovemq._consume import puller
 from trovemq._consume.fetch_plan import _from, _until
-from trovemq._produce import column_batch, unique_keys
+from trovemq._produce import unique_keys
 from trovemq._produce.columns import columns_of, split_columns
 from trovemq.fetched import FetchedBatch
 from trovemq.receipts import AppendOutcome, BatchReceipt, Duplicate, FrameReceipt
@@ -26,7 +26,7 @@ from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 
 @pytest.fixture
 def no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (trovemq.fetched, numpy_extra, column_batch, unique_keys):
+    for module in (trovemq.fetched, numpy_extra, unique_keys):
         monkeypatch.setattr(module, "has_numpy", lambda: False)
 
 

@@ -14,11 +14,9 @@ from trovemq._wire.frames import append_head
 from trovemq.receipts import AppendOutcome, FrameReceipt, Sizes, UniqueKeys
 from trovemq.send_arguments import Keys
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import has_numpy
 from trovemq_proto.records import BatchEncoder
 from trovemq_proto.records.internal_properties import Writer
 
-WALKED_MAX = 256  # records; of more, columns cost less
 _TOTAL_SIZE = Struct(">i")
 
 
@@ -107,10 +105,6 @@ class ColumnBatch(Batch):
 
 def _sizes_of(records: bytearray, count: int) -> Sizes:
     """The sizes of the records in these bytes, which were just encoded."""
-    if count > WALKED_MAX and has_numpy():
-        from trovemq_proto.records import RecordBatch
-
-        return RecordBatch.split(records).sizes
     sizes: list[int] = []
     position, end = 0, len(records)
     while position < end:
