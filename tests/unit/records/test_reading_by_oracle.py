@@ -241,6 +241,15 @@ def test_a_block_of_nothing_but_such_a_name_is_refused(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_compressed_body_of_one_byte_is_refused(form: str) -> None:
+    """With the length of a topic's name of one letter it looks like the head of a zlib stream."""
+    plain = fit(replace(blank_fields(), body=b"\x78"), ipv6=False, crc=False)
+    record = reference.encode(sealed(replace(plain, topic=b"o", sys_flag=1)))
+    with form_of(FORMS[form]), pytest.raises(TroveError, match="compressed"):
+        read_batch(memoryview(record * 2), rules_of("o", QUEUE_ID))
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_properties_may_have_32767_bytes(form: str) -> None:
     block = b"UNIQ_KEY\x01" + b"v" * (PROPERTIES_SIZE_MAX - 10) + b"\x02"
     record = reference.encode(fit(replace(blank_fields(), properties=block), ipv6=False, crc=False))

@@ -29,6 +29,7 @@ from tests.unit.records.test_validate_patch import (
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import RecordBatch, patch_batch, uniform_records
+from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX
 from trovemq_proto.records.queue_rules import MARKS as NAMES
 from trovemq_proto.records.queue_rules import QueueRules
@@ -310,6 +311,14 @@ def test_ports_at_their_limits(port: int) -> None:
     other = replace(first, born_host=bytes(4) + port.to_bytes(4, signed=True))
     assert (read(encoded([first] * (UNIFORM_MIN - 1) + [other])) is not None) == (0 <= port <= 65_535)
     assert (read(encoded([other] * UNIFORM_MIN)) is not None) == (0 <= port <= 65_535)
+
+
+def test_each_body_that_is_said_to_be_compressed_is_looked_at() -> None:
+    first = sealed(replace(regular(), sys_flag=SYS_FLAG_COMPRESSED, body=b"\x78\x9c" + bytes(8)))
+    other = sealed(replace(first, body=bytes(10)))
+    assert len(read_batch(memoryview(encoded([first] * UNIFORM_MIN)), new_rules())) == UNIFORM_MIN
+    with pytest.raises(TroveError, match="compressed"):
+        read_batch(memoryview(encoded([first] * (UNIFORM_MIN - 1) + [other])), new_rules())
 
 
 def test_fewer_are_read_one_by_one() -> None:
