@@ -43,9 +43,8 @@ from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
 from trovemq_broker.server.native.membership import Membership
 from trovemq_broker.server.native.reply_stream import ReplyStream
-from trovemq_broker.server.wire.consume_replies import batch_reply, ended_reply, void_reply
+from trovemq_broker.server.wire.consume_frames import batch_reply, ended_reply, void_reply
 from trovemq_broker.server.wire.statuses import Context
-from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.steps import Steps
@@ -214,7 +213,7 @@ class BatchDelivery:
             self._stream.end_with(error)
             return
         with suppress(Exception):  # then the client is gone, and its reader ends
-            await self._stream.reply(ended_reply(error_to_wire(error)))
+            await self._stream.reply(ended_reply(error))
 
     async def _wait_for_credit(self) -> None:
         while (

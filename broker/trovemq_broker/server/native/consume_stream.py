@@ -42,14 +42,19 @@ from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.native.batch_delivery import BatchDelivery, ConsumeSubscription
-from trovemq_broker.server.native.consume_settlements import Settling, settled_count, symbol_of
+from trovemq_broker.server.native.consume_settlements import Settling, checked_count
 from trovemq_broker.server.native.consume_streams import ConsumeStreams
 from trovemq_broker.server.native.membership import Membership
 from trovemq_broker.server.native.reply_stream import OpenStreams, ReplyStream
-from trovemq_broker.server.wire.client_commands import consume_answer
-from trovemq_broker.server.wire.consume_replies import JOINED, STOPPED, settings_reply
-from trovemq_broker.server.wire.consumers import SERVICE, ConsumeFrame, Settlement, group_and_topic
-from trovemq_broker.server.wire.group_messages import settings_of
+from trovemq_broker.server.wire.consume_frames import (
+    JOINED,
+    SERVICE,
+    STOPPED,
+    ConsumeFrame,
+    read_frame,
+    settings_reply,
+)
+from trovemq_broker.server.wire.native_calls import Request
 from trovemq_broker.server.wire.statuses import Context, client_id_of
 from trovemq_daemon.grpc_services import add_service
 from trovemq_proto import errors
@@ -142,42 +147,42 @@ class ConsumeStream(ReplyStream):
             await super().wait_for_capacity()
 
     # --- frames ---------------------------------------------------------------------------------------
-    async def handle(self, request: ConsumeFrame) -> None:
-        begun = self._begun
+    async def handle(self, request: Request) -> None:
+        frame, begun = read_frame(request), self._begun
         if begun is None:
-            begun = await self._begin(request)
-        elif (request.group, request.topic) != begun.subscription.pair:
+            begun = await self._begin(frame)
+        elif (frame.group, frame.topic) != begun.subscription.pair:
             raise TroveError(errors.REQUEST_ILLEGAL, "a stream has one start, for one group and topic")
         delivery = begun.delivery
         self._membership.note_alive()
-        for answer in request.answers:
-            self._core.commands.answered(self.client_id, answer.nonce, consume_answer(answer))
-        delivery.confirm(request.received_batch)
-        if request.credit_bytes < 0:
+        for nonce, answer in frame.answers:
+            self._core.commands.answered(self.client_id, nonce, answer)
+        delivery.confirm(frame.received_batch)
+        if frame.credit_bytes < 0:
             raise TroveError(errors.REQUEST_ILLEGAL, "credit of bytes is not negative")
-        if request.credit_messages < 0:  # first: messages that the settlements return are for others
-            delivery.add_credit(request.credit_messages, 0)
+        if frame.credit_messages < 0:  # first: messages that the settlements return are for others
+            delivery.add_credit(frame.credit_messages, 0)
             delivery.ask_again()
-        if request.settlements:  # late ones count: the credit must not deliver their messages again before
-            await self._settle(begun.settling, request.settlements)
-        delivery.add_credit(max(request.credit_messages, 0), request.credit_bytes)
-        if request.stop:
+        if frame.settlements:  # late ones count: the credit must not deliver their messages again before
+            await self._settle(begun.settling, frame.settlements)
+        delivery.add_credit(max(frame.credit_messages, 0), frame.credit_bytes)
+        if frame.stop:
             self._is_stopped = True
             await delivery.stop()
             await self.reply(STOPPED)
-        if request.leave:
+        if frame.leave:
             self._membership.leave()
 
     async def _begin(self, frame: ConsumeFrame) -> _Begun:
-        if not frame.HasField("start"):
-            raise TroveError(errors.REQUEST_ILLEGAL, "the first frame of a stream must have its start")
         start, core, service = frame.start, self._core, self._service
-        group, topic = group_and_topic(frame)
+        if start is None:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the first frame of a stream must have its start")
+        group, topic = frame.checked_names()
         # the client becomes a member even if the topic does not exist yet
         settings = core.group_for_use(group, (topic,))
         self._membership.join(group, topic, start, self._context)
-        await self.reply(settings_reply(settings_of(settings)))
-        filter_ = parse_filter(start.filter_type or "tag", start.filter) if start.filter else TAKE_ALL
+        await self.reply(settings_reply(settings))
+        filter_ = parse_filter(start.filter_type, start.filter) if start.filter else TAKE_ALL
         subscription = ConsumeSubscription(group, topic, filter_, start.invisible_ms or None)
         delivery = BatchDelivery(core, service.receiver, subscription, self._membership, self, self._context)
         delivery.prepare()
@@ -187,13 +192,13 @@ class ConsumeStream(ReplyStream):
         delivery.start()
         return begun
 
-    async def _settle(self, settling: Settling, settlements: Sequence[Settlement]) -> None:
+    async def _settle(self, settling: Settling, settlements: Sequence[Request]) -> None:
         started = time.perf_counter()
-        if settled_count(settlements) > RESULTS_SMALL:
+        if checked_count(settlements) > RESULTS_SMALL:
             await self.wait_for_capacity()
-        reply = await settling.settle(settlements)
-        await self.reply(reply.SerializeToString())
-        self._core.traffic.answered("Consume", symbol_of(reply), started)
+        results = await settling.settle(settlements)
+        await self.reply(results.serialise())
+        self._core.traffic.answered("Consume", results.symbol, started)
 
     # --- notices --------------------------------------------------------------------------------------
     def note_void(self) -> None:

@@ -15,28 +15,31 @@ letter changes nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from trovemq_broker.groups.delivery.lease_resolvers import Handles
 from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Outcome
 from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.wire.consumers import Settlement, SettlementKind, SettlementResult
+from trovemq_broker.server.wire.consume_frames import SettleByHandle, SettlementKind
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
+class SettledByHandle(NamedTuple):
+    """`handle`: of an extension, by which the message is settled from now on, else ""; `is_dead_letter`:
+    whether it is a dead letter now, whose copy is to become durable."""
+
+    handle: str = ""
+    is_dead_letter: bool = False
+
+
 def settle_by_handle(
-    parts: BrokerCore,
-    acknowledger: Acknowledger,
-    pair: GroupTopicKey,
-    settlement: Settlement,
-    result: SettlementResult,
-) -> bool:
-    """Settles the message. Returns whether it is a dead letter now, whose copy is to become durable. Raises
-    TroveError RECEIPT_HANDLE_ILLEGAL, INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED, REQUEST_ILLEGAL; and as an
-    append, for a dead letter."""
-    if settlement.receipt or settlement.ranges:
-        raise TroveError(errors.REQUEST_ILLEGAL, "a settlement is by receipt or by handle, not both")
+    core: BrokerCore, acknowledger: Acknowledger, pair: GroupTopicKey, settlement: SettleByHandle
+) -> SettledByHandle:
+    """Settles the message. Raises TroveError RECEIPT_HANDLE_ILLEGAL, INVISIBLE_DURATION_ILLEGAL,
+    LIMIT_EXCEEDED, REQUEST_ILLEGAL; and for a dead letter those of an append."""
     kind, invisible_ms = settlement.kind, settlement.invisible_ms
     named = Handles((settlement.handle.encode(),))
     if kind == SettlementKind.ACKNOWLEDGE:
@@ -46,16 +49,15 @@ def settle_by_handle(
     elif kind in (SettlementKind.RETURN, SettlementKind.EXTEND):
         suspend = kind == SettlementKind.RETURN and settlement.suspend
         if not (invisible_ms or suspend) and acknowledger.exhausted(*pair, named):
-            if kind == SettlementKind.EXTEND:
-                result.handle = settlement.handle  # it stays valid, as ChangeInvisibleDuration's does
-            return True
+            # the handle stays valid, as ChangeInvisibleDuration's does
+            handle = settlement.handle if kind == SettlementKind.EXTEND else ""
+            return SettledByHandle(handle, is_dead_letter=True)
         outcome = Invisible(invisible_ms, suspend=suspend)
     else:
         raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {kind}")
-    results = parts.delivery.settle(*pair, named, outcome, parts.clock_ms())
+    results = core.delivery.settle(*pair, named, outcome, core.clock_ms())
     results.require()
-    if kind == SettlementKind.EXTEND:
-        result.handle = results.handles[0]
     if isinstance(outcome, Invisible) and not invisible_ms:
-        parts.waits.wake(pair)
-    return kind == SettlementKind.DEAD_LETTER
+        core.waits.wake(pair)
+    handle = results.handles[0] if kind == SettlementKind.EXTEND else ""
+    return SettledByHandle(handle, is_dead_letter=kind == SettlementKind.DEAD_LETTER)

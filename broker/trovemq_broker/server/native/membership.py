@@ -30,7 +30,8 @@ from trovemq_broker.server.wire.client_commands import (
     VerifyMessage,
     consume_command,
 )
-from trovemq_broker.server.wire.consumers import ConsumeStart, client_type
+from trovemq_broker.server.wire.consume_frames import ConsumeStart
+from trovemq_broker.server.wire.consumers import client_type
 from trovemq_broker.server.wire.statuses import METADATA_VALUE_SIZE_MAX, metadata_value
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -83,7 +84,7 @@ class Membership:
             text = f"the expression has more than {EXPRESSION_SIZE_MAX} characters"
             raise TroveError(errors.FILTER_ILLEGAL, text)
         now_ms, known = self._clock_ms(), self._registry.get(self.client_id)
-        subscription = Subscription(start.filter_type or "tag", start.filter, now_ms)
+        subscription = Subscription(start.filter_type, start.filter, now_ms)
         subscriptions = {topic: subscription}
         if known is not None and known.group == group:
             subscriptions = {**known.description.subscriptions, **subscriptions}
