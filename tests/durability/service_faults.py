@@ -45,7 +45,7 @@ SERVICE_FAULTS: Final = (
         "A message with a delay waited longer where the broker had no capacity when it got the message",
         "broker/trovemq_broker/server/native/producer_service.py",
         "wire.delayed_send(request, body_size_max, came_ms, delay_max_ms)",
-        "wire.delayed_send(request, body_size_max, self._parts.clock_ms(), delay_max_ms)",
+        "wire.delayed_send(request, body_size_max, self._core.clock_ms(), delay_max_ms)",
         ("tests/unit/server/test_producer_service.py::test_a_delay_began_when_a_full_broker_had_space",),
     ),
 )

@@ -26,11 +26,11 @@ from trovemq_store.engine.append_result import AppendResult
 
 
 class AppendStream(ReplyStream):
-    def __init__(self, parts: BrokerCore, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        super().__init__(context, parts.settings.append_frames_in_flight_max)
-        self._parts = parts
-        self._durability = parts.appender.durability
-        self._sync = parts.appender.sync
+    def __init__(self, core: BrokerCore, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        super().__init__(context, core.settings.append_frames_in_flight_max)
+        self._core = core
+        self._durability = core.appender.durability
+        self._sync = core.appender.sync
         self._born_host: Final = born_host_of(self._peer)
         self._submitted = 0  # frames that are not answered
 
@@ -39,16 +39,16 @@ class AppendStream(ReplyStream):
         if isinstance(request, RefusedMessage):
             self._refuse_later(cast("AppendFrame", request.message), started, request.error)
             return
-        if self._parts.group_commit.full and not request.fault:
+        if self._core.group_commit.full and not request.fault:
             try:
-                await self._parts.group_commit.wait_for_capacity()
+                await self._core.group_commit.wait_for_capacity()
             except TroveError as error:
                 self._refuse_later(request, started, error)
                 return
         self._submit(request, started)
 
     def handle_now(self, request: AppendFrame | RefusedMessage) -> bool:
-        if isinstance(request, RefusedMessage) or self._parts.group_commit.full:
+        if isinstance(request, RefusedMessage) or self._core.group_commit.full:
             return False
         self._submit(request, time.perf_counter())
         return True
@@ -56,7 +56,7 @@ class AppendStream(ReplyStream):
     def _submit(self, frame: AppendFrame, started: float) -> None:
         if frame.fault:
             if not self._sync:
-                self._parts.accumulator.append_all()  # replies come in the order of the frames
+                self._core.accumulator.append_all()  # replies come in the order of the frames
             self._refuse_later(frame, started, TroveError(errors.BATCH_ILLEGAL, frame.fault))
             return
         if not frame.one_way:
@@ -65,7 +65,7 @@ class AppendStream(ReplyStream):
         # not with the frame itself: its records are a view of the bytes that were received
         done = partial(self._answer, frame.frame_id, frame.one_way, started)
         batch = Batch(frame.topic, frame.queue_id, frame.records, 0, self._born_host, frame.owned, self)
-        self._parts.accumulator.submit(batch, done)
+        self._core.accumulator.submit(batch, done)
 
     def _answer(
         self,
@@ -96,13 +96,13 @@ class AppendStream(ReplyStream):
         ended_at: float,
         error: TroveError | None,
     ) -> bytes:
-        parts = self._parts
+        core = self._core
         elapsed_us = int((ended_at - started) * 1e6)
-        reply = append_reply(frame_id, result, self._durability, parts.broker, elapsed_us)
+        reply = append_reply(frame_id, result, self._durability, core.broker, elapsed_us)
         if error is not None:
-            parts.traffic.refused(error.symbol)
+            core.traffic.refused(error.symbol)
             mark_failed(reply, error)
-        parts.traffic.answered("Append", "OK" if error is None else error.symbol, started, peer=self._peer)
+        core.traffic.answered("Append", "OK" if error is None else error.symbol, started, peer=self._peer)
         return reply.SerializeToString()
 
     def _refuse_later(self, frame: AppendFrame, started: float, error: TroveError) -> None:
@@ -113,7 +113,7 @@ class AppendStream(ReplyStream):
             self.reply_made(reply)
 
     def _refusal(self, frame_id: int, started: float, error: TroveError, *, one_way: bool) -> bytes:
-        parts = self._parts
-        parts.traffic.refused(error.symbol, one_way=one_way)
-        parts.traffic.answered("Append", error.symbol, started, peer=self._peer)
-        return b"" if one_way else refused_reply(frame_id, error, parts.broker).SerializeToString()
+        core = self._core
+        core.traffic.refused(error.symbol, one_way=one_way)
+        core.traffic.answered("Append", error.symbol, started, peer=self._peer)
+        return b"" if one_way else refused_reply(frame_id, error, core.broker).SerializeToString()

@@ -33,15 +33,15 @@ class FetchWait:
     """
 
     def __init__(
-        self, parts: BrokerCore, fetch_id: int, request: PullRequest, wait_ms: int, replies_max: int
+        self, core: BrokerCore, fetch_id: int, request: PullRequest, wait_ms: int, replies_max: int
     ) -> None:
-        self._parts = parts
+        self._core = core
         self._started = time.perf_counter()
         self._waited = False
         self.fetch_id: Final = fetch_id
-        self.request = _of_one_topic(parts, request)
+        self.request = _of_one_topic(core, request)
         """The request that it is to answer."""
-        self._space_max: Final = parts.puller.bytes_max(request)
+        self._space_max: Final = core.puller.bytes_max(request)
         self._space = self._space_max
         self._loop: Final = asyncio.get_running_loop()
         self._wait_s: Final = wait_ms / 1000
@@ -57,9 +57,9 @@ class FetchWait:
 
     def attempt(self, *, last: bool) -> bytes | None:
         """The reply; None if there are no messages yet and the fetch may still wait."""
-        parts, request = self._parts, self.request
+        core, request = self._core, self.request
         try:
-            result = parts.puller.pull(request)
+            result = core.puller.pull(request)
         except TroveError as error:
             return self.refusal(error)
         following = result.next_offset
@@ -68,16 +68,16 @@ class FetchWait:
             self.request = _from(request, following, request.bytes_max)
             self._waited = True
             return None
-        parts.traffic.answered("Fetch", "OK", self._started, waited=self._waited)
+        core.traffic.answered("Fetch", "OK", self._started, waited=self._waited)
         self._replies_remaining = left = self._replies_remaining - 1
         self._space = space = self._space - result.byte_count
         self.stands = left > 0 and at_end and not last and space > 0
         if not self.stands:  # the next fetch is not at the end of the queue, or would be too much
-            return counted_reply(parts, self.fetch_id, request.topic, result)
+            return counted_reply(core, self.fetch_id, request.topic, result)
         self.request = _from(request, following, space)
         self._started, self._waited = time.perf_counter(), True
         self._deadline = self._loop.time() + self._wait_s
-        return counted_reply(parts, self.fetch_id, request.topic, result, left)
+        return counted_reply(core, self.fetch_id, request.topic, result, left)
 
     def grant(self, replies: int) -> None:
         """Allows this many more replies, and as many bytes as at the beginning."""
@@ -88,14 +88,14 @@ class FetchWait:
     def refusal(self, error: TroveError) -> bytes:
         """The reply with the error, which is the last."""
         self.stands = False
-        self._parts.traffic.answered("Fetch", error.symbol, self._started, waited=self._waited)
+        self._core.traffic.answered("Fetch", error.symbol, self._started, waited=self._waited)
         return fetch_error(self.fetch_id, error)
 
 
 class FetchStream(ReplyStream):
-    def __init__(self, parts: BrokerCore, context: Context) -> None:
-        super().__init__(context, parts.settings.fetch_frames_in_flight_max, parts.replies)
-        self._parts = parts
+    def __init__(self, core: BrokerCore, context: Context) -> None:
+        super().__init__(context, core.settings.fetch_frames_in_flight_max, core.replies)
+        self._core = core
         self._waiters: dict[FetchWait, Waiter] = {}
         self._standing: dict[int, FetchWait] = {}  # by fetch id
         self._admit_again: Callable[[PullRequest], None] | None = getattr(context, "admit_again", None)
@@ -103,7 +103,7 @@ class FetchStream(ReplyStream):
 
     async def handle(self, request: Request | RefusedMessage) -> None:
         if isinstance(request, RefusedMessage):
-            self._parts.traffic.answered("Fetch", request.error.symbol, time.perf_counter())
+            self._core.traffic.answered("Fetch", request.error.symbol, time.perf_counter())
             await self.reply(fetch_error(fetch_id_of(request.message), request.error))
             return
         await self.wait_for_capacity()
@@ -125,12 +125,12 @@ class FetchStream(ReplyStream):
             if (standing := self._standing.get(command.fetch_id)) is not None:
                 standing.grant(command.replies)
             return None
-        parts = self._parts
-        wait_ms = wait_limit(command.wait_ms, parts.settings.long_poll_wait_max_ms)
-        may_wait = self._waiting < parts.settings.fetch_frames_in_flight_max - 1
-        replies_max = command.replies_max if may_wait and not parts.long_polls.full else 1
-        fetch = FetchWait(parts, command.fetch_id, command.pull, wait_ms, replies_max)
-        message = fetch.attempt(last=wait_ms == 0 or self._ending or parts.long_polls.closed)
+        core = self._core
+        wait_ms = wait_limit(command.wait_ms, core.settings.long_poll_wait_max_ms)
+        may_wait = self._waiting < core.settings.fetch_frames_in_flight_max - 1
+        replies_max = command.replies_max if may_wait and not core.long_polls.full else 1
+        fetch = FetchWait(core, command.fetch_id, command.pull, wait_ms, replies_max)
+        message = fetch.attempt(last=wait_ms == 0 or self._ending or core.long_polls.closed)
         if message is not None and not fetch.stands:
             return message
         if not may_wait:
@@ -146,7 +146,7 @@ class FetchStream(ReplyStream):
     def _wait(self, fetch: FetchWait) -> None:
         """Waits for new messages. Raises TroveError LIMIT_EXCEEDED."""
         topic, queue_id = fetch.request.topic, fetch.request.queue_id
-        self._waiters[fetch] = self._parts.long_polls.wait(
+        self._waiters[fetch] = self._core.long_polls.wait(
             topic, queue_id, fetch.remaining_ms, partial(self._woken, fetch), stands=True
         )
         self._standing[fetch.fetch_id] = fetch
@@ -167,7 +167,7 @@ class FetchStream(ReplyStream):
             message = self._answer(fetch, last=last)
             if message is not None:
                 # Several waiters may share a connection, and then share a write.
-                self.reply_now(message, flush=self._parts.long_polls.woke_one)
+                self.reply_now(message, flush=self._core.long_polls.woke_one)
         except Exception as error:  # the append or sync that called this must not fail with it
             self._make_ready(partial(fail, error))
             return
@@ -217,32 +217,32 @@ class FetchStream(ReplyStream):
         self._standing.clear()
 
 
-def begin_pull(parts: BrokerCore, call: Call) -> None:
+def begin_pull(core: BrokerCore, call: Call) -> None:
     """The unary form: waits up to wait_ms, in a task. The answer is a serialised FetchReply. TroveError."""
     command = read_pull(call.request)
-    own = _of_one_topic(parts, command.pull)
-    result = parts.puller.pull(own)
-    wait_ms = wait_limit(command.wait_ms, parts.settings.long_poll_wait_max_ms)
-    if result.at_end and wait_ms and not parts.long_polls.closed:
+    own = _of_one_topic(core, command.pull)
+    result = core.puller.pull(own)
+    wait_ms = wait_limit(command.wait_ms, core.settings.long_poll_wait_max_ms)
+    if result.at_end and wait_ms and not core.long_polls.closed:
         until = asyncio.get_running_loop().time() + wait_ms / 1000
-        call.run(_pull_until(parts, call, command.fetch_id, own, result, until))
+        call.run(_pull_until(core, call, command.fetch_id, own, result, until))
     else:
-        call.answer(counted_reply(parts, command.fetch_id, own.topic, result))
+        call.answer(counted_reply(core, command.fetch_id, own.topic, result))
 
 
 async def _pull_until(
-    parts: BrokerCore, call: Call, fetch_id: int, own: PullRequest, result: PullResult, until: float
+    core: BrokerCore, call: Call, fetch_id: int, own: PullRequest, result: PullResult, until: float
 ) -> None:
     """Many calls may wait for the same message: each reply is made when there is space for it."""
     loop = asyncio.get_running_loop()
-    while result.at_end and not parts.long_polls.closed and (remaining := until - loop.time()) > 0:
+    while result.at_end and not core.long_polls.closed and (remaining := until - loop.time()) > 0:
         own = _from(own, result.next_offset, own.bytes_max)
-        await _growth(parts.long_polls, own, max(1, round(remaining * 1000)))
+        await _growth(core.long_polls, own, max(1, round(remaining * 1000)))
         await call.wait_for_capacity()
         if not call.may_answer():
             return
-        result = parts.puller.pull(own)
-    call.answer(counted_reply(parts, fetch_id, own.topic, result))
+        result = core.puller.pull(own)
+    call.answer(counted_reply(core, fetch_id, own.topic, result))
 
 
 async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> None:
@@ -256,22 +256,22 @@ async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> 
 
 
 def counted_reply(
-    parts: BrokerCore, fetch_id: int, topic: str, result: PullResult, remaining: int = 0
+    core: BrokerCore, fetch_id: int, topic: str, result: PullResult, remaining: int = 0
 ) -> bytes:
-    parts.traffic.fetched(topic, result.message_count, result.byte_count)
-    return fetch_reply(fetch_id, result, parts.puller.topic_identity(topic), remaining)
+    core.traffic.fetched(topic, result.message_count, result.byte_count)
+    return fetch_reply(fetch_id, result, core.puller.topic_identity(topic), remaining)
 
 
 def wait_limit(wait_ms: int, wait_ms_max: int) -> int:
     return max(0, min(wait_ms, wait_ms_max))
 
 
-def _of_one_topic(parts: BrokerCore, request: PullRequest) -> PullRequest:
+def _of_one_topic(core: BrokerCore, request: PullRequest) -> PullRequest:
     """The request, which is refused from now on once its topic is deleted and recreated."""
     topic, queue_id, offset, messages_max, bytes_max, tags, identity = request
     if identity is not None:
         return request
-    identity = parts.puller.topic_identity(topic)
+    identity = core.puller.topic_identity(topic)
     return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity)
 
 

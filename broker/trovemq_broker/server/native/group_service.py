@@ -42,15 +42,15 @@ LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # of the look-up of one dead letter's co
 class GroupService:
     """The methods are those of group.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
-        self._store = parts.store
-        self._groups = parts.model.groups
-        self._registry = parts.registry
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._store = core.store
+        self._groups = core.model.groups
+        self._registry = core.registry
         self._lags = GroupLags(
-            parts.store, parts.model.delivery.progress, self._filters_of, parts.model.timers.pending_of
+            core.store, core.model.delivery.progress, self._filters_of, core.model.timers.pending_of
         )
-        self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._messages_of)
+        self._dead_letters = DeadLetters(core.store, core.model.writer, self._messages_of)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, wire.SERVICE, self)
@@ -58,31 +58,31 @@ class GroupService:
     # --- groups -------------------------------------------------------------------------------------
     async def create_group(self, request: Request, _context: Context) -> Reply:
         wanted = wire.group_of(request)
-        await self._parts.group_changes.create(wanted)
-        return wire.group_reply(self._describe(wanted.name, self._parts.group_changes.topics_of(wanted.name)))
+        await self._core.group_changes.create(wanted)
+        return wire.group_reply(self._describe(wanted.name, self._core.group_changes.topics_of(wanted.name)))
 
     async def alter_group(self, request: Request, _context: Context) -> Reply:
         wanted = wire.group_of(request)
-        await self._parts.group_changes.alter(
+        await self._core.group_changes.alter(
             wanted.name,
             orderly=wanted.orderly,
             retry_max=wanted.retry_max,
             retry_policy=wanted.retry_policy,
         )
-        return wire.group_reply(self._describe(wanted.name, self._parts.group_changes.topics_of(wanted.name)))
+        return wire.group_reply(self._describe(wanted.name, self._core.group_changes.topics_of(wanted.name)))
 
     async def delete_group(self, request: Request, _context: Context) -> Reply:
         group = wire.named_group(request)
-        await self._parts.group_changes.delete(group)
+        await self._core.group_changes.delete(group)
         self._registry.forget_group(group)
         return wire.deleted_reply()
 
     async def list_groups(self, _request: Request, _context: Context) -> Reply:
         """All groups of the table, and all others that have offsets or members."""
-        return await self._parts.turns.run(self._list_steps())
+        return await self._core.turns.run(self._list_steps())
 
     def _list_steps(self) -> Steps[Reply]:
-        topics = yield from self._parts.group_changes.topics_by_group()
+        topics = yield from self._core.group_changes.topics_by_group()
         asked: dict[str, list[str]] = {}
         for group, topic in self._registry.subscriptions():
             asked.setdefault(group, []).append(topic)
@@ -114,12 +114,12 @@ class GroupService:
             address=description.peer,
             last_heartbeat_ms=client.last_heartbeat_ms,
             subscriptions={topic: wanted.expression for topic, wanted in description.subscriptions.items()},
-            in_flight=self._parts.model.delivery.held_by(client.client_id),
+            in_flight=self._core.model.delivery.held_by(client.client_id),
         )
 
     def _topics_of(self, group: str) -> list[str]:
         """Raises TroveError GROUP_NOT_FOUND if nothing is known of the group."""
-        topics = self._parts.group_changes.topics_of(group)
+        topics = self._core.group_changes.topics_of(group)
         if not topics and group not in self._groups and not self._registry.members(group):
             shown = group[:200]
             raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
@@ -155,7 +155,7 @@ class GroupService:
             wanted = {topic for _, topic in self._registry.subscriptions(group=group)}
             topics = sorted(topic for topic in wanted.union(topics) if self._is_there(topic))
         return wire.lag_reply(
-            await self._parts.turns.run(self._lags.steps(group, topics, self._parts.clock_ms()))
+            await self._core.turns.run(self._lags.steps(group, topics, self._core.clock_ms()))
         )
 
     def _is_there(self, topic: str) -> bool:
@@ -172,7 +172,7 @@ class GroupService:
             return []  # it cannot be parsed: its consumers get an error, and all messages still wait
 
     async def reset_group(self, request: Request, _context: Context) -> Reply:
-        command, offsets = wire.reset_of(request), self._parts.offsets
+        command, offsets = wire.reset_of(request), self._core.offsets
         group, topic, only_new = command.group, command.topic, command.only_new
         check_group_name(group)
         if not only_new:
@@ -185,7 +185,7 @@ class GroupService:
 
     # --- dead letters -------------------------------------------------------------------------------
     async def resend_dead_letters(self, request: Request, _context: Context) -> Reply:
-        letters, clock_ms = wire.dead_letters_of(request), self._parts.clock_ms
+        letters, clock_ms = wire.dead_letters_of(request), self._core.clock_ms
         results = await self._each_letter(
             letters, lambda offset: self._dead_letters.resend(letters.group, QueueOffset(offset), clock_ms())
         )
@@ -219,7 +219,7 @@ class GroupService:
         ends = [result.end for result in results if isinstance(result, Resent)]
         try:
             if ends:
-                await self._parts.group_commit.durable(max(ends))
+                await self._core.group_commit.durable(max(ends))
         except TroveError as error:
             return error
         return None
@@ -238,7 +238,7 @@ class GroupService:
         command = wire.consume_of(request)
         check_group_name(command.group)
         message = await self._stored_message(command.message, command.topic)
-        answer = await self._parts.commands.verify_message(
+        answer = await self._core.commands.verify_message(
             command.client_id, command.group, message, command.timeout_ms or TIMEOUT_MS
         )
         return wire.consumed_reply(answer)
@@ -246,7 +246,7 @@ class GroupService:
     async def _stored_message(self, identifier: str, topic: str) -> StoredMessage:
         """The message; of several with one unique key the newest in a user's topic. A copy in a retry or
         dead-letter topic is sent with the topic that the consumer knows."""
-        found = await self._parts.turns.run(message_steps(self._store, identifier, topic))
+        found = await self._core.turns.run(message_steps(self._store, identifier, topic))
         messages = [decode_stored(record) for record in found.records]
         chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
         message = messages[chosen]
@@ -257,7 +257,7 @@ class GroupService:
     async def print_thread_stack_trace(self, request: Request, _context: Context) -> Reply:
         command = wire.stacks_of(request)
         check_group_name(command.group)
-        answer = await self._parts.commands.print_stack_trace(
+        answer = await self._core.commands.print_stack_trace(
             command.client_id, command.group, command.timeout_ms or TIMEOUT_MS
         )
         return wire.stacks_reply(answer)
@@ -265,8 +265,8 @@ class GroupService:
     # --- delayed messages ---------------------------------------------------------------------------
     async def find_delayed(self, request: Request, _context: Context) -> Reply:
         command = wire.delayed_of(request)
-        steps = delayed_messages(self._store, self._parts.model.timers, command.topic, command.key)
-        found = await self._parts.turns.run(steps)
+        steps = delayed_messages(self._store, self._core.model.timers, command.topic, command.key)
+        found = await self._core.turns.run(steps)
         messages = [
             wire.FoundDelayed(
                 one.record,

@@ -26,8 +26,8 @@ from trovemq_store.engine.append_result import AppendResult
 
 
 class MessageService:
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -36,31 +36,31 @@ class MessageService:
         server.add_registered_method_handlers(wire.SERVICE.full_name, handlers)
 
     async def append(self, _requests: object, context: Context) -> None:
-        await self.streams.serve(AppendStream(self._parts, context))
+        await self.streams.serve(AppendStream(self._core, context))
 
     async def fetch(self, _requests: object, context: Context) -> None:
-        await self.streams.serve(FetchStream(self._parts, context))
+        await self.streams.serve(FetchStream(self._core, context))
 
     def on_pulls(self, calls: Sequence[Call]) -> None:
         """Pull: waits up to wait_ms."""
         for call in calls:
             try:
-                begin_pull(self._parts, call)
+                begin_pull(self._core, call)
             except Exception as error:
                 call.answer(error)
 
     async def get_producer(self, request: Request, _context: Context) -> Reply:
         producer = wire.producer_of(request)
-        deduplication = self._parts.appender.deduplication
-        return wire.producer_reply(deduplication.next_sequence(*producer, self._parts.clock_ms()))
+        deduplication = self._core.appender.deduplication
+        return wire.producer_reply(deduplication.next_sequence(*producer, self._core.clock_ms()))
 
     def on_sends(self, calls: Sequence[Call]) -> None:
         """Send: refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is
         in the reply."""
-        with self._parts.accumulator.together():
+        with self._core.accumulator.together():
             for call in calls:
                 try:
-                    if self._parts.group_commit.full:
+                    if self._core.group_commit.full:
                         call.run(self._send_when_free(call))
                     else:
                         self._begin_send(call)
@@ -68,7 +68,7 @@ class MessageService:
                     call.answer(error)
 
     async def _send_when_free(self, call: Call) -> None:
-        await self._parts.group_commit.wait_for_capacity()
+        await self._core.group_commit.wait_for_capacity()
         self._begin_send(call)
 
     def _begin_send(self, call: Call) -> None:
@@ -81,15 +81,15 @@ class MessageService:
     def _submit(self, send: wire.SendMessages, context: Context, done: Done) -> None:
         """Raises TroveError if the messages are refused."""
         topic, queue_id, messages = send
-        queue_id = self._parts.accumulator.queue_of(topic, queue_id)
-        records = self._parts.accumulator.encoder.encode(
+        queue_id = self._core.accumulator.queue_of(topic, queue_id)
+        records = self._core.accumulator.encoder.encode(
             messages,
             topic=topic,
             queue_id=queue_id,
             born_host=born_host_of(context.peer()),
-            now_ms=self._parts.clock_ms(),
+            now_ms=self._core.clock_ms(),
         )
-        self._parts.accumulator.submit(Batch(topic, queue_id, records, len(messages)), done)
+        self._core.accumulator.submit(Batch(topic, queue_id, records, len(messages)), done)
 
     def _answer(
         self,
@@ -106,15 +106,15 @@ class MessageService:
         if error is not None and error.spec is not errors.FLUSH_DISK_TIMEOUT:
             self._refuse(answer, error)
             return
-        parts = self._parts
+        core = self._core
         elapsed_us = int((ended_at - started) * 1e6)
-        reply = append_reply(0, outcome, parts.appender.durability, parts.broker, elapsed_us)
+        reply = append_reply(0, outcome, core.appender.durability, core.broker, elapsed_us)
         if error is not None:
-            parts.traffic.refused(error.symbol)
+            core.traffic.refused(error.symbol)
             mark_failed(reply, error)
         answer(reply)
 
     def _refuse(self, answer: Answer, error: Exception) -> None:
         if isinstance(error, TroveError):
-            self._parts.traffic.refused(error.symbol)
+            self._core.traffic.refused(error.symbol)
         answer(error)

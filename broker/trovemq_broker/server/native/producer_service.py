@@ -30,9 +30,9 @@ from trovemq_store.topics.topics import TopicConfig
 class ProducerService:
     """`add_to` a server before it starts; end all `streams` before it stops."""
 
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
-        self._deferred = DeferredMessages(parts)
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._deferred = DeferredMessages(core)
         self.streams: Final = OpenStreams()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -41,13 +41,13 @@ class ProducerService:
     # --- messages -----------------------------------------------------------------------------------
     async def send_delayed(self, request: Request, context: Context) -> Reply:
         """Schedules a message; the reply has its recall handle."""
-        came_ms = self._parts.clock_ms()  # a delay counts from now on
-        with _Refusals(self._parts):
+        came_ms = self._core.clock_ms()  # a delay counts from now on
+        with _Refusals(self._core):
             await self._wait_for_capacity()
-            body_size_max = self._parts.store.settings.body_size_max
-            delay_max_ms = self._parts.settings.delivery_delay_max_ms
+            body_size_max = self._core.store.settings.body_size_max
+            delay_max_ms = self._core.settings.delivery_delay_max_ms
             send = wire.delayed_send(request, body_size_max, came_ms, delay_max_ms)
-            now_ms = self._parts.clock_ms()
+            now_ms = self._core.clock_ms()
             config = self._topic(send.topic, "DELAY")
             group = send.message_group
             queue_id = QueueId(group_queue(group, config.write_queue_count)) if group else ANY_QUEUE
@@ -60,14 +60,14 @@ class ProducerService:
                 now_ms=now_ms,
             )
             await self._durable(result)
-        return wire.delayed_reply(recall_handle, self._parts.appender.durability)
+        return wire.delayed_reply(recall_handle, self._core.appender.durability)
 
     async def prepare_half(self, request: Request, context: Context) -> Reply:
-        with _Refusals(self._parts):
+        with _Refusals(self._core):
             client_id = client_id_of(context)
             await self._wait_for_capacity()
-            now_ms = self._parts.clock_ms()
-            send = wire.half_send(request, self._parts.store.settings.body_size_max, now_ms)
+            now_ms = self._core.clock_ms()
+            send = wire.half_send(request, self._core.store.settings.body_size_max, now_ms)
             self._topic(send.topic, "TRANSACTION")
             result = self._deferred.prepare(
                 send.topic,
@@ -79,17 +79,17 @@ class ProducerService:
                 now_ms=now_ms,
             )
             await self._durable(result)
-        return wire.half_reply(send.message.unique_key, self._parts.appender.durability)
+        return wire.half_reply(send.message.unique_key, self._core.appender.durability)
 
     async def _wait_for_capacity(self) -> None:
-        if self._parts.group_commit.full:
-            await self._parts.group_commit.wait_for_capacity()
+        if self._core.group_commit.full:
+            await self._core.group_commit.wait_for_capacity()
 
     def _topic(self, topic: str, kind: str) -> TopicConfig:
         """The topic, which accepts messages of this kind. Raises TroveError TOPIC_NOT_FOUND,
         MESSAGE_TYPE_CONFLICT, PERMISSION_MISSING, and the errors with which a broker refuses all messages."""
-        appender = self._parts.appender
-        config = self._parts.store.topics.get(topic) or appender.topic_for_write(topic)
+        appender = self._core.appender
+        config = self._core.store.topics.get(topic) or appender.topic_for_write(topic)
         check_kind(config, kind)
         if not config.writable or config.write_queue_count < 1:
             raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
@@ -97,7 +97,7 @@ class ProducerService:
         return config
 
     async def _durable(self, result: AppendResult) -> None:
-        await self._parts.group_commit.acknowledgeable(result.end)
+        await self._core.group_commit.acknowledgeable(result.end)
 
     # --- ends ---------------------------------------------------------------------------------------
     async def recall(self, request: Request, _context: Context) -> Reply:
@@ -112,20 +112,20 @@ class ProducerService:
     # --- checks -------------------------------------------------------------------------------------
     async def check_halves(self, _requests: object, context: Context) -> None:
         """A stream of frames (half_checks.py)."""
-        parts = self._parts
-        stream = CheckStream(parts.registry, client_id_of(context), context, parts.clock_ms)
+        core = self._core
+        stream = CheckStream(core.registry, client_id_of(context), context, core.clock_ms)
         await self.streams.serve(stream)
 
 
 class _Refusals:
     """Counts the refusals of a `with` block as those of appends."""
 
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _kind: object, failure: BaseException | None, _where: object) -> None:
         if isinstance(failure, TroveError):
-            self._parts.traffic.refused(failure.symbol)
+            self._core.traffic.refused(failure.symbol)

@@ -25,11 +25,11 @@ SYNC_WAIT_MAX_S: Final = 5.0
 class TrackService:
     """The method is that of biography.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: BrokerCore, one_more: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, core: BrokerCore, one_more: Callable[[], AbstractContextManager[None]]) -> None:
         """`one_more` counts a query while it runs, and raises if there are too many."""
-        self._parts = parts
+        self._core = core
         self._one_more = one_more
-        self._tracker = MessageTracker(parts.store, parts.model, self._members_of, self._subscribed_groups)
+        self._tracker = MessageTracker(core.store, core.model, self._members_of, self._subscribed_groups)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, wire.SERVICE, self)
@@ -38,23 +38,23 @@ class TrackService:
         with self._one_more():
             await self._bring_events_to_disk()
             command = wire.track_of(request)
-            steps = self._tracker.steps(command.identifier, command.topic, self._parts.clock_ms)
-            found = await self._parts.turns.run(steps)
-            return wire.track_reply(found, lacking_note(self._parts.store, "", _first_ms(found)))
+            steps = self._tracker.steps(command.identifier, command.topic, self._core.clock_ms)
+            found = await self._core.turns.run(steps)
+            return wire.track_reply(found, lacking_note(self._core.store, "", _first_ms(found)))
 
     async def _bring_events_to_disk(self) -> None:
         """Writes pending events to the log, so that the answer has everything up to now. If that fails, the
         answer has a note."""
         try:
-            self._parts.model.events.flush(self._parts.clock_ms())
+            self._core.model.events.flush(self._core.clock_ms())
             async with asyncio.timeout(SYNC_WAIT_MAX_S):
-                await self._parts.group_commit.durable(self._parts.store.end_offset)
+                await self._core.group_commit.durable(self._core.store.end_offset)
         except (TroveError, TimeoutError):
             return
 
     def _members_of(self, group: str, topic: str) -> Members:
-        members = self._parts.registry.members(group)
-        wanted = self._parts.registry.subscription(group, topic)
+        members = self._core.registry.members(group)
+        wanted = self._core.registry.subscription(group, topic)
         filters: list[Filter] = []
         if wanted is not None:
             try:
@@ -69,7 +69,7 @@ class TrackService:
         )
 
     def _subscribed_groups(self, topic: str) -> list[str]:
-        return [group for group, _ in self._parts.registry.subscriptions(topic=topic)]
+        return [group for group, _ in self._core.registry.subscriptions(topic=topic)]
 
 
 def _first_ms(found: MessageTrack) -> int:

@@ -27,8 +27,8 @@ from trovemq_proto.errors import TroveError
 
 
 class TransactionService:
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
         self._stopping = asyncio.Event()
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -44,7 +44,7 @@ class TransactionService:
     # --- calls ----------------------------------------------------------------------------------------
     async def get_transaction(self, request: Request, _context: Context) -> Reply:
         transaction_id = wire.transaction_id_of(request)
-        committed = self._parts.atomic.committed(transaction_id, self._parts.clock_ms())
+        committed = self._core.atomic.committed(transaction_id, self._core.clock_ms())
         return await self._reply(committed)
 
     async def transact(self, _requests: object, context: Context) -> Reply:
@@ -55,17 +55,17 @@ class TransactionService:
         try:
             reply = await self._transact(context)
         except TroveError as error:
-            self._parts.traffic.refused(error.symbol)
-            self._parts.traffic.answered("Transact", error.symbol, started)
+            self._core.traffic.refused(error.symbol)
+            self._core.traffic.answered("Transact", error.symbol, started)
             raise
         finally:
             self._running.discard(task)
-        self._parts.traffic.answered("Transact", "OK", started)
+        self._core.traffic.answered("Transact", "OK", started)
         return reply
 
     async def _transact(self, context: Context) -> Reply:
-        transactions = self._parts.atomic
-        self._parts.appender.check_not_drained()
+        transactions = self._core.atomic
+        self._core.appender.check_not_drained()
         first = await self._read(context, None)
         if not isinstance(first, wire.Begin):
             raise TroveError(errors.REQUEST_ILLEGAL, "a transaction's first frame is its begin")
@@ -84,7 +84,7 @@ class TransactionService:
                     case wire.RollBack():
                         transactions.check_not_committed(opened)
                         transactions.roll_back(opened)
-                        return wire.rolled_back_reply(opened.transaction_id, self._parts.broker)
+                        return wire.rolled_back_reply(opened.transaction_id, self._core.broker)
                     case wire.Begin():
                         text = "a transaction has one begin, not another begin"
                         raise TroveError(errors.REQUEST_ILLEGAL, text)
@@ -104,7 +104,7 @@ class TransactionService:
             get_logger().warning(
                 "transaction.timed_out", transaction=opened.transaction_id, timeout_ms=opened.timeout_ms
             )
-            raise self._parts.atomic.give_up(opened) from None
+            raise self._core.atomic.give_up(opened) from None
 
     async def _read(
         self, context: Context, opened: AtomicTransaction | None
@@ -125,20 +125,18 @@ class TransactionService:
 
     def _add(self, opened: AtomicTransaction, messages: wire.AddMessages, born_host: bytes | None) -> None:
         topic, queue_id = messages.topic, messages.queue_id
-        batch = self._parts.appender.checked_batch(
-            topic, queue_id, messages.records, of_open_transaction=True
-        )
-        self._parts.atomic.add(opened, topic, queue_id, batch, born_host)
+        batch = self._core.appender.checked_batch(topic, queue_id, messages.records, of_open_transaction=True)
+        self._core.atomic.add(opened, topic, queue_id, batch, born_host)
 
     async def _commit(self, opened: AtomicTransaction) -> Reply:
-        parts = self._parts
-        if parts.group_commit.full:
-            await parts.group_commit.wait_for_capacity()
+        core = self._core
+        if core.group_commit.full:
+            await core.group_commit.wait_for_capacity()
         try:
-            committed = parts.atomic.commit(opened, parts.clock_ms())
+            committed = core.atomic.commit(opened, core.clock_ms())
         except TroveError as error:
             if error.spec is errors.STORE_FAILED:
-                parts.group_commit.fail(error)
+                core.group_commit.fail(error)
             raise
         if not committed.repeated:
             self._count(committed)
@@ -147,11 +145,11 @@ class TransactionService:
     def _count(self, committed: Committed) -> None:
         places = [message.physical_offset for message in committed.messages] + [committed.end]
         for message, next_place in zip(committed.messages, places[1:], strict=True):
-            self._parts.traffic.appended(message.topic, 1, next_place - message.physical_offset)
+            self._core.traffic.appended(message.topic, 1, next_place - message.physical_offset)
 
     async def _reply(self, committed: Committed) -> Reply:
         """The reply, when the transaction is as durable as the flush mode requires."""
-        parts = self._parts
-        if parts.appender.sync:
-            await parts.group_commit.durable(committed.end)
-        return wire.committed_reply(committed, parts.appender.durability, parts.broker)
+        core = self._core
+        if core.appender.sync:
+            await core.group_commit.durable(committed.end)
+        return wire.committed_reply(committed, core.appender.durability, core.broker)

@@ -101,13 +101,13 @@ class Admin:
 
     def __init__(
         self,
-        parts: BrokerCore,
+        core: BrokerCore,
         views: GroupViews,
         send: Send,
         offers_writes: Callable[[], bool],
         set_log_level: Callable[[LogLevel], None],
     ) -> None:
-        self._parts = parts
+        self._core = core
         self._offers_writes = offers_writes
         self._set_log_level = set_log_level
         self._views = views
@@ -123,38 +123,38 @@ class Admin:
     @converted(nothing, stats_reply)
     async def get_proxy_runtime_stats(self, _command: None, _context: Context) -> RuntimeStats:
         """The rates are means since the last call, or since the start."""
-        parts, before = self._parts, self._rates
-        now = _Rates(messages_in=parts.traffic.messages_in, messages_out=parts.traffic.messages_out.total())
+        core, before = self._core, self._rates
+        now = _Rates(messages_in=core.traffic.messages_in, messages_out=core.traffic.messages_out.total())
         self._rates = now
         elapsed_s = max(now.at - before.at, 0.001)
-        producers = sum(client.is_producer for client in parts.registry)
+        producers = sum(client.is_producer for client in core.registry)
         return RuntimeStats(
-            parts.broker,
-            parts.version,
+            core.broker,
+            core.version,
             (now.messages_in - before.messages_in) / elapsed_s,
             (now.messages_out - before.messages_out) / elapsed_s,
-            parts.registry.stream_count,
+            core.registry.stream_count,
             producers,
-            len(parts.registry) - producers,
+            len(core.registry) - producers,
         )
 
     # --- topics -------------------------------------------------------------------------------------
     @converted(named_topic, topic_status_reply)
     async def describe_topic_status(self, topic: str, _context: Context) -> TopicConfig:
         """Raises TOPIC_NOT_FOUND."""
-        return require_topic(self._parts.store, topic)
+        return require_topic(self._core.store, topic)
 
     @converted(named_topic, topic_route_reply)
     async def get_topic_route(self, topic: str, _context: Context) -> str:
         """RocketMQ's TopicRouteData as JSON."""
-        config = require_topic(self._parts.store, topic)
-        broker = self._parts.broker
+        config = require_topic(self._core.store, topic)
+        broker = self._core.broker
         route = {
             "brokerDatas": [
                 {
-                    "brokerAddrs": {str(MASTER_ID): str(self._parts.advertised)},
+                    "brokerAddrs": {str(MASTER_ID): str(self._core.advertised)},
                     "brokerName": broker,
-                    "cluster": self._parts.store.settings.cluster,
+                    "cluster": self._core.store.settings.cluster,
                 }
             ],
             "filterServerTable": {},
@@ -175,7 +175,7 @@ class Admin:
     async def list_subscription(self, names: GroupAndTopic, _context: Context) -> list[Subscribed]:
         """The last subscription of each group; `online` while a member of the group subscribes to the
         topic."""
-        found = self._parts.registry.subscriptions(group=names.group, topic=names.topic)
+        found = self._core.registry.subscriptions(group=names.group, topic=names.topic)
         return [self._subscribed(*key, value) for key, value in found.items()]
 
     @converted(group_and_topic, described_reply)
@@ -186,7 +186,7 @@ class Admin:
         group, topic = names
         return [
             (_connected(client), self._subscribed(client.group, name, subscription))
-            for client in (self._parts.registry.members(group) if group else self._parts.registry)
+            for client in (self._core.registry.members(group) if group else self._core.registry)
             for name, subscription in client.description.subscriptions.items()
             if not topic or name == topic
         ]
@@ -196,7 +196,7 @@ class Admin:
         """The members of the group, with a topic those that subscribe to it."""
         return [
             _connected(client)
-            for client in self._parts.registry.members(names.group)
+            for client in self._core.registry.members(names.group)
             if not names.topic or names.topic in client.description.subscriptions
         ]
 
@@ -212,14 +212,14 @@ class Admin:
             "hostname": description.hostname,
             "address": description.peer,
             "last_heartbeat": str(client.last_heartbeat_ms),
-            "messages_held": str(self._parts.delivery.held_by(client.client_id)),
+            "messages_held": str(self._core.delivery.held_by(client.client_id)),
         }
         return Running(properties, description.subscriptions, list(self._views.committed(name.group)))
 
     @converted(member_name, stacks_reply)
     async def print_thread_stack_trace(self, name: MemberName, _context: Context) -> ClientAnswer:
         """The client's answer."""
-        return await self._parts.commands.print_stack_trace(*name)
+        return await self._core.commands.print_stack_trace(*name)
 
     @converted(verification, verified_reply)
     async def verify_message(self, asked: Verification, _context: Context) -> ClientAnswer:
@@ -228,16 +228,16 @@ class Admin:
         found = await self._found(asked.message_id, asked.topic)
         stored = decode_stored(found.records[0])
         message = StoredMessage(found.records[0], stored.topic, stored.queue_id, found.queue_offsets[0])
-        return await self._parts.commands.verify_message(asked.client_id, asked.group, message)
+        return await self._core.commands.verify_message(asked.client_id, asked.group, message)
 
     # --- messages -----------------------------------------------------------------------------------
     async def _found(self, message_id: str, topic: str) -> FoundMessages:
-        return await self._parts.turns.run(message_steps(self._parts.store, message_id, topic))
+        return await self._core.turns.run(message_steps(self._core.store, message_id, topic))
 
     @converted(message_query, messages_reply)
     async def query_message(self, asked: MessageQuery, _context: Context) -> QueriedMessages:
         """Messages by id or key, newest first. The cursor continues an incomplete answer by key."""
-        store, shown = self._parts.store, QueriedMessages()
+        store, shown = self._core.store, QueriedMessages()
         count_max = asked.count_max or store.settings.query_messages_max
         if asked.message_id is not None:
             found = await self._found(asked.message_id, asked.topic)
@@ -250,7 +250,7 @@ class Admin:
         query = KeyQuery(asked.topic, asked.key, KeyType.KEY, asked.begin_ms, asked.end_ms)
         pages = query_pages(store, query, messages_max=count_max, cursor=asked.cursor)
         byte_count, property_bytes, yielded_at = 0, 0, 0
-        async for page in self._parts.turns.each(pages):
+        async for page in self._core.turns.each(pages):
             for record, queue_offset in zip(page.records, page.queue_offsets, strict=True):
                 stored = decode_stored(record)
                 shown.add(record, asked.topic, stored.queue_id, queue_offset)
@@ -267,11 +267,11 @@ class Admin:
     @converted(AdminSend, admin_send_reply)
     async def admin_send_message(self, send: AdminSend, context: Context) -> object:
         """Sends a message, with an id that is made here if the request has none."""
-        return await self._send(send.reading(self._parts.next_message_id), context)
+        return await self._send(send.reading(self._core.next_message_id), context)
 
     # --- helpers ------------------------------------------------------------------------------------
     def _member(self, client_id: str, group: str) -> Client:
-        client = self._parts.registry.get(client_id)
+        client = self._core.registry.get(client_id)
         if client is None or client.group != group:
             raise TroveError(
                 errors.CONSUMER_NOT_ONLINE, f"group {group} has no member {client_id[:255]!r} here"
@@ -281,7 +281,7 @@ class Admin:
     def _subscribed(self, group: str, topic: str, subscription: Subscription) -> Subscribed:
         subscribed = [
             client.description.subscriptions[topic]
-            for client in self._parts.registry.members(group)
+            for client in self._core.registry.members(group)
             if topic in client.description.subscriptions
         ]
         return Subscribed(

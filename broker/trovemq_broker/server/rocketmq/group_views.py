@@ -32,18 +32,18 @@ TOPICS_MAX: Final = 1_024  # of one answer
 class GroupViews:
     """The methods are those of admin.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
-        self._lags = GroupLags(parts.store, parts.delivery.progress, self._filters, parts.timers.pending_of)
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._lags = GroupLags(core.store, core.delivery.progress, self._filters, core.timers.pending_of)
 
     @converted(progress_query, accumulation_reply)
     async def describe_accumulation(
         self, query: ProgressQuery, _context: Context
     ) -> list[tuple[str, list[QueueLag]]]:
         """The lags of each topic."""
-        group, turns = query.group, self._parts.turns
+        group, turns = query.group, self._core.turns
         return [
-            (topic, await turns.run(self._lags.steps(group, [topic], self._parts.clock_ms())))
+            (topic, await turns.run(self._lags.steps(group, [topic], self._core.clock_ms())))
             for topic in self._topics(group, query.topics)
         ]
 
@@ -51,7 +51,7 @@ class GroupViews:
     async def query_time_span(self, query: ProgressQuery, _context: Context) -> list[TimeSpan]:
         """For each queue the store times of its first message, of its last one and of the group's next
         one."""
-        group, now_ms = query.group, self._parts.clock_ms()
+        group, now_ms = query.group, self._core.clock_ms()
         return [
             self._time_span(topic, queue_id, committed, now_ms)
             for topic in self._topics(group, query.topics)
@@ -62,7 +62,7 @@ class GroupViews:
     async def reset_offset(self, reset: OffsetReset, _context: Context) -> None:
         """In every queue of the topic."""
         target = ResetTarget(timestamp=reset.since_ms)
-        await self._parts.offsets.reset(reset.group, reset.topic, None, target)
+        await self._core.offsets.reset(reset.group, reset.topic, None, target)
 
     def committed(self, group: str) -> Iterator[tuple[str, QueueId, QueueOffset]]:
         """(topic, queue id, committed offset) of every queue that the group has read."""
@@ -77,29 +77,29 @@ class GroupViews:
         if asked:
             names = list(asked)
         else:
-            known = {topic for owner, topic in self._parts.delivery.pairs() if owner == group}
-            known.update(topic for owner, topic in self._parts.store.offsets.pairs() if owner == group)
-            known.update(topic for _, topic in self._parts.registry.subscriptions(group=group))
+            known = {topic for owner, topic in self._core.delivery.pairs() if owner == group}
+            known.update(topic for owner, topic in self._core.store.offsets.pairs() if owner == group)
+            known.update(topic for _, topic in self._core.registry.subscriptions(group=group))
             names = sorted(topic for topic in known if self._exists(topic))
         if len(names) > TOPICS_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{len(names)} topics, the limit is {TOPICS_MAX}")
         return names
 
     def _exists(self, topic: str) -> bool:
-        return topic in self._parts.store.topics or bool(self._parts.store.consume_queues.queues(topic))
+        return topic in self._core.store.topics or bool(self._core.store.consume_queues.queues(topic))
 
     def _committed(self, group: str, topic: str) -> list[tuple[QueueId, QueueOffset | None]]:
         """The committed offset of every queue, sorted; None for a queue that the group has never read."""
-        rows = self._parts.delivery.progress(group, topic, self._parts.clock_ms())
+        rows = self._core.delivery.progress(group, topic, self._core.clock_ms())
         progress = {entry.queue_id: entry.committed for entry in rows}
-        offsets = self._parts.store.offsets
+        offsets = self._core.store.offsets
         return [
             (queue_id, progress.get(queue_id, offsets.get(group, topic, queue_id)))
-            for queue_id in queue_ids(self._parts.store, topic)
+            for queue_id in queue_ids(self._core.store, topic)
         ]
 
     def _filters(self, group: str, topic: str) -> list[Filter]:
-        subscription = self._parts.registry.subscription(group, topic)
+        subscription = self._core.registry.subscription(group, topic)
         if subscription is None:
             return []
         try:
@@ -108,7 +108,7 @@ class GroupViews:
             return []  # the filter cannot be parsed: the client has the error, and gets nothing
 
     def _time_span(self, topic: str, queue_id: QueueId, committed: int | None, now_ms: EpochMs) -> TimeSpan:
-        low, high = queue_range(self._parts.store, topic, queue_id)
+        low, high = queue_range(self._core.store, topic, queue_id)
         at = low if committed is None else max(low, committed)
         next_ms = self._time_at(topic, queue_id, at) if low <= at < high else 0
         return TimeSpan(
@@ -121,6 +121,6 @@ class GroupViews:
         )
 
     def _time_at(self, topic: str, queue_id: QueueId, offset: int) -> int:
-        queue = find_queue(self._parts.store, topic, queue_id)
+        queue = find_queue(self._core.store, topic, queue_id)
         assert queue is not None, "a queue with a range is there"
-        return self._parts.store.store_timestamp_at(queue.unit(QueueOffset(offset))[0]) or 0
+        return self._core.store.store_timestamp_at(queue.unit(QueueOffset(offset))[0]) or 0

@@ -70,8 +70,8 @@ class _Part(NamedTuple):
 
 
 class Puller:
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
 
     async def pull(self, request: object, context: Context) -> AsyncGenerator[bytes, None]:
         """PullMessage. Raises TroveError before the first element only."""
@@ -87,7 +87,7 @@ class Puller:
             min(left, PART_COUNT_MAX),
             space,
             tags=_tags(filter_),
-            topic_identity=self._parts.puller.topic_identity(topic),
+            topic_identity=self._core.puller.topic_identity(topic),
         )
         until = asyncio.get_running_loop().time() + _polling_s(asked.polling_ms, context)
         part = await self._first_part(wanted, filter_, until)
@@ -109,10 +109,10 @@ class Puller:
             except TroveError:
                 break  # the topic or these messages were removed: the client's next pull reports it
         yield pulled_to(part.result.next_offset)
-        self._parts.traffic.fetched(topic, count, byte_count)
+        self._core.traffic.fetched(topic, count, byte_count)
 
     def _read(self, wanted: PullRequest, filter_: Filter) -> _Part:
-        result = self._parts.puller.pull(wanted)
+        result = self._core.puller.pull(wanted)
         return _Part(list(_taken(result, filter_)), result)
 
     async def _first_part(self, wanted: PullRequest, filter_: Filter, until: float) -> _Part:
@@ -122,7 +122,7 @@ class Puller:
             part = self._read(wanted, filter_)
             remaining = until - loop.time()
             over = remaining <= 0 and (part.at_end or looks >= LOOKS_MAX)
-            if part.messages or over or self._parts.long_polls.closed:
+            if part.messages or over or self._core.long_polls.closed:
                 break
             wanted = wanted._replace(offset=part.result.next_offset)
             if part.at_end:
@@ -134,7 +134,7 @@ class Puller:
     async def _growth(self, wanted: PullRequest, wait_s: float) -> None:
         grown = asyncio.Event()
         wait_ms = max(1, round(wait_s * 1000))
-        waiter = self._parts.long_polls.wait(
+        waiter = self._core.long_polls.wait(
             wanted.topic, wanted.queue_id, wait_ms, lambda _grown: grown.set()
         )
         try:
@@ -148,13 +148,13 @@ class Puller:
         """UpdateOffset: on disk before the reply."""
         self._check_topic(update.topic)
         self._check_group(update.group)
-        await self._parts.offsets.commit(*update)
+        await self._core.offsets.commit(*update)
 
     @converted(offset_query, offset_reply)
     async def get_offset(self, query: OffsetQuery, _context: Context) -> QueueOffset:
         """GetOffset. Raises OFFSET_NOT_FOUND if the group has none for the queue."""
         self._check_topic(query.topic)
-        offset = self._parts.offsets.get(*query)
+        offset = self._core.offsets.get(*query)
         if offset is None:
             raise TroveError(errors.OFFSET_NOT_FOUND)
         return offset
@@ -164,22 +164,22 @@ class Puller:
         """QueryOffset: the offset of the queue's first message, the one after its last, or that of the first
         message at or after a time."""
         self._check_topic(end.topic)
-        low, high = queue_range(self._parts.store, end.topic, end.queue_id)
+        low, high = queue_range(self._core.store, end.topic, end.queue_id)
         if end.since_ms is None:
             return high if end.latest else low
-        return self._parts.search(end.topic, end.queue_id, end.since_ms) if high > low else low
+        return self._core.search(end.topic, end.queue_id, end.since_ms) if high > low else low
 
     # --- checks -------------------------------------------------------------------------------------
     def _check_topic(self, topic: str) -> None:
-        check_readable(self._parts.store, topic)
+        check_readable(self._core.store, topic)
 
     def _check_group(self, name: str) -> None:
         """The group is created if settings allow that."""
-        parts = self._parts
-        group = parts.groups.for_use(
+        core = self._core
+        group = core.groups.for_use(
             name,
-            auto_create=parts.settings.auto_create_group,
-            now_ms=parts.clock_ms(),
+            auto_create=core.settings.auto_create_group,
+            now_ms=core.clock_ms(),
             creator=present_creator(),
         )
         check_consumer(group)

@@ -42,14 +42,14 @@ def require_topic(store: MessageStore, name: str) -> TopicConfig:
 class Routes:
     """`offers_writes`: whether routes may offer queues for writing."""
 
-    def __init__(self, parts: BrokerCore, offers_writes: Callable[[], bool]) -> None:
-        self._parts = parts
+    def __init__(self, core: BrokerCore, offers_writes: Callable[[], bool]) -> None:
+        self._core = core
         self._offers_writes = offers_writes
 
     @converted(route_query, route_reply)
     async def query_route(self, query: RouteQuery, _context: Context) -> Route:
         """Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, ILLEGAL_ACCESS_POINT."""
-        config = require_topic(self._parts.store, query.topic)
+        config = require_topic(self._core.store, query.topic)
         _check_endpoints(query)
         count = max(config.queue_count, config.write_queue_count)
         return self._route(config, list(map(QueueId, range(count))))
@@ -62,16 +62,16 @@ class Routes:
         ILLEGAL_ACCESS_POINT.
         """
         name = query.topic
-        config = require_topic(self._parts.store, name)
+        config = require_topic(self._core.store, name)
         _check_endpoints(query)
         if not config.readable or not config.queue_count:
             raise TroveError(errors.PERMISSION_MISSING, f"no queue of topic {name} can be read", topic=name)
-        orderly = self._parts.group_for_use(query.group, (name,)).orderly
+        orderly = self._core.group_for_use(query.group, (name,)).orderly
         return self._route(config, list(map(QueueId, range(config.queue_count))) if orderly else [ANY_QUEUE])
 
     def _route(self, config: TopicConfig, numbers: Sequence[QueueId]) -> Route:
         queues = [(queue_id, self._permission(config, queue_id)) for queue_id in numbers]
-        return Route(config, queues, self._parts.broker, self._parts.advertised)
+        return Route(config, queues, self._core.broker, self._core.advertised)
 
     def _permission(self, config: TopicConfig, queue_id: QueueId) -> int:
         """The permission of a queue; for ANY_QUEUE that of the topic."""

@@ -75,11 +75,11 @@ Caller: TypeAlias = tuple[Peer, EpochMs]
 
 
 class Sender:
-    def __init__(self, parts: BrokerCore) -> None:
-        self._parts = parts
-        self._deferred = DeferredMessages(parts)
-        self._encoder = parts.accumulator.encoder
-        settings = parts.store.settings
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._deferred = DeferredMessages(core)
+        self._encoder = core.accumulator.encoder
+        settings = core.store.settings
         self._body_size_max = settings.body_size_max
         self._inflated_max = max(batch_size_limit(settings), settings.body_size_max)
         self._known: dict[str, TopicConfig] = {}  # by topic; each may be written, and takes normal messages
@@ -88,15 +88,15 @@ class Sender:
     def on_calls(self, calls: Sequence[Call]) -> None:
         """SendMessage. A call whose whole request is refused is answered with the error: then nothing of it
         was stored."""
-        parts = self._parts
-        if parts.group_commit.full:
+        core = self._core
+        if core.group_commit.full:
             for call in calls:
                 call.run(self._send_in_task(call))
             return
         limits = self._limits()
         joined: dict[str, JoinedSends] = {}
         head = None
-        with parts.accumulator.together():
+        with core.accumulator.together():
             for call in calls:
                 try:
                     head = check_client_id(call.context, head)
@@ -121,7 +121,7 @@ class Sender:
 
     async def _begin_in_steps(self, read: ReadSend, peer: Peer, answer: Answer) -> None:
         """Stores the messages of any request, when there is space for them. Raises TroveError."""
-        group_commit, turns = self._parts.group_commit, self._parts.turns
+        group_commit, turns = self._core.group_commit, self._core.turns
         if group_commit.full:
             await group_commit.wait_for_capacity()
         send = await turns.run_from_now(read(self._limits()))
@@ -130,8 +130,8 @@ class Sender:
         self._store(send, config, peer, answer)
 
     def _limits(self) -> SendLimits:
-        parts = self._parts
-        latest_ms = EpochMs(parts.clock_ms() + parts.settings.delivery_delay_max_ms)
+        core = self._core
+        latest_ms = EpochMs(core.clock_ms() + core.settings.delivery_delay_max_ms)
         return SendLimits(self._body_size_max, latest_ms)
 
     # --- one command --------------------------------------------------------------------------------
@@ -162,33 +162,33 @@ class Sender:
             self._submit_joined(joined)
             sends = None
         if sends is None:
-            queue_id = self._parts.accumulator.queue_of(topic, ANY_QUEUE)
-            sends = joined[topic] = JoinedSends(topic, queue_id, kind, self._parts.traffic.refused)
+            queue_id = self._core.accumulator.queue_of(topic, ANY_QUEUE)
+            sends = joined[topic] = JoinedSends(topic, queue_id, kind, self._core.traffic.refused)
         host = peer_host(call.peer())
-        born_ms = born_ms or self._parts.clock_ms()
+        born_ms = born_ms or self._core.clock_ms()
         size = encoder.add_row(sends.pieces, topic, sends.queue_id, host, body, block, born_ms)
         sends.add(call, message_id, size)
 
     def _submit_joined(self, joined: dict[str, JoinedSends]) -> None:
         for sends in joined.values():
             if sends.size:
-                self._parts.accumulator.submit(*sends.batch())
+                self._core.accumulator.submit(*sends.batch())
         joined.clear()
 
     def _admit(self, send: Send) -> TopicConfig:
         """The topic, which accepts all these messages. Raises TroveError."""
         topic, messages = send
-        config = self._parts.store.topics.get(topic)
+        config = self._core.store.topics.get(topic)
         alone = len(messages) == 1
         if config is None or not alone or messages[0].kind != NORMAL or self._known.get(topic) is not config:
             config = self._checked(topic, messages)
-        appender = self._parts.appender
+        appender = self._core.appender
         if not appender.accepts:
             appender.check_accepting()
         return config
 
     def _checked(self, topic: str, messages: Sequence[SentMessage]) -> TopicConfig:
-        config = self._parts.store.topics.get(topic) or self._parts.appender.topic_for_write(topic)
+        config = self._core.store.topics.get(topic) or self._core.appender.topic_for_write(topic)
         accepted = accepted_kinds(config)
         kinds = [message.kind for message in messages]
         for kind in kinds:
@@ -232,14 +232,14 @@ class Sender:
         """Stores the messages of an admitted command: those that any queue takes as one batch, each other one
         separately. Raises TroveError if that is one part, and it is refused."""
         messages = send.messages
-        caller = (peer, self._parts.clock_ms())
+        caller = (peer, self._core.clock_ms())
         if len(messages) == 1 or all(message.kind in ANY_QUEUE_KINDS for message in messages):
             self._store_part(send, config, caller, self._answering(messages, answer))
             return
         parts = [[index] for index, message in enumerate(messages) if message.kind not in ANY_QUEUE_KINDS]
         if any(message.kind in ANY_QUEUE_KINDS for message in messages):
             parts.append([index for index, message in enumerate(messages) if message.kind in ANY_QUEUE_KINDS])
-        entries = _Entries(messages, len(parts), self._parts.traffic.refused, answer)
+        entries = _Entries(messages, len(parts), self._core.traffic.refused, answer)
         for indexes in parts:
             ended = partial(entries.end_part, indexes)
             try:
@@ -264,7 +264,7 @@ class Sender:
                 answer(reply_of_stored(messages[0].message_id, _queue_offset(outcome)))
                 return
             if error is not None:
-                self._parts.traffic.refused(error.symbol)
+                self._core.traffic.refused(error.symbol)
             entries = [Stored(outcome, index, recall_handle, error) for index in range(len(messages))]
             answer(reply_of([message.message_id for message in messages], entries))
 
@@ -290,7 +290,7 @@ class Sender:
     def _submit(
         self, topic: str, queue_id: QueueId, messages: Sequence[SentMessage], caller: Caller, done: PartDone
     ) -> None:
-        accumulator = self._parts.accumulator
+        accumulator = self._core.accumulator
         queue_id = accumulator.queue_of(topic, queue_id)
         context, now_ms = caller
         records = accumulator.encoder.encode_rows(
@@ -323,7 +323,7 @@ class Sender:
         """Stores a message that is delivered later, or at once if its time has come."""
         context, now_ms = caller
         if message.deliver_ms <= now_ms:
-            self._parts.accumulator.append_all()  # it is written now: after those that came before it
+            self._core.accumulator.append_all()  # it is written now: after those that came before it
         result, recall_handle = self._deferred.schedule(
             topic,
             queue_id,
@@ -336,10 +336,10 @@ class Sender:
 
     def _answer_when_durable(self, result: AppendResult, done: PartDone, recall_handle: str = "") -> None:
         ended_at = time.perf_counter()
-        if not self._parts.appender.sync:
+        if not self._core.appender.sync:
             done(result, ended_at, None, recall_handle)
             return
-        self._parts.group_commit.when_durable(
+        self._core.group_commit.when_durable(
             result.end, lambda error: done(result, ended_at, error, recall_handle)
         )
 

@@ -50,22 +50,22 @@ class RocketmqService:
 
     def __init__(
         self,
-        parts: BrokerCore,
+        core: BrokerCore,
         offers_writes: Callable[[], bool] = lambda: True,
         set_log_level: Callable[[LogLevel], None] = lambda _level: None,
     ) -> None:
-        self._parts = parts
-        self.routes = Routes(parts, offers_writes)
-        self.liveness = Liveness(parts.registry, parts.clock_ms)
-        self.telemetry = Telemetry(parts)
-        self.sender = Sender(parts)
-        self.receiver = Receiver(parts)
-        self.receives = ReceiveCalls(parts, self.receiver)
-        self.acknowledger = Acknowledger(parts)
-        self.ender = Ender(parts)
-        self.puller = Puller(parts)
-        self.views = GroupViews(parts)
-        self.admin = Admin(parts, self.views, self.sender.send, offers_writes, set_log_level)
+        self._core = core
+        self.routes = Routes(core, offers_writes)
+        self.liveness = Liveness(core.registry, core.clock_ms)
+        self.telemetry = Telemetry(core)
+        self.sender = Sender(core)
+        self.receiver = Receiver(core)
+        self.receives = ReceiveCalls(core, self.receiver)
+        self.acknowledger = Acknowledger(core)
+        self.ender = Ender(core)
+        self.puller = Puller(core)
+        self.views = GroupViews(core)
+        self.admin = Admin(core, self.views, self.sender.send, offers_writes, set_log_level)
 
     # --- for the daemon -----------------------------------------------------------------------------
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -81,14 +81,14 @@ class RocketmqService:
 
     def may_ask_about_transaction(self, client_id: str, topic: str) -> bool:
         """Whether a producer is connected that can be asked about the client's transaction of the topic."""
-        return self._parts.commands.has_producer(client_id, topic)
+        return self._core.commands.has_producer(client_id, topic)
 
     async def check_transaction(self, transaction: TransactionCheck) -> None:
         """Asks a producer about an open transaction; if none is connected, nothing happens until
         the next round."""
         half = transaction.message
         message = StoredMessage(half.record, transaction.topic, half.queue_id, half.queue_offset)
-        self._parts.commands.recover_orphaned_transaction(
+        self._core.commands.recover_orphaned_transaction(
             transaction.client_id, transaction.topic, message, transaction.transaction_id
         )
 
@@ -121,7 +121,7 @@ class RocketmqService:
     def _often_called(self) -> Handlers:
         """The methods whose calls are handled together if they arrived together."""
         return {
-            "SendMessage": _turn_handler("SendMessage", self.sender.on_calls, self._parts.traffic.refused),
+            "SendMessage": _turn_handler("SendMessage", self.sender.on_calls, self._core.traffic.refused),
             "ReceiveMessage": _turn_handler("ReceiveMessage", self.receives.on_calls),
             "AckMessage": _turn_handler("AckMessage", self.acknowledger.on_calls),
         }

@@ -61,13 +61,13 @@ class TelemetryStream:
 
     def __init__(
         self,
-        parts: BrokerCore,
+        core: BrokerCore,
         rules: SettingsRules,
         context: Context,
         client_id: str,
         settings_wait_s: float,
     ) -> None:
-        self._parts = parts
+        self._core = core
         self._rules = rules
         self._settings_wait_s = settings_wait_s
         self._context = context
@@ -125,7 +125,7 @@ class TelemetryStream:
         finally:
             self._ended = True
             writer.cancel()
-            self._parts.registry.detach(self._client_id, self, self._parts.clock_ms(), broke=broke)
+            self._core.registry.detach(self._client_id, self, self._core.clock_ms(), broke=broke)
 
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
         """Ends the stream if a command could not be written: the client is gone."""
@@ -166,13 +166,13 @@ class TelemetryStream:
             await self._abort(grpc.StatusCode.INVALID_ARGUMENT, "no settings came")
 
     async def _handle(self, command: object) -> None:
-        parts, now_ms = self._parts, self._parts.clock_ms()
+        core, now_ms = self._core, self._core.clock_ms()
         group = None
         try:
             event = telemetry_event(command)
             if isinstance(event, ClientSettings):
                 description, group = accept_settings(event, self._context, self._rules, now_ms)
-                parts.registry.settle(self._client_id, description, now_ms)
+                core.registry.settle(self._client_id, description, now_ms)
         except ClientTypeError as error:
             await self._abort(grpc.StatusCode.INTERNAL, str(error))
         except TroveError as error:
@@ -184,18 +184,18 @@ class TelemetryStream:
         if isinstance(event, ClientSettings):
             await self._answer(event, group)
         elif event is not None:
-            parts.commands.answered(self._client_id, *event)
+            core.commands.answered(self._client_id, *event)
 
     async def _answer(self, settings: ClientSettings, group: SubscriptionGroup | None) -> None:
         if not self._is_attached():
-            self._parts.registry.attach(self._client_id, self)
+            self._core.registry.attach(self._client_id, self)
         if group is None:
             await self._write(producer_settings(settings, self._rules.body_size_max))
         else:
             await self._write(consumer_settings(settings, group))
 
     def _is_attached(self) -> bool:
-        client = self._parts.registry.get(self._client_id)
+        client = self._core.registry.get(self._client_id)
         return client is not None and self in client.streams
 
     async def _abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
@@ -206,11 +206,11 @@ class TelemetryStream:
 class Telemetry:
     """The open streams."""
 
-    def __init__(self, parts: BrokerCore, settings_wait_s: float = SETTINGS_WAIT_S) -> None:
-        self._parts = parts
-        self._rules = SettingsRules(parts.group_for_use, parts.store.settings.body_size_max)
+    def __init__(self, core: BrokerCore, settings_wait_s: float = SETTINGS_WAIT_S) -> None:
+        self._core = core
+        self._rules = SettingsRules(core.group_for_use, core.store.settings.body_size_max)
         self._settings_wait_s = settings_wait_s
-        self._streams_max = STREAMS_PER_CLIENT * parts.registry.clients_max
+        self._streams_max = STREAMS_PER_CLIENT * core.registry.clients_max
         self._streams: set[TelemetryStream] = set()
         self._closed = False
 
@@ -229,7 +229,7 @@ class Telemetry:
             await context.write(refused_command(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
             raise
-        stream = TelemetryStream(self._parts, self._rules, context, client_id, self._settings_wait_s)
+        stream = TelemetryStream(self._core, self._rules, context, client_id, self._settings_wait_s)
         self._streams.add(stream)
         try:
             await stream.serve()

@@ -17,8 +17,8 @@ from trovemq_broker.server.wire.transaction_ends import (
 
 
 class Ender:
-    def __init__(self, parts: BrokerCore) -> None:
-        self._deferred = DeferredMessages(parts)
+    def __init__(self, core: BrokerCore) -> None:
+        self._deferred = DeferredMessages(core)
 
     @converted(transaction_end, end_reply)
     async def end_transaction(self, end: TransactionEnd, _context: Context) -> None:
