@@ -30,6 +30,9 @@ def _text(value: Any) -> str:
 
 
 def failed_status(reply: Any) -> str:
-    """The name of the status in one of RocketMQ's replies; "" for OK, and for a reply that has none."""
+    """The name of the status in one of RocketMQ's replies, or its number if it is a newer one that a client
+    has answered; "" for OK, and for a reply that has none."""
     code = getattr(getattr(reply, "status", None), "code", None)
-    return "" if not code or code == Code.OK else Code.Name(code)
+    if not code or code == Code.OK:
+        return ""
+    return Code.Name(code) if code in Code.values() else str(code)

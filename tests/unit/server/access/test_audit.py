@@ -221,6 +221,24 @@ def test_rocketmqs_status_is_the_outcome() -> None:
     assert "\x1b" not in log.getvalue()
 
 
+@pytest.mark.parametrize(("code", "outcome"), [(40402, "TOPIC_NOT_FOUND"), (12345, "12345"), (-5, "-5")])
+def test_a_clients_unknown_status_failed_the_admins_call(code: int, outcome: str) -> None:
+    """VerifyMessage has the status of a client, which may be newer than the broker."""
+
+    async def program() -> None:
+        door, path = Door(), "/apache.rocketmq.v2.Admin/VerifyMessage"
+        reply = v2_admin_pb2.VerifyMessageResponse(status={"code": code})
+        handler = door.guarded(path, unary(reply, v2_admin_pb2.VerifyMessageRequest))
+        request = v2_admin_pb2.VerifyMessageRequest(group={"name": "workers"}, topic={"name": "orders"})
+        answer = await handler.unary_unary(request.SerializeToString(), Context(rocketmq_metadata("alice")))
+        assert answer == reply
+
+    with logged() as log:
+        run(program())
+    (found,) = audited(log.getvalue())
+    assert found["outcome"] == outcome
+
+
 def test_log_ins_are_logged_and_failed_ones_are_warnings() -> None:
     async def program() -> None:
         audit = Door().gate.audit
