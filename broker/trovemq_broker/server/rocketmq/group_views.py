@@ -7,10 +7,11 @@ from typing import Final
 
 from trovemq_broker.fetch.offsets import ResetTarget
 from trovemq_broker.filters.filter import Filter, parse_filter
-from trovemq_broker.groups.lag.filtered import GroupLags, QueueLag
+from trovemq_broker.groups.lag.filtered import GroupLags
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire.conversion import converted
 from trovemq_broker.server.wire.group_progress import (
+    Accumulation,
     OffsetReset,
     ProgressQuery,
     TimeSpan,
@@ -39,11 +40,14 @@ class GroupViews:
     @converted(progress_query, accumulation_reply)
     async def describe_accumulation(
         self, query: ProgressQuery, _context: Context
-    ) -> list[tuple[str, list[QueueLag]]]:
-        """The lags of each topic."""
+    ) -> list[tuple[str, Accumulation]]:
+        """The sums of each topic."""
         group, turns = query.group, self._core.turns
         return [
-            (topic, await turns.run(self._lags.steps(group, [topic], self._core.clock_ms())))
+            (
+                topic,
+                Accumulation.of(await turns.run(self._lags.steps(group, [topic], self._core.clock_ms()))),
+            )
             for topic in self._topics(group, query.topics)
         ]
 

@@ -51,28 +51,45 @@ def progress_query(
     return ProgressQuery(group_name(request.group), [topic_to_read(topic) for topic in request.topics])
 
 
+class Accumulation(NamedTuple):
+    """Numbers of messages. ready: those that match the group's filters and are not in flight. oldest_ms: the
+    age of the oldest one."""
+
+    in_flight: int
+    ready: int
+    total: int
+    oldest_ms: int
+
+    @classmethod
+    def of(cls, lags: Iterable[QueueLag]) -> Accumulation:
+        """The sums of the queues."""
+        in_flight = ready = total = oldest_ms = 0
+        for lag in lags:
+            in_flight += lag.position.in_flight
+            ready += max(0, lag.lag - lag.position.in_flight)
+            total += lag.lag
+            oldest_ms = max(oldest_ms, lag.lag_ms)
+        return cls(in_flight, ready, total, oldest_ms)
+
+
 def accumulation_reply(
-    _request: object, lags: Iterable[tuple[str, Sequence[QueueLag]]]
+    _request: object, accumulations: Iterable[tuple[str, Accumulation]]
 ) -> admin_pb2.DescribeGroupAccumulationResponse:
-    """lags: those of each topic. `ready_messages` are those that match the group's filters and are not in
-    flight."""
+    """accumulations: the sums of each topic, because all of the reply is made in one step."""
     reply = admin_pb2.DescribeGroupAccumulationResponse(status=OK_STATUS)
-    for topic, of_topic in lags:
-        _add(reply.topic_accumulation[topic], of_topic)
-        _add(reply.accumulation, of_topic)
+    for topic, numbers in accumulations:
+        _add(reply.topic_accumulation[topic], numbers)
+        _add(reply.accumulation, numbers)
     return reply
 
 
-def _add(
-    total: admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation, lags: Sequence[QueueLag]
-) -> None:
-    for lag in lags:
-        total.inflight_messages += lag.position.in_flight
-        total.ready_messages += max(0, lag.lag - lag.position.in_flight)
-        total.accumulation += lag.lag
-        oldest_ms = total.deliver_delay_time.seconds * 1000 + total.deliver_delay_time.nanos // 1_000_000
-        if lag.lag_ms > oldest_ms:
-            total.deliver_delay_time.CopyFrom(duration(lag.lag_ms))
+def _add(total: admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation, numbers: Accumulation) -> None:
+    total.inflight_messages += numbers.in_flight
+    total.ready_messages += numbers.ready
+    total.accumulation += numbers.total
+    oldest_ms = total.deliver_delay_time.seconds * 1000 + total.deliver_delay_time.nanos // 1_000_000
+    if numbers.oldest_ms > oldest_ms:
+        total.deliver_delay_time.CopyFrom(duration(numbers.oldest_ms))
 
 
 def time_span_reply(_request: object, spans: Iterable[TimeSpan]) -> admin_pb2.QueryTimeSpanResponse:

@@ -12,7 +12,10 @@ from tests.support.engine import NOW_MS
 from tests.support.memory_broker import message
 from tests.support.rocketmq_service import ServiceBench, consumer_settings
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.groups.lag.filtered import Position, QueueLag
 from trovemq_broker.server.core.clients import Subscription
+from trovemq_broker.server.wire.group_progress import Accumulation, accumulation_reply
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import admin_pb2 as pb
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -126,6 +129,18 @@ async def test_a_groups_accumulation() -> None:
         found = await bench.ask("DescribeGroupAccumulation", pb.DescribeGroupAccumulationRequest(group=GROUP))
         assert found.accumulation == total, "without topics: all that the group has to do with"
         assert list(found.topic_accumulation) == ["orders"]
+
+
+def test_an_accumulation_of_many_queues_was_summed_in_one_step() -> None:
+    """The handler sums each topic's queues in the step that reads them; the reply has the sums only."""
+    lag = QueueLag("orders", QueueId(0), 0, 9, Position(None, QueueOffset(0), 2), 5, 7_000, False)
+    one = Accumulation.of([lag] * 64)
+    assert one == Accumulation(in_flight=128, ready=192, total=320, oldest_ms=7_000)
+    reply = accumulation_reply(None, [("orders", one), ("steps", Accumulation.of([]))])
+    assert reply.accumulation == reply.topic_accumulation["orders"]
+    assert reply.accumulation.accumulation == 320
+    assert reply.accumulation.deliver_delay_time.ToMilliseconds() == 7_000
+    assert reply.topic_accumulation["steps"].accumulation == 0
 
 
 @pytest.mark.asyncio
