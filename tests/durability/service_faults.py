@@ -17,8 +17,8 @@ SERVICE_FAULTS: Final = (
     Planted(
         "With the client id of a producer, any user got the half messages of that producer",
         "broker/trovemq_broker/server/native/half_checks.py",
-        "        if command.message.topic not in self._topics:",
-        "        if False:",
+        "        return topic in self._topics",
+        "        return True",
         (
             "tests/unit/server/test_producer_service.py::test_a_half_message_was_shown_to_a_stream_without_its_topic",
         ),

@@ -183,6 +183,9 @@ async def test_snapshots_that_cannot_be_saved(bench: Bench, monkeypatch: pytest.
 class Stream:
     def send(self, command: ClientCommand) -> None: ...
 
+    def may_be_asked(self, topic: str) -> bool:
+        return True
+
     def close(self) -> None: ...
 
 

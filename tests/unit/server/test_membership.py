@@ -359,6 +359,19 @@ async def test_a_member_without_a_handler_and_stacks() -> None:
     await client.end()
 
 
+async def test_a_check_of_a_transaction_ended_the_stream_of_a_member() -> None:
+    """Any producer may have sent a half message with the member's client id."""
+    parts = await filled(1)
+    client = ConsumeClient(parts)
+    await client.open()
+    half = StoredMessage(b"record", "orders", QueueId(0), QueueOffset(0))
+    assert not parts.commands.has_producer("client-1", "orders")
+    assert parts.commands.recover_orphaned_transaction("client-1", "orders", half, "T1") is None
+    await turns(20)
+    assert not client.serving.done()
+    await client.end()
+
+
 async def test_commands_of_a_client_that_does_not_read_are_bounded() -> None:
     parts = await filled(0)
     client = ConsumeClient(parts)

@@ -64,6 +64,8 @@ class CheckedCall:
         self._calm_generation: object = None
         self._reply_generation: object = None
         self._opening: Any = None
+        self._admits: tuple[object, Any, bool] = (None, None, False)
+        """The last answer of admits(): generation, message and result."""
         self._is_signed: Callable[[Buffer], bool] | None = None
         self._client_id = ""
         self._quota: CallQuota | None = None
@@ -367,6 +369,18 @@ class CheckedCall:
         except TroveError as error:
             self._note_refusal(error)
             raise
+
+    def admits(self, message: Any) -> bool:
+        """Whether a message would be admitted now. It is cheap to ask about the same object again."""
+        generation, asked, admitted = self._admits
+        if generation is not self._gate.generation or asked is not message:
+            try:
+                self._admit(message)
+                admitted = True
+            except TroveError:
+                admitted = False
+            self._admits = (self._gate.generation, message, admitted)
+        return admitted
 
     def _note_refusal(self, error: TroveError) -> None:
         self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)

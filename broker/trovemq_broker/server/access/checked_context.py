@@ -61,6 +61,10 @@ class Checks(Protocol):
         """Checks a message that was admitted before. Raises TroveError."""
         ...
 
+    def admits(self, message: Any) -> bool:
+        """Whether a message would be admitted now."""
+        ...
+
     @property
     def creator(self) -> Creator:
         """The creator of the topics that the call creates."""
@@ -99,6 +103,10 @@ class CheckedContext:
     def admit_again(self, message: Any) -> None:
         """To be called before the reply to a message that has waited. Raises TroveError."""
         self._checks.admit_again(message)
+
+    def admits(self, message: Any) -> bool:
+        """Whether the caller may send such a message now; a refusal is not noted."""
+        return self._checks.admits(message)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PASSED:

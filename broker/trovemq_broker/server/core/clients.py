@@ -54,6 +54,10 @@ class ClientStream(Protocol):
         """Sends soon. Raises TroveError LIMIT_EXCEEDED if too much waits already."""
         ...
 
+    def may_be_asked(self, topic: str) -> bool:
+        """Whether it may get half messages of the topic."""
+        ...
+
     def close(self) -> None:
         """Ends the stream soon: the client is not known any more, or has opened others."""
         ...

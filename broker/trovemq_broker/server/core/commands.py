@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from trovemq_broker.server.core.clients import Client, ClientRegistry
@@ -82,14 +83,14 @@ class ClientCommands:
         others in turn. Returns the id of the client; None if none is connected."""
         command = RecoverTransaction(message, transaction_id)
         for client in self._producers(client_id, topic):
-            stream = client.stream
-            if stream is None:
-                continue
-            try:
-                stream.send(command)
-            except TroveError:
-                continue  # it does not read its stream, but another one may
-            return client.client_id
+            for stream in reversed(client.streams):
+                if not stream.may_be_asked(topic):
+                    continue  # it has the client id of a producer, and is another client's
+                try:
+                    stream.send(command)
+                except TroveError:
+                    continue  # it is not read, but another one may be
+                return client.client_id
         return None
 
     def reconnect(self, client_id: str) -> None:
@@ -140,11 +141,10 @@ class ClientCommands:
         return answer
 
     def has_producer(self, client_id: str, topic: str) -> bool:
-        """Whether the client, or another producer of the topic, is connected."""
+        """Whether the client, or another producer of the topic, is connected and may be asked about it."""
         sender = self._registry.get(client_id)
-        if sender is not None and sender.stream is not None:
-            return True
-        return any(client.stream is not None for client in self._registry.producers_of(topic))
+        clients = chain(() if sender is None else (sender,), self._registry.producers_of(topic))
+        return any(stream.may_be_asked(topic) for client in clients for stream in client.streams)
 
     def _producers(self, client_id: str, topic: str) -> list[Client]:
         """The producers to ask: the sender first, then the others, each time beginning with another one."""

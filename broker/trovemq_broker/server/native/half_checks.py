@@ -85,10 +85,14 @@ class CheckStream(ReplyStream):
             peer=self._peer[:METADATA_VALUE_SIZE_MAX],
         )
 
+    def may_be_asked(self, topic: str) -> bool:
+        """Whether its start names the topic."""
+        return topic in self._topics
+
     def check(self, command: RecoverTransaction) -> None:
         """Asks about an open transaction. Raises TroveError LIMIT_EXCEEDED; PERMISSION_MISSING for a topic
         that its start does not name."""
-        if command.message.topic not in self._topics:
+        if not self.may_be_asked(command.message.topic):
             raise TroveError(errors.PERMISSION_MISSING, "the producer is not asked about this topic")
         if self._waiting >= CHECKS_WAITING_MAX:
             text = f"{CHECKS_WAITING_MAX} checks wait already for client {self._client_id}"
@@ -120,6 +124,10 @@ class _AttachedProducer:
         if not isinstance(command, RecoverTransaction):
             raise TroveError(errors.NOT_IMPLEMENTED, "a producer is asked about transactions only")
         self._stream.check(command)
+
+    def may_be_asked(self, topic: str) -> bool:
+        """Whether the start names the topic."""
+        return self._stream.may_be_asked(topic)
 
     def close(self) -> None:
         """Ends the stream: its client is not known any more, or has too many streams."""

@@ -137,6 +137,10 @@ class Membership:
         self._stream.begin_waiting()
         self._stream.reply_soon(partial(self._written, command))
 
+    def may_be_asked(self, topic: str) -> bool:
+        """Members of groups are not asked about transactions."""
+        return False
+
     def _written(self, command: VerifyMessage | PrintStackTrace) -> bytes:
         self._waiting -= 1
         return consume_command(command)

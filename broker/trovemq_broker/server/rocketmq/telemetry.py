@@ -75,7 +75,8 @@ class TelemetryStream:
         self._outbox: deque[tuple[str, object]] = deque()
         """Each with the topic of its half message, or "" if it has none."""
         self._admit_again: Callable[[object], None] | None = getattr(context, "admit_again", None)
-        """None without users."""
+        self._admits: Callable[[object], bool] | None = getattr(context, "admits", None)
+        """Both are None without users."""
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._ended = False
@@ -94,6 +95,10 @@ class TelemetryStream:
             )
         self._outbox.append((topic, telemetry_command(command)))
         self._wake.set()
+
+    def may_be_asked(self, topic: str) -> bool:
+        """Whether its user may send to the topic."""
+        return self._admits is None or self._admits(producer_of(topic))
 
     def _check_producer(self, topic: str) -> None:
         if topic and self._admit_again is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from trovemq_broker.server.wire.rocketmq_messages import Record, message_of
@@ -90,8 +91,10 @@ def telemetry_command(command: ClientCommand) -> TelemetryCommand:
             return TelemetryCommand(recover_orphaned_transaction_command=recover)
 
 
+@lru_cache(maxsize=1_024)
 def producer_of(topic: str) -> TelemetryCommand:
-    """The first message of a producer of the topic: its needs of access are those of the half messages."""
+    """The first message of a producer of the topic: its needs of access are those of the half messages. It is
+    the same object each time, and not to be changed."""
     publishing = v2.Publishing(topics=[v2.Resource(name=topic)])
     return TelemetryCommand(settings=v2.Settings(publishing=publishing))
 

@@ -308,10 +308,10 @@ class HalfMessages:
     """A half message of the topic `deals`, of the client whose id all clients of Context have; and a producer
     to the topic `later`."""
 
-    def __init__(self, here: AccessHere, user: str) -> None:
-        self._core = TestBroker()
+    def __init__(self, here: AccessHere, user: str, core: TestBroker | None = None) -> None:
+        self.core = core or TestBroker()
         handler = grpc.stream_stream_rpc_method_handler(
-            Telemetry(self._core).telemetry, request_deserializer=reader(service_pb2.TelemetryCommand)
+            Telemetry(self.core).telemetry, request_deserializer=reader(service_pb2.TelemetryCommand)
         )
         publishing = v2.Publishing(topics=[v2.Resource(name="later")])
         self.context = ReadingContext(rocketmq_metadata(user), v2.Settings(publishing=publishing))
@@ -319,7 +319,7 @@ class HalfMessages:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        self._core.registry.sent_half("c", "deals")
+        self.core.registry.sent_half("c", "deals")
         stream = asyncio.create_task(self._serve(None, self.context))
         await turns(20)
         assert len(self.context.written) == 1, "the settings are answered"
@@ -330,11 +330,46 @@ class HalfMessages:
     def ask(self) -> str | None:
         record = encode_record("deals", b"half", append_property_crc=True)
         half = StoredMessage(record, "deals", QueueId(0), QueueOffset(0))
-        return self._core.commands.recover_orphaned_transaction("c", "deals", half, "T1")
+        return self.core.commands.recover_orphaned_transaction("c", "deals", half, "T1")
 
     @property
     def shown(self) -> list[str]:
         return [one.recover_orphaned_transaction_command.transaction_id for one in self.context.written[1:]]
+
+
+def test_a_stream_that_is_refused_counted_as_a_producer_to_ask(here: AccessHere) -> None:
+    """A transaction was given up after checks that no client had seen."""
+    here.user("bob")
+    here.rule("bob", "Pub", "Topic:later")
+
+    async def scene() -> None:
+        halves = HalfMessages(here, "bob")
+        async with halves.connected():
+            commands = halves.core.commands
+            assert not commands.has_producer("c", "deals")
+            here.rule("bob", "Pub", "Topic:deals")
+            assert commands.has_producer("c", "deals")
+
+    run(scene())
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_stream_of_another_user_hid_the_producer(here: AccessHere, is_first: bool) -> None:
+    here.rule("alice", "Pub", "*")
+    here.user("bob")
+    here.rule("bob", "Pub", "Topic:later")
+
+    async def scene() -> None:
+        core = TestBroker()
+        first, second = ("alice", "bob") if is_first else ("bob", "alice")
+        one, other = HalfMessages(here, first, core), HalfMessages(here, second, core)
+        async with one.connected(), other.connected():
+            assert one.ask() == "c"
+            await turns(20)
+        shown = {first: one.shown, second: other.shown}
+        assert shown == {"alice": ["T1"], "bob": []}
+
+    run(scene())
 
 
 @fake_time

@@ -35,6 +35,9 @@ class Stream:
     def send(self, command: Any) -> None:
         self.sent.append(command)
 
+    def may_be_asked(self, topic: str) -> bool:
+        return True
+
     def close(self) -> None:
         self.closed = True
 
