@@ -165,6 +165,16 @@ class DeadLetters:
         return QueueId(crc32(message_group.encode()) % count)
 
 
+def known_topic(message: Message) -> str:
+    """The topic by which consumers know a message: of a copy in a topic of the broker the one that it came
+    from, if it says so."""
+    if is_system_topic(message.topic):
+        for name in (*ORIGIN_TOPIC_PROPERTIES, "REAL_TOPIC"):
+            if topic := message.properties.get(name):
+                return topic
+    return message.topic
+
+
 def origin_topic(message: Message) -> str:
     """Where a dead letter came from. Raises TroveError PROPERTY_ILLEGAL where it does not say."""
     for name in ORIGIN_TOPIC_PROPERTIES:

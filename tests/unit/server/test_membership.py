@@ -372,6 +372,33 @@ async def test_a_check_of_a_transaction_ended_the_stream_of_a_member() -> None:
     await client.end()
 
 
+@pytest.mark.parametrize(
+    ("topic", "asked"), [("orders", "orders"), (DEAD_LETTERS, "orders"), ("deals", None)]
+)
+async def test_a_member_got_messages_to_consume_that_its_user_may_not(topic: str, asked: str | None) -> None:
+    """With the client id of a member, any user got messages of any topic."""
+    parts = await filled(0)
+    client = ConsumeClient(parts)
+    checked: list[tuple[str, str]] = []
+
+    def admit_again(frame: consumer_pb2.ConsumeFrame) -> None:
+        if frame.topic != "orders":
+            raise TroveError(errors.ACCESS_DENIED)
+        checked.append((frame.group, frame.topic))
+
+    client.context.admit_again = admit_again  # type: ignore[attr-defined]
+    await client.open()
+    stored = StoredMessage(b"record", topic, QueueId(1), QueueOffset(7))
+    with pytest.raises(TroveError) as caught:
+        await parts.commands.verify_message("client-1", GROUP, stored, 1)
+    sent = bool(client.context.written)
+    assert (caught.value.symbol, sent) == (
+        ("CONSUME_MSG_TIMEOUT", True) if asked else ("CONSUMER_NOT_ONLINE", False)
+    )
+    assert checked == ([(GROUP, asked)] * 2 if asked else [])
+    await client.end()
+
+
 async def test_commands_of_a_client_that_does_not_read_are_bounded() -> None:
     parts = await filled(0)
     client = ConsumeClient(parts)

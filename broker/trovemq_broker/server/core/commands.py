@@ -35,6 +35,7 @@ from trovemq_broker.server.wire.client_commands import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 PENDING_MAX: Final = 1_024
 TIMEOUT_MS: Final = 5_000
@@ -63,14 +64,23 @@ class ClientCommands:
         return len(self._pending)
 
     async def verify_message(
-        self, client_id: str, group: str, message: StoredMessage, timeout_ms: int = TIMEOUT_MS
+        self,
+        client_id: str,
+        group: str,
+        message: StoredMessage,
+        timeout_ms: int = TIMEOUT_MS,
+        *,
+        topic: str = "",
     ) -> Answer:
-        """Asks a push consumer to consume the message now. Returns the result of its listener.
+        """Asks a push consumer to consume the message now. Returns the result of its listener. topic: the one
+        by which consumers know the message (known_topic); "" if that is the message's.
 
-        Raises TroveError CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED (the client does not
-        support it), LIMIT_EXCEEDED.
+        Raises TroveError CONSUMER_NOT_ONLINE (also if only users are connected that may not receive from the
+        topic), CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED (the client does not support it), LIMIT_EXCEEDED.
         """
-        return await self._ask(client_id, group, VerifyMessage(self._make_nonce(), message), timeout_ms)
+        topic = _topic_to_receive(group, topic or message.topic)
+        command = VerifyMessage(self._make_nonce(), message, group, topic)
+        return await self._ask(client_id, group, command, timeout_ms)
 
     async def print_stack_trace(self, client_id: str, group: str, timeout_ms: int = TIMEOUT_MS) -> Answer:
         """The stacks of the consumer's threads. Raises as verify_message."""
@@ -125,7 +135,7 @@ class ClientCommands:
         pending = _Pending(client_id, asyncio.get_running_loop().create_future())
         self._pending[command.nonce] = pending
         try:
-            client.stream.send(command)
+            _send(client, command)
             async with asyncio.timeout(timeout_ms / 1000):
                 answer = await pending.answer
         except TimeoutError:
@@ -159,6 +169,33 @@ class ClientCommands:
         for pending in self._pending.values():
             if pending.client_id == client_id and not pending.answer.done():
                 pending.answer.set_exception(_not_online(client_id, ""))
+
+
+def _send(client: Client, command: VerifyMessage | PrintStackTrace) -> None:
+    """On the newest stream whose user may get it: others may name the same client id."""
+    for stream in reversed(client.streams):
+        try:
+            stream.send(command)
+        except TroveError as error:
+            if error.spec not in (errors.ACCESS_DENIED, errors.AUTHENTICATION_FAILED):
+                raise
+        else:
+            return
+    raise TroveError(
+        errors.CONSUMER_NOT_ONLINE,
+        f"the user of client {client.client_id[:255]!r} may not receive the message",
+        client_id=client.client_id,
+    )
+
+
+def _topic_to_receive(group: str, topic: str) -> str:
+    """The topic from which a member of the group must be allowed to receive, to get a message of this one; ""
+    for the group's own retry and dead letters whose origin is unknown."""
+    if topic in (f"{RETRY_PREFIX}{group}", f"{DEAD_LETTER_PREFIX}{group}"):
+        return ""
+    for separator in "+_":
+        topic = topic.removeprefix(f"{RETRY_PREFIX}{group}{separator}")
+    return topic
 
 
 def _not_online(client_id: str, group: str) -> TroveError:

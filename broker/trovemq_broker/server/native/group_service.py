@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 
 from trovemq_broker.filters.filter import Filter, parse_filter
-from trovemq_broker.groups.dead_letters import ORIGIN_TOPIC_PROPERTIES, DeadLetters, Resent
+from trovemq_broker.groups.dead_letters import DeadLetters, Resent, known_topic
 from trovemq_broker.groups.lag.filtered import GroupLags
 from trovemq_broker.query.get_message import message_steps
 from trovemq_broker.query.key_query import KeyQuery, KeyType
@@ -251,7 +251,7 @@ class GroupService:
         chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
         message = messages[chosen]
         return StoredMessage(
-            found.records[chosen], _known_topic(message), message.queue_id, found.queue_offsets[chosen]
+            found.records[chosen], known_topic(message), message.queue_id, found.queue_offsets[chosen]
         )
 
     async def print_thread_stack_trace(self, request: Request, _context: Context) -> Reply:
@@ -281,11 +281,3 @@ class GroupService:
         if not unique_key or " " in unique_key:
             return ""
         return encode_recall_handle(topic, self._store.settings.broker, deliver_ms, unique_key)
-
-
-def _known_topic(message: Message) -> str:
-    if is_system_topic(message.topic):
-        for name in (*ORIGIN_TOPIC_PROPERTIES, "REAL_TOPIC"):
-            if topic := message.properties.get(name):
-                return topic
-    return message.topic

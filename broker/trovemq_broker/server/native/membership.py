@@ -30,7 +30,7 @@ from trovemq_broker.server.wire.client_commands import (
     VerifyMessage,
     consume_command,
 )
-from trovemq_broker.server.wire.consume_frames import ConsumeStart
+from trovemq_broker.server.wire.consume_frames import ConsumeStart, frame_of
 from trovemq_broker.server.wire.consumers import client_type
 from trovemq_broker.server.wire.statuses import METADATA_VALUE_SIZE_MAX, metadata_value
 from trovemq_proto import errors
@@ -73,6 +73,9 @@ class Membership:
         self._stream = stream
         self._waiting = 0
         self._client: Client | None = None
+        self._topic = ""
+        self._admit_again: Callable[[object], None] | None = None
+        """None without users."""
         self.client_id: Final = client_id
         self.is_over = False
 
@@ -100,6 +103,7 @@ class Membership:
             hostname=start.hostname[:METADATA_VALUE_SIZE_MAX],
             peer=context.peer()[:METADATA_VALUE_SIZE_MAX],
         )
+        self._topic, self._admit_again = topic, getattr(context, "admit_again", None)
         self._client = self._registry.settle(self.client_id, description, now_ms)
         self._registry.attach(self.client_id, self)
 
@@ -126,10 +130,12 @@ class Membership:
 
     # --- for the registry and the commands ----------------------------------------------------------
     def send(self, command: ClientCommand) -> None:
-        """Sends a command soon. Raises TroveError LIMIT_EXCEEDED if too many wait already."""
+        """Sends a command soon. Raises TroveError LIMIT_EXCEEDED if too many wait already; ACCESS_DENIED,
+        AUTHENTICATION_FAILED for a message that the stream's user may not receive."""
         if not isinstance(command, VerifyMessage | PrintStackTrace):
             self._stream.end_with(TroveError(errors.SERVICE_NOT_AVAILABLE, "open another stream"))
             return
+        self._check_user(command)
         if self._waiting >= COMMANDS_WAITING_MAX:
             text = f"{COMMANDS_WAITING_MAX} commands wait already for client {self.client_id}"
             raise TroveError(errors.LIMIT_EXCEEDED, text)
@@ -141,8 +147,16 @@ class Membership:
         """Members of groups are not asked about transactions."""
         return False
 
-    def _written(self, command: VerifyMessage | PrintStackTrace) -> bytes:
+    def _check_user(self, command: VerifyMessage | PrintStackTrace) -> None:
+        if self._admit_again is not None and isinstance(command, VerifyMessage):
+            self._admit_again(frame_of(command.group, command.topic or self._topic))
+
+    def _written(self, command: VerifyMessage | PrintStackTrace) -> bytes | None:
         self._waiting -= 1
+        try:
+            self._check_user(command)
+        except TroveError:
+            return None  # the user lost the right while the client did not read
         return consume_command(command)
 
     def close(self) -> None:

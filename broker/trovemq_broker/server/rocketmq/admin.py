@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from trovemq_broker.groups.dead_letters import known_topic
 from trovemq_broker.query.get_message import FoundMessages, message_steps
 from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.query_by_key import query_pages
@@ -228,7 +229,9 @@ class Admin:
         found = await self._found(asked.message_id, asked.topic)
         stored = decode_stored(found.records[0])
         message = StoredMessage(found.records[0], stored.topic, stored.queue_id, found.queue_offsets[0])
-        return await self._core.commands.verify_message(asked.client_id, asked.group, message)
+        return await self._core.commands.verify_message(
+            asked.client_id, asked.group, message, topic=known_topic(stored)
+        )
 
     # --- messages -----------------------------------------------------------------------------------
     async def _found(self, message_id: str, topic: str) -> FoundMessages:

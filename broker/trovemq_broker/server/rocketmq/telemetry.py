@@ -17,7 +17,8 @@ Invariants
   answers is not read, either; commands wait in an outbox of at most OUTBOX_MAX.
 - A stream is attached to its client from its first legal settings to its end, whatever the reason of the end
   is.
-- With users, a stream gets half messages only of topics that its user may send to, whatever client id it has.
+- With users, a stream gets half messages only of topics that its user may send to, and messages to consume
+  only of those that it may receive from, whatever client id it has.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.rocketmq.client_settings import SettingsRules, accept_settings
 from trovemq_broker.server.wire.client_commands import (
     ClientCommand,
-    RecoverTransaction,
     producer_of,
+    settings_for,
     telemetry_command,
 )
 from trovemq_broker.server.wire.client_settings import (
@@ -72,8 +73,8 @@ class TelemetryStream:
         self._settings_wait_s = settings_wait_s
         self._context = context
         self._client_id = client_id
-        self._outbox: deque[tuple[str, object]] = deque()
-        """Each with the topic of its half message, or "" if it has none."""
+        self._outbox: deque[tuple[object, object]] = deque()
+        """Each after the settings that its message needs; None if it has no message."""
         self._admit_again: Callable[[object], None] | None = getattr(context, "admit_again", None)
         self._admits: Callable[[object], bool] | None = getattr(context, "admits", None)
         """Both are None without users."""
@@ -85,24 +86,25 @@ class TelemetryStream:
 
     # --- for the registry and the commands -------------------------------------------------------------
     def send(self, command: ClientCommand) -> None:
-        """Raises TroveError LIMIT_EXCEEDED; ACCESS_DENIED, AUTHENTICATION_FAILED for a half message of a
-        topic that the stream's user may not send to."""
-        topic = command.message.topic if isinstance(command, RecoverTransaction) else ""
-        self._check_producer(topic)
+        """Raises TroveError LIMIT_EXCEEDED; ACCESS_DENIED, AUTHENTICATION_FAILED for a message that the
+        stream's user may not get: a half message of a topic that it may not send to, or one to consume of a
+        topic that it may not receive from."""
+        needed = settings_for(command)
+        self._check_user(needed)
         if len(self._outbox) >= OUTBOX_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{OUTBOX_MAX} commands wait already for client {self._client_id}"
             )
-        self._outbox.append((topic, telemetry_command(command)))
+        self._outbox.append((needed, telemetry_command(command)))
         self._wake.set()
 
     def may_be_asked(self, topic: str) -> bool:
         """Whether its user may send to the topic."""
         return self._admits is None or self._admits(producer_of(topic))
 
-    def _check_producer(self, topic: str) -> None:
-        if topic and self._admit_again is not None:
-            self._admit_again(producer_of(topic))
+    def _check_user(self, needed: object) -> None:
+        if needed is not None and self._admit_again is not None:
+            self._admit_again(needed)
 
     def close(self, error: TroveError | None = None) -> None:
         """Ends the stream soon: with OK, or with this error."""
@@ -146,9 +148,9 @@ class TelemetryStream:
             await self._wake.wait()
             self._wake.clear()
             while self._outbox:
-                topic, command = self._outbox.popleft()
+                needed, command = self._outbox.popleft()
                 try:
-                    self._check_producer(topic)
+                    self._check_user(needed)
                 except TroveError:
                     continue  # the user lost the right while the client did not read
                 await self._write(command)

@@ -37,10 +37,13 @@ class StoredMessage(NamedTuple):
 
 
 class VerifyMessage(NamedTuple):
-    """The client's listener consumes the message now."""
+    """The client's listener consumes the message now. Its user must be allowed to receive from the topic as a
+    member of the group; topic "": as a member of the group is enough."""
 
     nonce: str
     message: StoredMessage
+    group: str
+    topic: str
 
 
 class PrintStackTrace(NamedTuple):
@@ -75,7 +78,7 @@ class Answer(NamedTuple):
 def telemetry_command(command: ClientCommand) -> TelemetryCommand:
     """The command in RocketMQ's protocol."""
     match command:
-        case VerifyMessage(nonce, message):
+        case VerifyMessage(nonce, message, _, _):
             verify = VerifyMessageCommand(nonce=nonce, message=message_of(*message))
             return TelemetryCommand(verify_message_command=verify)
         case PrintStackTrace(nonce):
@@ -97,6 +100,25 @@ def producer_of(topic: str) -> TelemetryCommand:
     the same object each time, and not to be changed."""
     publishing = v2.Publishing(topics=[v2.Resource(name=topic)])
     return TelemetryCommand(settings=v2.Settings(publishing=publishing))
+
+
+@lru_cache(maxsize=1_024)
+def _consumer_of(group: str, topic: str) -> TelemetryCommand:
+    entries = [v2.SubscriptionEntry(topic=v2.Resource(name=topic))] if topic else []
+    subscription = v2.Subscription(group=v2.Resource(name=group), subscriptions=entries)
+    return TelemetryCommand(settings=v2.Settings(subscription=subscription))
+
+
+def settings_for(command: ClientCommand) -> TelemetryCommand | None:
+    """The first message of a client that may get the command: its needs of access are those of the message in
+    the command. None if there is no message in it."""
+    match command:
+        case VerifyMessage(_, _, group, topic):
+            return _consumer_of(group, topic)
+        case RecoverTransaction(message, _):
+            return producer_of(message.topic)
+        case _:
+            return None
 
 
 class CommandAnswer(NamedTuple):

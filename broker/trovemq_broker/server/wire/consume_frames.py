@@ -87,6 +87,11 @@ class ConsumeFrame(NamedTuple):
         return group_name(v2.Resource(name=self.group)), topic_to_read(v2.Resource(name=self.topic))
 
 
+def frame_of(group: str, topic: str) -> consumer_pb2.ConsumeFrame:
+    """A frame of a stream of that group and topic; its needs of access are those of the stream."""
+    return consumer_pb2.ConsumeFrame(group=group, topic=topic)
+
+
 def read_frame(frame: consumer_pb2.ConsumeFrame) -> ConsumeFrame:
     """The command of a frame."""
     return ConsumeFrame(

@@ -402,3 +402,106 @@ async def test_a_half_message_that_waited_was_shown_to_a_user_who_lost_its_topic
         halves.context.reads.set()
         await turns(20)
     assert halves.shown == ["T1"], "it was being written"
+
+
+class Consumers:
+    """Telemetry streams of consumers with one client id, which are members of the group `workers`."""
+
+    def __init__(self, here: AccessHere) -> None:
+        self._here = here
+        self.core = TestBroker()
+        self._handler = grpc.stream_stream_rpc_method_handler(
+            Telemetry(self.core).telemetry, request_deserializer=reader(service_pb2.TelemetryCommand)
+        )
+
+    @asynccontextmanager
+    async def connected(self, user: str) -> AsyncIterator[ReadingContext]:
+        subscription = v2.Subscription(group=v2.Resource(name="workers"))
+        settings = v2.Settings(client_type=v2.PUSH_CONSUMER, subscription=subscription)
+        context = ReadingContext(rocketmq_metadata(user), settings)
+        serve = AccessGuard(self._here.gate).handler(TELEMETRY, self._handler).stream_stream
+        stream = asyncio.create_task(serve(None, context))
+        await turns(20)
+        assert len(context.written) == 1, "the settings are answered"
+        yield context
+        stream.cancel()
+        await asyncio.wait([stream])
+
+    async def ask(self, topic: str = "orders", origin: str = "") -> str:
+        """The symbol with which the command failed: CONSUME_MSG_TIMEOUT if it was sent."""
+        record = encode_record(topic, b"secret", append_property_crc=True)
+        stored = StoredMessage(record, topic, QueueId(0), QueueOffset(0))
+        with pytest.raises(TroveError) as caught:
+            await self.core.commands.verify_message("c", "workers", stored, 1, topic=origin)
+        return caught.value.symbol
+
+
+@pytest.fixture
+def workers(here: AccessHere) -> AccessHere:
+    """alice may receive from `orders` as a member of `workers`; bob is a member, too."""
+    here.user("bob")
+    for user in ("alice", "bob"):
+        here.rule(user, "Sub", "Group:workers")
+    here.rule("alice", "Sub", "Topic:orders")
+    return here
+
+
+@pytest.mark.parametrize("users", [("alice", "bob"), ("bob", "alice")])
+def test_a_message_to_consume_was_shown_to_any_user_with_its_client_id(
+    workers: AccessHere, users: tuple[str, str]
+) -> None:
+    async def scene() -> None:
+        consumers = Consumers(workers)
+        async with consumers.connected(users[0]) as first, consumers.connected(users[1]) as second:
+            assert await consumers.ask() == "CONSUME_MSG_TIMEOUT"
+            shown = dict(zip(users, (first.written[1:], second.written[1:]), strict=True))
+        assert len(shown["alice"]) == 1
+        assert not shown["bob"]
+        async with consumers.connected("bob") as context:
+            assert await consumers.ask() == "CONSUMER_NOT_ONLINE"
+            assert len(context.written) == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("topic", "origin", "users"),
+    [
+        ("%RETRY%workers", "", "alice bob"),  # its origin is unknown: members of the group may get it
+        ("%DLQ%workers", "", "alice bob"),
+        ("%RETRY%workers", "orders", "alice"),
+        ("%RETRY%workers_orders", "", "alice"),
+        ("%RETRY%workers+orders", "", "alice"),
+        ("%RETRY%others", "", ""),
+        ("%RETRY%others_orders", "", ""),
+        ("deals", "", ""),
+    ],
+)
+def test_messages_of_retry_topics_are_for_members_of_the_group(
+    workers: AccessHere, topic: str, origin: str, users: str
+) -> None:
+    async def scene() -> None:
+        consumers = Consumers(workers)
+        for user in ("alice", "bob"):
+            async with consumers.connected(user) as context:
+                may = user in users.split()
+                assert await consumers.ask(topic, origin) == (
+                    "CONSUME_MSG_TIMEOUT" if may else "CONSUMER_NOT_ONLINE"
+                )
+                assert len(context.written) == 1 + may
+
+    run(scene())
+
+
+def test_a_message_to_consume_that_waited_was_shown_after_the_right_ended(workers: AccessHere) -> None:
+    async def scene() -> None:
+        consumers = Consumers(workers)
+        async with consumers.connected("alice") as context:
+            context.reads.clear()
+            assert [await consumers.ask(), await consumers.ask()] == ["CONSUME_MSG_TIMEOUT"] * 2
+            workers.rule("alice", "Sub", "Topic:orders", allow=False)
+            context.reads.set()
+            await turns(20)
+            assert len(context.written) == 2, "it was being written"
+
+    run(scene())
