@@ -147,7 +147,10 @@ def read_send(call: Call, limits: SendLimits) -> Send | None:
     if send is not None:
         return send
     request: service_pb2.SendMessageRequest = request_of(call, anonymous=True)
-    return None if len(request.messages) > STEP else finished(read_request(request, limits))
+    if len(request.messages) > STEP:
+        return None
+    call.parsed = None  # a call that waits for a sync does not hold the bodies twice
+    return finished(read_request(request, limits))
 
 
 def fast_send(data: bytes, body_size_max: int) -> Send | None:

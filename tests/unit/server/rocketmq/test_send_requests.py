@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.oracles import send_request
 from trovemq_broker.server.wire.rocketmq_messages import BORN_MS_MAX
-from trovemq_broker.server.wire.send_requests import SendLimits, SentMessage, fast_send, read_send
+from trovemq_broker.server.wire.send_requests import STEP, SendLimits, SentMessage, fast_send, read_send
 from trovemq_broker.server.wire.statuses import reader
 from trovemq_daemon.calls import TransportCall
 from trovemq_proto.errors import TroveError
@@ -195,3 +196,16 @@ def test_a_send_that_was_parsed_for_access_is_not_parsed_twice() -> None:
     send = read_send(call, LIMITS)
     assert send is not None
     assert [one.group for one in send.messages] == ["g"]
+
+
+@pytest.mark.parametrize("count", [1, 2, STEP])
+def test_a_send_that_waited_for_its_sync_held_its_bodies_twice(count: int) -> None:
+    """Regression: the call kept the parsed request beside its bytes until its answer."""
+    message = v2.Message(
+        topic=v2.Resource(name="orders"),
+        system_properties=v2.SystemProperties(message_id="01AA", message_group="g"),
+        body=b"x",
+    )
+    call = call_of(service.SendMessageRequest(messages=[message] * count).SerializeToString())
+    assert read_send(call, LIMITS) is not None
+    assert call.parsed is None
