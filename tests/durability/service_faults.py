@@ -24,6 +24,47 @@ SERVICE_FAULTS: Final = (
         ),
     ),
     Planted(
+        "With the client id of a consumer, any user got the messages that an operator had it consume",
+        "broker/trovemq_broker/server/rocketmq/telemetry.py",
+        "            self._admit_again(needed)",
+        "            self._admits(needed)",
+        (
+            "tests/unit/server/access/test_open_streams.py::test_a_message_to_consume_was_shown_to_any_user_with_its_client_id",
+        ),
+    ),
+    Planted(
+        "A transaction was given up after checks that no client had seen",
+        "broker/trovemq_broker/server/rocketmq/telemetry.py",
+        "        return self._admits is None or self._admits(producer_of(topic))",
+        "        return True",
+        (
+            "tests/unit/server/access/test_open_streams.py::test_a_stream_that_is_refused_counted_as_a_producer_to_ask",
+        ),
+    ),
+    Planted(
+        "A client's status that the broker does not know failed the administrator's call",
+        "broker/trovemq_broker/server/wire/audit_fields.py",
+        "    return Code.Name(code) if code in Code.values() else str(code)",
+        "    return Code.Name(code)",
+        ("tests/unit/server/access/test_audit.py::test_a_clients_unknown_status_failed_the_admins_call",),
+    ),
+    Planted(
+        "A check of a transaction ended the Consume stream of a member with its producer's client id",
+        "broker/trovemq_broker/server/native/membership.py",
+        'are not asked about transactions."""\n        return False',
+        'are not asked about transactions."""\n        return True',
+        ("tests/unit/server/test_membership.py::test_a_check_of_a_transaction_ended_the_stream_of_a_member",),
+    ),
+    Planted(
+        "A send that waited for its sync held its bodies twice",
+        "broker/trovemq_broker/server/wire/send_requests.py",
+        "    call.parsed = None  #",
+        "    #",
+        (
+            "tests/unit/server/rocketmq/test_send_requests.py::test_a_send_that_waited_for_its_sync_held_its_bodies_twice",
+        ),
+    ),
+    Planted(
         "Calls cancelled as they met a quota counted as open for ever: their user was refused after a while",
         "broker/trovemq_broker/server/access/checked_call.py",
         "                add_layer((call,), self._failed)",
