@@ -337,39 +337,33 @@ class HalfMessages:
         return [one.recover_orphaned_transaction_command.transaction_id for one in self.context.written[1:]]
 
 
-def test_a_stream_that_is_refused_counted_as_a_producer_to_ask(here: AccessHere) -> None:
+@fake_time
+async def test_a_stream_that_is_refused_counted_as_a_producer_to_ask(here: AccessHere) -> None:
     """A transaction was given up after checks that no client had seen."""
     here.user("bob")
     here.rule("bob", "Pub", "Topic:later")
-
-    async def scene() -> None:
-        halves = HalfMessages(here, "bob")
-        async with halves.connected():
-            commands = halves.core.commands
-            assert not commands.has_producer("c", "deals")
-            here.rule("bob", "Pub", "Topic:deals")
-            assert commands.has_producer("c", "deals")
-
-    run(scene())
+    halves = HalfMessages(here, "bob")
+    async with halves.connected():
+        commands = halves.core.commands
+        assert not commands.has_producer("c", "deals")
+        here.rule("bob", "Pub", "Topic:deals")
+        assert commands.has_producer("c", "deals")
 
 
+@fake_time
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_stream_of_another_user_hid_the_producer(here: AccessHere, is_first: bool) -> None:
+async def test_a_stream_of_another_user_hid_the_producer(here: AccessHere, is_first: bool) -> None:
     here.rule("alice", "Pub", "*")
     here.user("bob")
     here.rule("bob", "Pub", "Topic:later")
-
-    async def scene() -> None:
-        core = TestBroker()
-        first, second = ("alice", "bob") if is_first else ("bob", "alice")
-        one, other = HalfMessages(here, first, core), HalfMessages(here, second, core)
-        async with one.connected(), other.connected():
-            assert one.ask() == "c"
-            await turns(20)
-        shown = {first: one.shown, second: other.shown}
-        assert shown == {"alice": ["T1"], "bob": []}
-
-    run(scene())
+    core = TestBroker()
+    first, second = ("alice", "bob") if is_first else ("bob", "alice")
+    one, other = HalfMessages(here, first, core), HalfMessages(here, second, core)
+    async with one.connected(), other.connected():
+        assert one.ask() == "c"
+        await turns(20)
+    shown = {first: one.shown, second: other.shown}
+    assert shown == {"alice": ["T1"], "bob": []}
 
 
 @fake_time
@@ -446,24 +440,23 @@ def workers(here: AccessHere) -> AccessHere:
     return here
 
 
+@fake_time
 @pytest.mark.parametrize("users", [("alice", "bob"), ("bob", "alice")])
-def test_a_message_to_consume_was_shown_to_any_user_with_its_client_id(
+async def test_a_message_to_consume_was_shown_to_any_user_with_its_client_id(
     workers: AccessHere, users: tuple[str, str]
 ) -> None:
-    async def scene() -> None:
-        consumers = Consumers(workers)
-        async with consumers.connected(users[0]) as first, consumers.connected(users[1]) as second:
-            assert await consumers.ask() == "CONSUME_MSG_TIMEOUT"
-            shown = dict(zip(users, (first.written[1:], second.written[1:]), strict=True))
-        assert len(shown["alice"]) == 1
-        assert not shown["bob"]
-        async with consumers.connected("bob") as context:
-            assert await consumers.ask() == "CONSUMER_NOT_ONLINE"
-            assert len(context.written) == 1
-
-    run(scene())
+    consumers = Consumers(workers)
+    async with consumers.connected(users[0]) as first, consumers.connected(users[1]) as second:
+        assert await consumers.ask() == "CONSUME_MSG_TIMEOUT"
+        shown = dict(zip(users, (first.written[1:], second.written[1:]), strict=True))
+    assert len(shown["alice"]) == 1
+    assert not shown["bob"]
+    async with consumers.connected("bob") as context:
+        assert await consumers.ask() == "CONSUMER_NOT_ONLINE"
+        assert len(context.written) == 1
 
 
+@fake_time
 @pytest.mark.parametrize(
     ("topic", "origin", "users"),
     [
@@ -477,31 +470,26 @@ def test_a_message_to_consume_was_shown_to_any_user_with_its_client_id(
         ("deals", "", ""),
     ],
 )
-def test_messages_of_retry_topics_are_for_members_of_the_group(
+async def test_messages_of_retry_topics_are_for_members_of_the_group(
     workers: AccessHere, topic: str, origin: str, users: str
 ) -> None:
-    async def scene() -> None:
-        consumers = Consumers(workers)
-        for user in ("alice", "bob"):
-            async with consumers.connected(user) as context:
-                may = user in users.split()
-                assert await consumers.ask(topic, origin) == (
-                    "CONSUME_MSG_TIMEOUT" if may else "CONSUMER_NOT_ONLINE"
-                )
-                assert len(context.written) == 1 + may
-
-    run(scene())
+    consumers = Consumers(workers)
+    for user in ("alice", "bob"):
+        async with consumers.connected(user) as context:
+            may = user in users.split()
+            assert await consumers.ask(topic, origin) == (
+                "CONSUME_MSG_TIMEOUT" if may else "CONSUMER_NOT_ONLINE"
+            )
+            assert len(context.written) == 1 + may
 
 
-def test_a_message_to_consume_that_waited_was_shown_after_the_right_ended(workers: AccessHere) -> None:
-    async def scene() -> None:
-        consumers = Consumers(workers)
-        async with consumers.connected("alice") as context:
-            context.reads.clear()
-            assert [await consumers.ask(), await consumers.ask()] == ["CONSUME_MSG_TIMEOUT"] * 2
-            workers.rule("alice", "Sub", "Topic:orders", allow=False)
-            context.reads.set()
-            await turns(20)
-            assert len(context.written) == 2, "it was being written"
-
-    run(scene())
+@fake_time
+async def test_a_message_to_consume_that_waited_was_shown_after_the_right_ended(workers: AccessHere) -> None:
+    consumers = Consumers(workers)
+    async with consumers.connected("alice") as context:
+        context.reads.clear()
+        assert [await consumers.ask(), await consumers.ask()] == ["CONSUME_MSG_TIMEOUT"] * 2
+        workers.rule("alice", "Sub", "Topic:orders", allow=False)
+        context.reads.set()
+        await turns(20)
+        assert len(context.written) == 2, "it was being written"
