@@ -149,14 +149,16 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
     def bind(self, address: Address) -> Address:
-        """Listens (calls are served after `start`) and returns the address with its real port.
+        """Takes the port, and returns the address with its real port. Until `start` connections are reset
+        (with grpcio they wait).
 
         Raises AddressInUseError.
         """
         return self._bind(address, self._server.add_insecure_port)
 
     def bind_tls(self, address: Address, identity: TlsIdentity) -> Address:
-        """Listens by TLS, in addition to the plain address. Raises AddressInUseError."""
+        """Takes a port for TLS, in addition to the plain one. Until `start` connections are reset. Raises
+        AddressInUseError."""
         self._tls = made = server_credentials(self._transport, identity)
         return self._bind(address, lambda text: self._server.add_secure_port(text, made.credentials))
 
@@ -173,6 +175,8 @@ class GrpcServer:
             raise AddressInUseError(f"cannot listen on {address} (gRPC): {_bind_reason(error)}") from None
         if port == 0:
             raise AddressInUseError(f"cannot listen on {address} (gRPC)")
+        if self._transport == "trovemq":
+            self._server.refuse_until_start()  # a recovery may take minutes: clients go to another broker
         return address.with_port(port)
 
     @property

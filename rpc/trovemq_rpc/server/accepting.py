@@ -15,6 +15,7 @@ import asyncio
 import errno
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -24,8 +25,35 @@ AT_ONCE: Final = 16  # fewer than the descriptors that a daemon reserves
 RETRY_S: Final = 0.25  # until descriptors may be free: clients hardly notice it
 LOG_INTERVAL_S: Final = 10.0  # a lack that lasts must not fill a disk with log lines
 SCARCE_NUMBERS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST, as a port with no listener
 
 log = logging.getLogger("trovemq_rpc")
+
+
+class Refusal:
+    """Resets the connections of one socket, from start() to close(): its server is not ready for them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
+        self._loop = loop
+        self._socket = listening
+
+    def start(self) -> None:
+        self._loop.add_reader(self._socket, self._refuse)
+
+    def close(self) -> None:
+        """The next clients wait in the kernel. The socket stays open."""
+        self._loop.remove_reader(self._socket)
+
+    def _refuse(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                connection, _peer = self._socket.accept()
+            except OSError as error:
+                if error.errno in SCARCE_NUMBERS:
+                    self.close()  # else the loop would spin
+                return
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+            connection.close()
 
 
 class Listener:

@@ -23,7 +23,7 @@ from trovemq_rpc.loop_parts import LoopParts, loop_parts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import ChannelArguments, options_of
 from trovemq_rpc.refused_names import refuse_interceptors
-from trovemq_rpc.server.accepting import Listener
+from trovemq_rpc.server.accepting import Listener, Refusal
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.endpoint import ServerEndpoint
@@ -75,6 +75,7 @@ class Server:
         self._found: dict[bytes, Method | None] = {}
         self._sockets: list[tuple[socket.socket, ServerCredentials | None]] = []
         self._listeners: list[Listener] = []
+        self._refusals: list[Refusal] = []  # of the first sockets, until `start`
         self._started = False
         self._terminated: asyncio.Event | None = None
         self._no_endpoints: asyncio.Event | None = None
@@ -132,11 +133,23 @@ class Server:
         self._sockets += [(bound, credentials) for bound in sockets]
         return port
 
+    def refuse_until_start(self) -> None:
+        """Resets connections to the ports until `start`, so that clients try another server at once. Without
+        it they wait for `start`, as with grpcio: for one that comes late, such as after a recovery, they
+        would wait until their time to connect is over. Call it in the event loop.
+        """
+        loop = asyncio.get_running_loop()
+        for bound, _ in self._sockets[len(self._refusals) :]:
+            refusal = Refusal(loop, bound)
+            refusal.start()
+            self._refusals.append(refusal)
+
     # --- life -------------------------------------------------------------------------------------------
     async def start(self) -> None:
         if self._started:
             raise UsageError("the server was started already")
         self._started = True
+        self._end_refusals()
         loop = asyncio.get_running_loop()
         self.parts = loop_parts(loop)
         self._terminated = asyncio.Event()
@@ -145,6 +158,11 @@ class Server:
             listener = Listener(loop, bound, partial(self.accept, credentials), self.metrics)
             listener.start()
             self._listeners.append(listener)
+
+    def _end_refusals(self) -> None:
+        for refusal in self._refusals:
+            refusal.close()
+        self._refusals.clear()
 
     def accept(self, credentials: ServerCredentials | None = None) -> ServerEndpoint:
         """The protocol of a new connection, for any transport of asyncio's."""
@@ -157,6 +175,7 @@ class Server:
         """
         first = not self.stopping
         self.stopping = True
+        self._end_refusals()
         for bound, _ in self._sockets:
             if not self._started:
                 bound.close()

@@ -195,6 +195,29 @@ async def test_a_port_of_a_server_that_is_not_started_was_shared(transport: Grpc
     await second.stop(0)
 
 
+async def first_byte(address: Address) -> bytes:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        return await reader.readexactly(1)
+    finally:
+        writer.close()
+
+
+async def test_a_client_waited_for_a_daemon_that_recovers() -> None:
+    """The port listened, and was not served before the store was recovered."""
+    server = GrpcServer(
+        GrpcLimits(transport="trovemq"),
+        RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="b"),
+    )
+    address = server.bind(Address("127.0.0.1", 0))
+    with pytest.raises(ConnectionError):
+        await first_byte(address)
+    await server.start()
+    async with grpc.aio.insecure_channel(str(address)) as channel:
+        await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    await server.stop(0)
+
+
 async def test_a_silent_connection_is_closed(transport: GrpcTransport) -> None:
     async with served(transport, handshake_timeout_ms=200) as (_, _, address):
         reader, writer = await asyncio.open_connection(address.host, address.port)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, cast
 
+import grpc
 import pytest
 
 import trovemq_rpc as rpc
 from trovemq_rpc.metrics import Metrics
-from trovemq_rpc.server.accepting import AT_ONCE, RETRY_S, Listener
+from trovemq_rpc.server.accepting import AT_ONCE, RETRY_S, Listener, Refusal
 
 
 class Socket:
@@ -37,7 +38,10 @@ class Socket:
 
 
 class FakeConnection:
-    closed = False
+    closed = resets = False
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        self.resets = (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER)
 
     def setblocking(self, blocking: bool) -> None:
         assert not blocking
@@ -174,3 +178,49 @@ async def test_two_servers_that_were_not_started_shared_a_port(address: str) -> 
     assert second.add_insecure_port(f"{address}:{port}") == port, "it is free again"
     await second.start()
     await second.stop(None)
+
+
+@in_a_loop
+async def test_a_client_of_a_server_that_starts_late_waited_for_it() -> None:
+    server = rpc.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.refuse_until_start()
+    channel = rpc.insecure_channel(f"127.0.0.1:{port}")
+    call = channel.unary_unary("/test.Test/Call")
+    with pytest.raises(rpc.AioRpcError) as refused:
+        await call(b"")
+    assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert "time to connect" not in str(refused.value.details())
+    await server.start()
+    with pytest.raises(rpc.AioRpcError) as served:
+        await call(b"", wait_for_ready=True)
+    assert served.value.code() == grpc.StatusCode.UNIMPLEMENTED, "it serves now, and has no method"
+    await channel.close()
+    await server.stop(None)
+
+
+@in_a_loop
+async def test_a_server_that_ended_before_its_start_kept_refusing() -> None:
+    loop = asyncio.get_running_loop()
+    server = rpc.server()
+    server.add_insecure_port("127.0.0.1:0")
+    server.refuse_until_start()
+    ((bound, _),) = server._sockets
+    number = bound.fileno()
+    await server.stop(None)
+    assert not loop.remove_reader(number)
+
+
+@in_a_loop
+async def test_clients_are_refused_by_a_reset_and_wait_without_descriptors() -> None:
+    loop, bound = Loop(asyncio.get_running_loop()), Socket()
+    refusal = Refusal(cast(asyncio.AbstractEventLoop, loop), cast(socket.socket, bound))
+    refusal.start()
+    first = FakeConnection()
+    bound.waiting = [first]
+    await loop.turn()
+    assert (first.resets, first.closed) == (True, True)
+    bound.waiting = [errno.EMFILE]
+    await loop.turn()
+    assert loop.reader is None, "it does not spin"
+    assert bound.listens
