@@ -8,6 +8,7 @@ error.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -343,7 +344,10 @@ def _warn(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "trovemq store") -> None:
-    """Runs the command line and exits. None: with the arguments of the process. program: its name in help."""
+    """Runs the command line and exits. None: with the arguments of the process. program: its name in help.
+    Standard output is UTF-8 in every locale, like the output of the other verbs."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     try:
         app(args=None if arguments is None else list(arguments), prog_name=program)
     except StorageError as error:

@@ -3,7 +3,9 @@ them."""
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from importlib.metadata import EntryPoints
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.backups import back_up, fill
-from tests.support.engine import NOW_MS, flush, open_store
+from tests.support.engine import NOW_MS, flush, open_store, send
 from tests.support.golden import unpack
 from trovemq.cli import app
 from trovemq.cli.store_tools import TOOLS
@@ -94,3 +96,18 @@ def test_without_the_server_each_tool_says_what_to_install(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == f"trovemq store {name} needs the broker's tools: pip install 'trovemq[server]'\n"
+
+
+def test_yaml_of_a_store_failed_in_a_locale_without_utf_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_store(RealFileSystem(tmp_path), topics=("orders",))
+    send(opened, b"pears", keys="gr\xfcn")
+    flush(opened)
+    opened.close(NOW_MS)
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    assert app.run(["-o", "yaml", "store", "export", "--store", str(tmp_path)]) == 0
+    sys.stdout.flush()
+    (message,) = yaml.safe_load(printed.getvalue())
+    assert message["keys"] == "gr\xfcn"
