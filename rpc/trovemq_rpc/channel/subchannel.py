@@ -181,15 +181,17 @@ class Subchannel:
         """A connection whose server has sent its settings."""
         channel = self.channel
         loop = channel.loop
-        ready: asyncio.Future[None] = loop.create_future()
+        problem: asyncio.Future[str] = loop.create_future()
+        """Why the connection is gone; "" if it is ready. No exception: it may be gone before
+        `create_connection` returns, or raises the same, and no task would retrieve the exception."""
 
         def on_ready(_endpoint: ChannelEndpoint) -> None:
-            if not ready.done():
-                ready.set_result(None)
+            if not problem.done():
+                problem.set_result("")
 
         def on_gone(endpoint: ChannelEndpoint) -> None:
-            if not ready.done():
-                ready.set_exception(ConnectError(f"{address}: {endpoint.reason}"))
+            if not problem.done():
+                problem.set_result(endpoint.reason)
 
         def factory() -> ChannelEndpoint:
             tls = None
@@ -210,7 +212,8 @@ class Subchannel:
         except OSError as error:
             raise ConnectError(f"{address}: {error}") from None
         try:
-            await ready
+            if await problem:
+                raise ConnectError(f"{address}: {problem.result()}")
         except BaseException:
             endpoint.abort()
             raise

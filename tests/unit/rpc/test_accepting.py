@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -224,3 +225,36 @@ async def test_clients_are_refused_by_a_reset_and_wait_without_descriptors() -> 
     await loop.turn()
     assert loop.reader is None, "it does not spin"
     assert bound.listens
+
+
+@in_a_loop
+async def test_a_connection_lost_while_it_opened_left_an_unread_exception() -> None:
+    """asyncio logged it: "Future exception was never retrieved"."""
+    loop = asyncio.get_running_loop()
+    reported: list[object] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+
+    opened = loop.create_connection
+
+    async def lost_at_once(factory: Callable[[], asyncio.Protocol], *address: Any) -> None:
+        transport, _ = await opened(factory, *address)
+        transport.abort()
+        await asyncio.sleep(0)
+        raise ConnectionResetError(errno.ECONNRESET, "it was reset")
+
+    server = rpc.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "create_connection", lost_at_once)
+        async with rpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(rpc.AioRpcError) as failed:
+                await channel.unary_unary("/test.Test/Call")(b"")
+    assert "it was reset" in str(failed.value.details())
+    await server.stop(None)
+    del channel, failed
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
+    del others
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reported == []
