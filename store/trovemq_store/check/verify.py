@@ -15,8 +15,9 @@ from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.check.trees_check import check_trees
 from trovemq_store.files.files import UnreadableError
 from trovemq_store.log import checkpoint
-from trovemq_store.topics.offsets import ConsumerOffsets
+from trovemq_store.topics.offsets import OFFSETS_PATH, ConsumerOffsets
 from trovemq_store.topics.topics import TopicTable
+from trovemq_store.topics.topics_file import TOPICS_PATH
 
 _OWN_FILES: Final = {"checkpoint", "lock", "abort"}
 
@@ -91,15 +92,15 @@ def _report_log(view: StoreView, scan: LogScan, bytes_cut: int, findings: Findin
 
 def _check_files(view: StoreView, findings: Findings) -> None:
     """Checks that the tables can be read, and that queue files have the size of the settings."""
-    for load in (TopicTable.load, ConsumerOffsets.load):
+    for path, load in ((TOPICS_PATH, TopicTable.load), (OFFSETS_PATH, ConsumerOffsets.load)):
         try:
             fault = load(view.files).fault
         except (DamagedError, UnreadableError) as error:
-            findings.add("config", 0, str(error))
+            findings.add(path, 0, str(error))
         else:
             if fault:
                 what = f"{fault}; the second copy is read, without the last change"
-                findings.add("config", 0, what, note=not view.clean)  # a killed RocketMQ leaves such a file
+                findings.add(path, 0, what, note=not view.clean)  # a killed RocketMQ leaves such a file
     size = view.settings.consume_queue_file_size
     for path in view.files.walk("consumequeue"):
         if view.files.file_size(path) not in (0, size):

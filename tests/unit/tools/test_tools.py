@@ -279,12 +279,12 @@ def harm_index_missing(root: Path) -> tuple[str, int]:
 def harm_topics(root: Path) -> tuple[str, int]:
     for name in ("topics.json", "topics.json.bak"):
         (root / "config" / name).write_bytes(b"{")
-    return "config", 0
+    return "config/topics.json", 0
 
 
 def harm_first_copy_of_topics(root: Path) -> tuple[str, int]:
     (root / "config/topics.json").write_bytes(b"{")
-    return "config", 0
+    return "config/topics.json", 0
 
 
 def harm_checkpoint(root: Path) -> tuple[str, int]:
