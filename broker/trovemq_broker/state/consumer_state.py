@@ -11,7 +11,9 @@ Invariants
   RocketMQ's own files are complete, too: the next broker that opens the store continues from them.
 - If the log continues after `closed`, RocketMQ has used the store: then its files count, and the snapshot
   does not.
-- A snapshot of a log that is shorter by now (an operator gave up its last files) does not count.
+- Of a snapshot of a log that is shorter by now (an operator gave up its last files) only the deliveries
+  count, as far as the queues reach: retention may have removed their events. It removes the events of delayed
+  and half messages only with these.
 """
 
 from __future__ import annotations
@@ -131,12 +133,14 @@ class ConsumerState:
 
     def _load(self, now_ms: EpochMs) -> None:
         state = self._file.load()
+        deliveries = None
         if state is not None and not state.closed and state.log_end > self._store.end_offset:
-            state = None  # of a log that lost its end since: offsets in it will be those of other messages
+            # of a log that lost its end since: offsets in it will be those of other messages
+            deliveries, state = state.delivery, None
         if state is not None and not (state.closed and state.log_end != self._store.end_offset):
             self._restore(state)
         elif state is None and self.events.next_offset > 0:
-            self._replay(QUEUE_ORIGIN)  # the snapshot was lost, or does not count: everything is replayed
+            self._replay(QUEUE_ORIGIN, deliveries)  # the snapshot was lost, or does not count
         else:
             self._import_from_rocketmq(now_ms)
         self.timers.catch_up()
@@ -151,13 +155,16 @@ class ConsumerState:
         self.delivery.restore(state.delivery)
         self._replay(state.event_offset)
 
-    def _replay(self, begin: QueueOffset) -> None:
+    def _replay(self, begin: QueueOffset, deliveries: DeliveryState | None = None) -> None:
+        """Applies the events from `begin` on. `deliveries`: a state that is newer than all of them."""
+        if deliveries is not None:
+            self.delivery.restore(deliveries)
         for event in self.events.replay(begin):
             if event.kind is EventKind.TIMER_ENDED:
                 self.timers.apply(event)
             elif event.kind is EventKind.TRANSACTION_CHECKED:
                 self.transactions.apply(event)
-            else:
+            elif deliveries is None:
                 self.delivery.apply(event)
 
     def _import_from_rocketmq(self, now_ms: EpochMs) -> None:

@@ -133,6 +133,9 @@ def _complete_state(context: Context, state: QueueState) -> None:
     end = queue.max_offset if queue is not None else 0
     if state.next_offset > end:
         _cut(state, end)
+    log_end = context.store.end_offset
+    for offset in [offset for offset, at in state.moved.items() if at >= log_end]:
+        del state.moved[offset]  # the log has lost the copy: another record will lie there
     if stored != state.committed:
         context.commit(state)
 
