@@ -27,6 +27,7 @@ import ctypes
 import gc
 import importlib
 import inspect
+import io
 import json
 import os
 import runpy
@@ -39,7 +40,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUEST_SIZE_MAX: Final = 1 << 17
@@ -251,15 +252,30 @@ def _end_with(parent: int, first: int) -> None:
         os._exit(1)  # it has ended before
 
 
+def _open_output(name: str, descriptor: int) -> None:
+    """Opens a standard stream again: the server's own one was a file, and a pipe has no position."""
+    server: TextIO = getattr(sys, name)
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    raw: Any = open(descriptor, "wb", buffering=0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+    stream = io.TextIOWrapper(
+        raw,
+        server.encoding,
+        server.errors,
+        line_buffering=name == "stderr",
+        write_through=unbuffered,
+    )
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
 def become(request: Mapping[str, Any]) -> None:
     """Continues as `python -m MODULE` would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    if os.environ.get("PYTHONUNBUFFERED"):
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+    _open_output("stdout", 1)
+    _open_output("stderr", 2)
     sys.argv = [request["module"], *request["arguments"]]
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
