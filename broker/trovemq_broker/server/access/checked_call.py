@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 
@@ -18,7 +18,7 @@ from trovemq_broker.server.access.needs import Level, Row
 from trovemq_broker.server.access.open_methods import count_unknown
 from trovemq_broker.server.access.refusals import is_rocketmq, refused_reply
 from trovemq_broker.server.core.refused_message import RefusedMessage
-from trovemq_broker.server.wire.statuses import Malformed
+from trovemq_broker.server.wire.statuses import Context, Malformed
 from trovemq_daemon.calls import HELD, Call, add_layer, is_stream
 from trovemq_daemon.handler_guard import bounded_reader
 from trovemq_daemon.peers import peer_of_call
@@ -29,8 +29,6 @@ from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord
 from trovemq_proto.authentication.calls import Buffer, message_checker
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.creators import NOBODY
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class CheckedMethod:

@@ -26,13 +26,12 @@ from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.access.needs import ROWS, Audit, Level, Row
 from trovemq_broker.server.access.open_methods import OpenMethod
 from trovemq_broker.server.access.refusals import refused_reply
-from trovemq_broker.server.wire.statuses import Malformed
+from trovemq_broker.server.wire.statuses import Context, Malformed
 from trovemq_daemon.calls import Call, CallHandler, calls_of, takes_one_request
 from trovemq_proto.authentication.calls import Buffer
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.creators import Creator
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 FIRST_REQUEST_WAIT_S: Final = 3.0  # of a refused stream
 _SUPER: Final = Row(Level.SUPER)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import grpc
 
@@ -55,6 +54,7 @@ from trovemq_broker.server.wire.security_messages import (
     user_state,
     users_reply,
 )
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.peers import parse_source, peer_of_call
@@ -65,7 +65,6 @@ from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 SECRET_BYTES = 32
 
 

@@ -10,7 +10,8 @@ import grpc
 from trovemq_broker.query.queue_sizes import QueueSizes
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire import admin_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_broker.state.held_log import TopicHold
 from trovemq_daemon.grpc_services import add_service
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset

@@ -10,7 +10,8 @@ from trovemq_broker.admin.condition import Condition
 from trovemq_broker.admin.drain import Drain
 from trovemq_broker.admin.shown_settings import RunningSettings
 from trovemq_broker.server.wire import broker_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.grpc_services import add_service
 
 

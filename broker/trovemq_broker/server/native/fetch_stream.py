@@ -14,8 +14,9 @@ from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.native.reply_stream import ReplyStream, fail
 from trovemq_broker.server.wire.fetch_frames import Fetch, MoreReplies, fetch_id_of, read_fetch, read_pull
-from trovemq_broker.server.wire.native_calls import Context, Request
+from trovemq_broker.server.wire.native_calls import Request
 from trovemq_broker.server.wire.native_messages import fetch_error, fetch_reply
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -22,7 +22,8 @@ from trovemq_broker.server.core.group_order import fifo_topics
 from trovemq_broker.server.wire import group_messages as wire
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.consumers import ClientType
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_broker.timers.recall_handle import encode_recall_handle
 from trovemq_broker.track.delayed import delayed_messages
 from trovemq_daemon.grpc_services import add_service

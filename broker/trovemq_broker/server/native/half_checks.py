@@ -23,9 +23,9 @@ from typing import Final
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry
 from trovemq_broker.server.native.reply_stream import ReplyStream
 from trovemq_broker.server.wire.client_commands import ClientCommand, RecoverTransaction
-from trovemq_broker.server.wire.native_calls import Context, Request
+from trovemq_broker.server.wire.native_calls import Request
 from trovemq_broker.server.wire.producer_messages import CONNECTED, check_reply, leaves, topics_to_check
-from trovemq_broker.server.wire.statuses import METADATA_VALUE_SIZE_MAX, metadata_value
+from trovemq_broker.server.wire.statuses import METADATA_VALUE_SIZE_MAX, Context, metadata_value
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs

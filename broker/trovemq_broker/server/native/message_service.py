@@ -16,8 +16,9 @@ from trovemq_broker.server.native.fetch_stream import FetchStream, begin_pull
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.wire import send_messages as wire
 from trovemq_broker.server.wire.frames import read_append_frame
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.native_messages import append_reply, born_host_of, mark_failed
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.calls import Answer, Call
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_proto import errors

@@ -14,9 +14,9 @@ from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.native.half_checks import CheckStream
 from trovemq_broker.server.native.reply_stream import OpenStreams
 from trovemq_broker.server.wire import producer_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.rocketmq_messages import peer_host
-from trovemq_broker.server.wire.statuses import client_id_of
+from trovemq_broker.server.wire.statuses import Context, client_id_of
 from trovemq_daemon.grpc_services import add_service
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -14,7 +14,8 @@ from trovemq_broker.query.queue_offsets import queue_offsets
 from trovemq_broker.query.search_offset import search_offset
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.wire import query_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors

@@ -13,7 +13,8 @@ from trovemq_broker.query.lacking import with_lacking_note
 from trovemq_broker.query.search.search import search_page, search_pages
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.wire import search_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.turns import Turns
 from trovemq_store.engine.message_store import MessageStore

@@ -20,7 +20,8 @@ from trovemq_broker.server.core.pace import REPORT_S, Pace
 from trovemq_broker.server.native.store_backup import BackupRun
 from trovemq_broker.server.native.store_scrub import begin_scrub, scrub_steps
 from trovemq_broker.server.wire import store_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread

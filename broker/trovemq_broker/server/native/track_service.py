@@ -13,7 +13,8 @@ from trovemq_broker.filters.filter import Filter, parse_filter
 from trovemq_broker.query.lacking import lacking_note
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire import track_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_broker.track.diagnosis import Members
 from trovemq_broker.track.message_tracker import MessageTrack, MessageTracker
 from trovemq_daemon.grpc_services import add_service

@@ -17,8 +17,9 @@ from trovemq_broker.atomic.ends import Committed
 from trovemq_broker.atomic.open_transactions import AtomicTransaction
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire import transaction_messages as wire
-from trovemq_broker.server.wire.native_calls import Context, Reply, Request
+from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.native_messages import born_host_of
+from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.logging import get_logger

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import grpc
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Request: TypeAlias = Any
 """A message as protobuf has read it. Handlers pass it to a function of the wire, which returns a command."""
 Reply: TypeAlias = Any
