@@ -13,9 +13,7 @@ from trovemq_proto.records.layout import (
     BODY_AT,
     MAGIC_AT,
     MAGIC_V1,
-    MAGIC_V1_BYTES,
     MAGIC_V2,
-    MAGIC_V2_BYTES,
     PROPERTIES_SIZE_MAX,
     QUEUE_OFFSET_AT,
     RECORD_SIZE_MIN,
@@ -128,7 +126,3 @@ def split_records(data: bytes) -> Iterator[bytes]:
     """The records that fill `data` exactly. Raises TroveError BATCH_ILLEGAL at other bytes."""
     for fields in split_fields(data):
         yield data[fields.position : fields.position + fields.size]
-
-
-def magic_bytes(magic: int) -> bytes:
-    return {MAGIC_V1: MAGIC_V1_BYTES, MAGIC_V2: MAGIC_V2_BYTES}[magic]
