@@ -1,0 +1,1 @@
+"""Whole daemons and clients of two source trees, measured alternately."""
