@@ -286,16 +286,19 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        ready = self._ready()
-        if ready is not None:
-            return ready
+        turns = self._turns  # as `_ready`, without its call: this runs for each message
+        if turns is not None and turns.lately_until <= turns.clock() < turns.due_at:
+            for message in (inbox := self._inbox).messages:
+                if inbox.askers:
+                    inbox.note_space()
+                return message
         began_ns = time.time_ns()
-        message = await self.next()
-        if message is None:
+        received = await self.next()
+        if received is None:
             raise StopAsyncIteration
         if self.tracing is not None:
-            self.tracing.received(self.topic, self.group, [message], began_ns)
-        return message
+            self.tracing.received(self.topic, self.group, [received], began_ns)
+        return received
 
     def _ready(self) -> ReceivedMessage | None:
         """The next message of a batch that waits in the inbox, unless other work of the loop is due."""
