@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-COLUMNS_SIZE_MIN: Final = 32_768
-"""Records of fewer bytes together are read one by one, of more by columns: the faster way for each."""
 PLAIN_ENCODED_MAX: Final = 4
 """Records that cost less encoded one by one than by columns: bench/codec.py, "one record: encode"."""
 NUMPY_MISSING: Final = "needs NumPy: pip install 'trovemq[numpy]'"

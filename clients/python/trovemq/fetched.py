@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trovemq._common.numpy_extra import int64s
-from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
+from trovemq_proto.numpy_extra import has_numpy
 from trovemq_proto.positions import QueueOffset
 from trovemq_proto.records.cached import cached_property
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.fields import RecordFields, queue_offset, read_fields, split_fields
+from trovemq_proto.records.fields import (
+    RecordFields,
+    has_few_records,
+    queue_offset,
+    read_fields,
+    split_fields,
+)
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
 from trovemq_proto.records.message import Message, received_of
 
@@ -65,10 +71,10 @@ class FetchedBatch:
         """Size of the records in bytes."""
         return len(self.data)
 
-    @property
+    @cached_property
     def _has_columns(self) -> bool:
         """Whether the records are read at once. Few need no NumPy, whose import takes a tenth of a second."""
-        return len(self.data) >= COLUMNS_SIZE_MIN and has_numpy()
+        return not has_few_records(memoryview(self.data)) and has_numpy()
 
     @property
     def body_nbytes(self) -> int:

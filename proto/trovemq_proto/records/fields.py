@@ -25,7 +25,8 @@ from trovemq_proto.records.layout import (
 
 Bytes = bytes | memoryview
 ROWS_MAX: Final = 32
-"""Records of a batch that cost less as rows, in plain Python, than as columns: bench/appends.py, "32 any"."""
+"""Records of a batch that cost less as rows, in plain Python, than as columns: bench/appends.py, "32 any";
+in the client, bench/second_paths.py, "spans"."""
 
 _SIZE_MAGIC_SYS_FLAG: Final = Struct(f">iI{SYS_FLAG_AT - MAGIC_AT - 4}xi")
 _INT: Final = Struct(">i")

@@ -96,7 +96,7 @@ def test_each_field_is_that_of_rocketmqs_protocol(
         for number, (body, properties, times) in enumerate(sent)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+        patch.setattr(record_spans, "has_few_records", lambda _: not columns)
         made = messages(records)
     for number, (message, error) in enumerate(made):
         assert error is None
@@ -112,7 +112,7 @@ def test_records_that_cannot_be_read_cost_no_other_message(
     monkeypatch: pytest.MonkeyPatch, columns: bool, at: int
 ) -> None:
     """A flipped bit of the magic code, one of the body, and a body that does not inflate."""
-    monkeypatch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+    monkeypatch.setattr(record_spans, "has_few_records", lambda _: not columns)
     damaged = bytearray(stored(1, b"damaged", {}))
     damaged[at] ^= 1
     records = [
@@ -157,7 +157,7 @@ def test_a_batch_hands_out_each_message_as_it_makes_it_alone(
     count = sum(run.count for run in runs)
     records = [stored(number, b"x" * (9 if alike else number), {"own": "1"}) for number in range(count)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+        patch.setattr(record_spans, "has_few_records", lambda _: not columns)
         batch = batch_of(runs, records)
     places = [(run, run.first_offset + index) for run in runs for index in range(run.count)]
     for number, message in enumerate(batch):
@@ -248,7 +248,7 @@ def test_a_batch_that_was_not_iterated_to_its_end_waited_for_the_collector(
 def test_a_kept_message_kept_the_inflated_bodies_of_its_neighbours(
     monkeypatch: pytest.MonkeyPatch, columns: bool
 ) -> None:
-    monkeypatch.setattr(record_spans, "COLUMNS_SIZE_MIN", 0 if columns else 1 << 30)
+    monkeypatch.setattr(record_spans, "has_few_records", lambda _: not columns)
     bodies = [bytes([number]) * 1_000 for number in range(4)]
     records = [
         stored(number, body if number == 2 else zlib.compress(body), {}, sys_flag=int(number != 2))

@@ -45,7 +45,7 @@ def contents(batch: FetchedBatch) -> tuple[Any, ...]:
 
 @pytest.fixture
 def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trovemq.fetched, "COLUMNS_SIZE_MIN", 1)
+    monkeypatch.setattr(trovemq.fetched, "has_few_records", lambda _: False)
 
 
 @pytest.mark.usefixtures("always_columns")

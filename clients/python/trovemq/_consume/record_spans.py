@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.numpy_extra import COLUMNS_SIZE_MIN, has_numpy
+from trovemq_proto.numpy_extra import has_numpy
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.fields import has_few_records, read_fields
 from trovemq_proto.records.layout import PHYSICAL_OFFSET_AT, RECORD_SIZE_MIN, SYS_FLAG_COMPRESSED
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RecordSpans:
         self.damaged: set[int] = set()
         self.compressed: set[int] = set()
         self.inflated: dict[int, bytes] = {}
-        if len(data) < COLUMNS_SIZE_MIN or not has_numpy() or not self._read_columns():
+        if has_few_records(data) or not has_numpy() or not self._read_columns():
             self._read_each()
 
     def __len__(self) -> int:
