@@ -50,8 +50,6 @@ from trovemq_proto.records.uniform_properties import UniformProperties, properti
 Buffer = bytes | bytearray | memoryview
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
-TOPICS_COMPARED: Final = 4
-"""Topics of one length that are compared with all names of it, before the rest is sorted."""
 _TOTAL_SIZE: Final = Struct(">i")
 _ORIGIN: Final = np.zeros(1, np.int64)
 _ORIGIN.flags.writeable = False
@@ -523,18 +521,14 @@ def _not_well_formed(index: int, position: int) -> TroveError:
 
 def _rows_by_value(values: NDArray[np.uint8]) -> Iterator[tuple[bytes, Int64s]]:
     """Each value of uint8[n, size], and which rows have it."""
-    rest = np.arange(len(values))
-    for _ in range(TOPICS_COMPARED if values.shape[1] else 1):
-        same = (values == values[0]).all(axis=1)
-        yield values[0].tobytes(), rest[same]
-        rest, values = rest[~same], values[~same]
-        if not len(rest):
-            return
+    if (values == values[0]).all():
+        yield values[0].tobytes(), np.arange(len(values))
+        return
     values = np.ascontiguousarray(values)
     strings = values.view(f"S{values.shape[1]}")[:, 0]
     _, first, which = np.unique(strings, return_index=True, return_inverse=True)
     order = np.argsort(which, kind="stable")
     begins = np.searchsorted(which[order], np.arange(len(first) + 1)).tolist()
-    names, sorted_rows = values[first].view(f"V{values.shape[1]}")[:, 0].tolist(), rest[order]
+    names = values[first].view(f"V{values.shape[1]}")[:, 0].tolist()
     for name, begin, end in zip(names, begins, begins[1:], strict=False):
-        yield name, sorted_rows[begin:end]
+        yield name, order[begin:end]
