@@ -31,6 +31,7 @@ from trovemq_broker.groups.delivery.records import RecordReader, properties_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.fields import ROWS_MAX
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
 from trovemq_proto.records.priority_columns import priorities_of
 from trovemq_store.engine.message_store import MessageStore
@@ -42,14 +43,10 @@ CHUNK_MAX: Final = 256
 """How many offsets are read from the tree in one step."""
 STEP_MAX: Final = 8_192
 """How many units are read in one step."""
-_SINGLE_READS_MAX: Final = 8
-"""At most this many records are read one by one; more of them in one piece, if they are dense."""
 _TRIM_MIN: Final = 65_536
 """Offsets are removed from memory when this many of them are trimmed, or are in the tree."""
 _SPAN_MAX: Final = 4 << 20
 """The most bytes of the log that are read in one piece."""
-_SPARSE: Final = 4
-"""Records are read in one piece if they are at least 1/4 of the log between the first and the last."""
 
 Int64s = NDArray[np.int64]
 Priorities = NDArray[np.uint8]
@@ -218,7 +215,7 @@ class PriorityQueues:
     def _priorities(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities:
         if not len(sizes):
             return np.empty(0, np.uint8)
-        if len(sizes) > _SINGLE_READS_MAX:
+        if len(sizes) > ROWS_MAX:
             together = self._read_adjacent(physical_offsets, sizes)
             if together is not None:
                 return together
@@ -233,11 +230,11 @@ class PriorityQueues:
         return np.array([self._priority(at, size) for at, size in places], np.uint8)
 
     def _read_adjacent(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities | None:
-        """The priorities of records that lie close together in one segment, read as one piece; None if they
-        lie farther apart, or one of them cannot be read."""
+        """The priorities of records of one segment, read as one piece; None if it is larger than _SPAN_MAX,
+        or one of them cannot be read."""
         first = PhysicalOffset(int(physical_offsets[0]))
         end = int(physical_offsets[-1] + sizes[-1])
-        if first < 0 or end - first > _SPAN_MAX or end - first > _SPARSE * int(sizes.sum()):
+        if first < 0 or end - first > _SPAN_MAX:
             return None
         try:
             data = self._store.read(first, end - first)
