@@ -15,10 +15,10 @@ from tests.support.memory_broker import ROOMY, TestBroker, message
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_broker.server.native import batch_delivery
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.receipts import handle_of
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -168,7 +168,7 @@ async def test_a_batch_that_was_confirmed_stays_the_clients() -> None:
 async def test_only_the_leases_of_confirmed_batches_are_renewed() -> None:
     """After a kill of the broker a batch that its client never got was the client's as long as it lived."""
     parts = await filled(1)
-    parts.registry.settle("client-1", ClientDescription(client_type=v2.PUSH_CONSUMER), parts.now_ms)
+    parts.registry.settle("client-1", ClientDescription(client_type=ClientType.PUSH_CONSUMER), parts.now_ms)
     client = ConsumeClient(parts)
     await client.open(1, invisible_ms=0)
     (first,) = client.messages()
@@ -257,7 +257,7 @@ async def test_a_stopping_broker_ends_its_streams() -> None:
 
 async def test_the_stream_of_a_client_that_has_ended_ends() -> None:
     parts = await filled(0)
-    parts.registry.settle("client-1", ClientDescription(client_type=v2.PUSH_CONSUMER), parts.now_ms)
+    parts.registry.settle("client-1", ClientDescription(client_type=ClientType.PUSH_CONSUMER), parts.now_ms)
     client = ConsumeClient(parts)
     await client.open(4, invisible_ms=0)
     parts.registry.terminate("client-1", parts.now_ms)

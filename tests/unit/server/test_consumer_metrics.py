@@ -16,10 +16,10 @@ from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_broker.maintenance import consumer_tasks
 from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_broker.server.wire.client_commands import ClientCommand
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -191,9 +191,11 @@ class Stream:
 
 async def test_connections_by_what_clients_say_of_themselves(bench: Bench) -> None:
     clients = bench.parts.registry
-    producer = ClientDescription(client_type=v2.PRODUCER, language="JAVA", version="5.0.7")
-    simple = ClientDescription(client_type=v2.SIMPLE_CONSUMER, group="g", language="GOLANG", version="V5.1")
-    push = replace(simple, client_type=v2.PUSH_CONSUMER)
+    producer = ClientDescription(client_type=ClientType.PRODUCER, language="JAVA", version="5.0.7")
+    simple = ClientDescription(
+        client_type=ClientType.SIMPLE_CONSUMER, group="g", language="GOLANG", version="V5.1"
+    )
+    push = replace(simple, client_type=ClientType.PUSH_CONSUMER)
     descriptions = [producer, producer, simple, push, push, replace(push, language="", version="")]
     for number, description in enumerate(descriptions):
         clients.settle(f"c{number}", description, NOW_MS)
@@ -215,7 +217,7 @@ async def test_connections_by_what_clients_say_of_themselves(bench: Bench) -> No
 async def test_a_client_is_forgotten_after_the_time_that_is_set() -> None:
     bench = Bench(BrokerSettings(client_expiry_ms=5_000))
     clients = bench.parts.registry
-    clients.settle("c", ClientDescription(client_type=v2.PRODUCER), NOW_MS)
+    clients.settle("c", ClientDescription(client_type=ClientType.PRODUCER), NOW_MS)
     clients.attach("c", Stream())
     assert clients.expire(NOW_MS + 5_000) == []
     assert clients.expire(NOW_MS + 5_001) == ["c"]
@@ -224,6 +226,6 @@ async def test_a_client_is_forgotten_after_the_time_that_is_set() -> None:
 
 
 async def test_a_name_that_a_client_made_up_does_not_break_the_page(bench: Bench) -> None:
-    evil = ClientDescription(client_type=v2.PRODUCER, language='a"} 1\nx{b="', version="\\")
+    evil = ClientDescription(client_type=ClientType.PRODUCER, language='a"} 1\nx{b="', version="\\")
     bench.parts.registry.settle("c", evil, NOW_MS)
     assert bench.value("rocketmq_producer_connections", language=evil.language, version="\\") == 1

@@ -13,6 +13,7 @@ from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.server.core.clients import ClientDescription, Subscription
 from trovemq_broker.server.native.group_service import GroupService
 from trovemq_broker.server.wire.client_commands import ClientCommand, telemetry_answer, telemetry_command
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -89,7 +90,7 @@ class Bench:
 
     def connect(self, client_id: str = "c", expression: str = "*", kind: str = "tag") -> Stream:
         description = ClientDescription(
-            client_type=v2.PUSH_CONSUMER,
+            client_type=ClientType.PUSH_CONSUMER,
             group="billing",
             subscriptions={"orders": Subscription(kind, expression)},
             language="JAVA",

@@ -13,9 +13,9 @@ from tests.support.memory_broker import TestBroker
 from tests.unit.server.test_consume_stream import filled, numbers, parts_with
 from trovemq_broker.server.core.clients import ClientDescription, ClientRegistry, Subscription
 from trovemq_broker.server.native.consume_streams import NOTICE_INTERVAL_S, ConsumeStreams
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_daemon import turns as turns_module
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
 
 pytestmark = fake_time
@@ -27,7 +27,9 @@ NOW_MS = EpochMs(1_000_000)
 def joins(registry: ClientRegistry, client_id: str, *topics: str, group: str = GROUP) -> None:
     """Its settings arrive."""
     subscriptions = {topic: Subscription("tag", "*") for topic in topics or ("orders",)}
-    description = ClientDescription(client_type=v2.PUSH_CONSUMER, group=group, subscriptions=subscriptions)
+    description = ClientDescription(
+        client_type=ClientType.PUSH_CONSUMER, group=group, subscriptions=subscriptions
+    )
     registry.settle(client_id, description, NOW_MS)
 
 

@@ -13,9 +13,9 @@ from tests.support.memory_broker import TestBroker
 from tests.unit.track.conftest import World
 from trovemq_broker.server.core.clients import ClientDescription, Subscription
 from trovemq_broker.server.native.track_service import TrackService
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import biography_pb2 as pb
 
 
@@ -45,7 +45,7 @@ class Served:
 
     def join(self, group: str, topic: str, expression: str, kind: str = "tag") -> None:
         description = ClientDescription(
-            client_type=v2.SIMPLE_CONSUMER,
+            client_type=ClientType.SIMPLE_CONSUMER,
             group=group,
             subscriptions={topic: Subscription(kind, expression)},
         )

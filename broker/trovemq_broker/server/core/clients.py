@@ -84,8 +84,7 @@ class Subscription:
 class ClientDescription:
     """A client's description of itself, from its metadata and its settings. Times in ms."""
 
-    client_type: int
-    """One of ClientType."""
+    client_type: ClientType
     group: str = ""
     topics: frozenset[str] = frozenset()  # to which it produces
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)

@@ -21,7 +21,6 @@ from trovemq_broker.server.core.commands import TIMEOUT_MS
 from trovemq_broker.server.core.group_order import fifo_topics
 from trovemq_broker.server.wire import group_messages as wire
 from trovemq_broker.server.wire.client_commands import StoredMessage
-from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.statuses import Context
 from trovemq_broker.timers.recall_handle import encode_recall_handle
@@ -109,7 +108,7 @@ class GroupService:
         description = client.description
         return wire.GroupMember(
             client_id=client.client_id,
-            client_type=ClientType(description.client_type),
+            client_type=description.client_type,
             language=description.language,
             version=description.version,
             address=description.peer,

@@ -65,7 +65,6 @@ from trovemq_broker.server.wire.admin_calls import (
 )
 from trovemq_broker.server.wire.client_commands import Answer as ClientAnswer
 from trovemq_broker.server.wire.client_commands import StoredMessage
-from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_broker.server.wire.conversion import converted, nothing
 from trovemq_broker.server.wire.routes import MASTER_ID
 from trovemq_broker.server.wire.send_requests import ReadSend
@@ -207,7 +206,7 @@ class Admin:
         client = self._member(*name)
         description = client.description
         properties = {
-            "client_type": ClientType(description.client_type).name,
+            "client_type": description.client_type.name,
             "language": description.language,
             "version": description.version,
             "hostname": description.hostname,

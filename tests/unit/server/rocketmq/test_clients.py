@@ -20,9 +20,9 @@ from trovemq_broker.server.core.clients import (
     ClientRegistry,
     Subscription,
 )
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 NOW_MS = EpochMs(1_700_000_000_000)
 
@@ -43,12 +43,12 @@ class Stream:
 
 
 def producer(*topics: str) -> ClientDescription:
-    return ClientDescription(client_type=v2.PRODUCER, topics=frozenset(topics))
+    return ClientDescription(client_type=ClientType.PRODUCER, topics=frozenset(topics))
 
 
 def consumer(group: str = "workers", **filters: str) -> ClientDescription:
     subscriptions = {topic: Subscription("tag", text) for topic, text in filters.items()}
-    return ClientDescription(client_type=v2.PUSH_CONSUMER, group=group, subscriptions=subscriptions)
+    return ClientDescription(client_type=ClientType.PUSH_CONSUMER, group=group, subscriptions=subscriptions)
 
 
 def ids(found: list[clients.Client]) -> list[str]:
@@ -265,7 +265,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(name=names, topics=topics, group=st.sampled_from(["", "g1", "g2"]))
     def settle(self, name: str, topics: frozenset[str], group: str) -> None:
-        description = ClientDescription(client_type=v2.PRODUCER, topics=topics, group=group)
+        description = ClientDescription(client_type=ClientType.PRODUCER, topics=topics, group=group)
         if name not in self.known and len(self.known) == 3:
             with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
                 self.registry.settle(name, description, self.now_ms)

@@ -19,6 +19,7 @@ from trovemq_broker.server.wire.client_commands import (
     telemetry_answer,
     telemetry_command,
 )
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_broker.server.wire.rocketmq_messages import message_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -55,11 +56,13 @@ class Bench:
         self.commands = ClientCommands(self.registry, lambda: f"nonce-{next(numbers)}")
 
     def consumer(self, client_id: str, group: str = "workers") -> Stream:
-        description = ClientDescription(client_type=v2.PUSH_CONSUMER, group=group)
+        description = ClientDescription(client_type=ClientType.PUSH_CONSUMER, group=group)
         return self._attached(client_id, description)
 
     def producer(self, client_id: str, *topics: str) -> Stream:
-        return self._attached(client_id, ClientDescription(client_type=v2.PRODUCER, topics=frozenset(topics)))
+        return self._attached(
+            client_id, ClientDescription(client_type=ClientType.PRODUCER, topics=frozenset(topics))
+        )
 
     def _attached(self, client_id: str, description: ClientDescription) -> Stream:
         stream = Stream()

@@ -16,6 +16,7 @@ from tests.support.rpc_context import RpcContext
 from tests.support.settling import dead_letter
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core.clients import ClientDescription
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -448,7 +449,7 @@ async def test_a_stream_that_was_written_keeps_its_messages() -> None:
 async def test_a_receive_that_came_after_its_clients_end_took_messages() -> None:
     """They were invisible to all others until the broker looked whether to renew them, 50 s later."""
     parts = parts_with()
-    description = ClientDescription(client_type=v2.PUSH_CONSUMER, group="g")
+    description = ClientDescription(client_type=ClientType.PUSH_CONSUMER, group="g")
     parts.registry.settle("client-1", description, NOW_MS)
     parts.registry.terminate("client-1", NOW_MS)
     await parts.send(message(b"one"))
@@ -462,7 +463,7 @@ async def test_a_receive_that_came_after_its_clients_end_took_messages() -> None
 async def test_the_last_poll_of_a_client_that_ended_took_messages() -> None:
     """They were invisible to all others until the broker looked whether to renew them."""
     parts = parts_with()
-    description = ClientDescription(client_type=v2.PUSH_CONSUMER, group="g")
+    description = ClientDescription(client_type=ClientType.PUSH_CONSUMER, group="g")
     parts.registry.settle("client-1", description, NOW_MS)
     gone = asyncio.ensure_future(parts.messages(invisible_ms=-1, auto_renew=True))
     other = asyncio.ensure_future(parts.messages(context=RpcContext("client-2")))

@@ -10,6 +10,7 @@ from tests.support.memory_broker import message
 from tests.support.rocketmq_service import ServiceBench
 from trovemq_broker.server.core.clients import ClientDescription
 from trovemq_broker.server.wire.client_commands import ClientCommand
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -38,7 +39,7 @@ class Silent:
 
 async def test_request_timeout_where_a_client_does_not_answer_a_command() -> None:
     bench, stream = ServiceBench(), Silent()
-    description = ClientDescription(client_type=v2.PUSH_CONSUMER, group=GROUP.name)
+    description = ClientDescription(client_type=ClientType.PUSH_CONSUMER, group=GROUP.name)
     bench.registry.settle("c", description, NOW_MS)
     bench.registry.attach("c", stream)
     request = admin_pb2.PrintThreadStackTraceRequest(client_id="c", group=GROUP)
