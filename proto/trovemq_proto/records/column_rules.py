@@ -136,7 +136,7 @@ def _unfit_contents(batch: RecordColumns, *, append_property_crc: bool) -> Bools
     unfit |= forbidden_names(batch)
     for index in np.flatnonzero(batch.sys_flags & SYS_FLAG_COMPRESSED).tolist():
         row = batch.row(index)
-        head = batch.data[row.body_position : row.body_position + min(row.body_size, STREAM_HEAD_SIZE)]
-        unfit[index] |= not begins_stream(bytes(head), row.sys_flag)
+        body = batch.data[row.body_position : row.body_position + row.body_size]
+        unfit[index] |= not begins_stream(bytes(body[:STREAM_HEAD_SIZE]), row.sys_flag)
     unfit |= batch.crcs() != batch.body_crcs
     return unfit
