@@ -3,7 +3,7 @@
     make conformance                         every language that this machine has
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
-    make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of our own
+    make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of ours
 
 A language needs its tools: Java `java` and `mvn`, Node.js `node` and `npm`, Go `go`; without them it is
 skipped and the table says so. So is Go without `--tls`: its client speaks nothing else. The clients are

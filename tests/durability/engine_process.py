@@ -8,7 +8,7 @@ child; the child opens the store, compares it with the ledger (oracle_check.py),
     open             it opens the store
     checked N        the store had everything; N acknowledged messages in all
     step N           one step more; N acknowledgements in this life
-    done             a life that was to end by itself has ended
+    done             a life that was to end without a kill has ended
     failed TEXT      as JSON: an assertion did not hold
     ended            the child has
 """

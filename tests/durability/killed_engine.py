@@ -45,7 +45,7 @@ class LifeReport:
     failure: str = ""
     killed: bool = False
     done: bool = False
-    """It ended by itself."""
+    """It ended without a kill."""
 
 
 class KilledEngine:

@@ -3,7 +3,7 @@ runs with its n-th allocation failing.
 
     python -m tests.durability.nomemory_child DIRECTORY OPERATION:N...
 
-Each child works in DIRECTORY/OPERATION-N, made as a copy of the prepared store, and ends by itself. Exit code
+Each child works in DIRECTORY/OPERATION-N, made as a copy of the prepared store, and then ends. Exit code
 0 = the call came through, 1 = it raised, 2 = it raised and the engine took more messages after that and
 acknowledged them, anything else = the process died in it. A line for each goes to the output.
 """

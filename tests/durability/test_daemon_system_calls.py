@@ -243,7 +243,7 @@ class Life:
         return True
 
     def is_accepted_again(self, client: RawClient) -> bool:
-        """A call that met a full disk holds new messages back until the next look."""
+        """A call that met a full disk holds new messages back until the next check."""
         end = time.monotonic() + RESUMES_WITHIN_S
         while time.monotonic() < end:
             before = len(self.acknowledged)
@@ -259,7 +259,7 @@ def case_of(number: int) -> tuple[str, str]:
 
 
 def _ends(broker: BrokerProcess) -> bool:
-    """Whether the daemon ends by itself, as it does when its look for failed syncs comes round."""
+    """Whether the daemon ends, as it does at its next check for failed syncs."""
     try:
         broker.process.wait(30)
     except subprocess.TimeoutExpired:

@@ -233,7 +233,7 @@ def test_held_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> No
 
 
 def held_together(rehearsal: Passes) -> list[list[str]]:
-    """Two of a thread's work, where the script continues in another way, with some at which it does not."""
+    """Two of a thread's work, where the script continues on another path, with some at which it does not."""
     in_work = [name for name in MEMORY_POINTS if name in rehearsal.in_work]
     others = [name for name in MEMORY_POINTS if name not in rehearsal.in_work]
     if SOAK:

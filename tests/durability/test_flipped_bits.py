@@ -76,7 +76,7 @@ def default_flips(one: Case, places: list[tuple[str, int]]) -> list[int]:
 
 def class_of(one: Case, path: str, offset: int) -> object:
     """Of a record each byte of its head, and each other part once in each record; of a queue each byte of a
-    unit, of an index file those of its head and its items; of any other file so many parts of it."""
+    unit, of an index file those of its head and its items; of any other file this many parts of it."""
     kind = path.rpartition("/")[0]
     if kind == "commitlog":
         message = one.answers.at(int(path[-20:]) + offset)

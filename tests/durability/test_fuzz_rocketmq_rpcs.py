@@ -43,7 +43,7 @@ GROWN_KIB_MAX = 6 << 10
 """How much memory the others may leave, the store's files among it. The inputs that the
 test itself keeps do not count: of GetOffset these once were 10 MiB."""
 LEFT_BLOCKS_MAX = 0.5
-"""So many blocks of Python's objects a call may leave, beyond those of the messages sent in between, and
+"""This many blocks of Python's objects a call may leave, beyond those of the messages sent in between, and
 beyond objects that are kept with good reason (FuzzedBroker.accounted_blocks()): one object that is never
 returned is seen. (A stream is one call, and has several inputs.)"""
 LEFT_BLOCKS_MAX_OF = {
@@ -149,7 +149,7 @@ async def settle(seconds: float) -> None:
 
 
 async def check_growth(broker: FuzzedBroker, name: str, count: int) -> None:
-    """So many inputs, which leave next to nothing once the broker's own work is done: what waits for the next
+    """Inputs, which leave next to nothing once the broker's own work is done: what waits for the next
     batch of an index is not left."""
 
     async def kept() -> int:

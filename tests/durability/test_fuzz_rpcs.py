@@ -155,7 +155,7 @@ def check_reader(data: bytes, descriptor: Descriptor) -> None:
     try:
         request = request_bounds.BoundedReader(request_type)(data)
     except DecodeError:
-        return  # gRPC refuses the call by itself
+        return  # gRPC refuses the call
     parts = request_bounds.PARTS_MAX - request_bounds._walk(
         data, 0, len(data), descriptor, request_bounds.PARTS_MAX
     )

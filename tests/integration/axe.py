@@ -43,7 +43,7 @@ def axe_script() -> str | None:
 
 
 def barriers(browser: Page, script: str) -> list[str]:
-    """Those of the page that the browser shows: rule, impact and place of each."""
+    """Violations on the page that the browser shows: rule, impact and place of each."""
     browser.run(script)
     asked = "axe.run(document).then(found => JSON.stringify(found.violations))"
     violations: list[dict[str, Any]] = json.loads(browser.run(asked))

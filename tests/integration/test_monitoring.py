@@ -84,7 +84,7 @@ def filled_in(query: str) -> str:
 
 
 def configuration(directory: Path, broker: str, nameserver: str) -> Path:
-    """That of Compose, with other addresses and times."""
+    """The configuration of Compose, with other addresses and times."""
     made = yaml.safe_load((RULES.parent / "prometheus.yml").read_text(encoding="utf-8"))
     made["global"] = {"scrape_interval": SCRAPE, "scrape_timeout": SCRAPE, "evaluation_interval": "500ms"}
     made["rule_files"] = [str(RULES.parent / name) for name in made["rule_files"]]

@@ -2,7 +2,7 @@
 messages, half messages.
 
 Each scenario has its own topics and is a generator: the steps before the restart, `yield`, and the checks
-afterwards. All of them share one broker that is stopped and one that is killed, and wait at the same time:
+afterwards. They share one broker that is stopped and one that is killed, and wait at the same time:
 most of the time here is the wait for messages that are invisible for 4 s.
 """
 

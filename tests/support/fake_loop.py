@@ -65,7 +65,7 @@ async def turns(count: int = 5) -> None:
 
 
 def forget_cancelled_timers() -> None:
-    """Takes them out of the running loop's heap, as asyncio does by itself when they are many."""
+    """Takes them out of the running loop's heap, as asyncio does when they are many."""
     loop: Any = asyncio.get_running_loop()
     for handle in loop._scheduled:
         handle._scheduled = not handle.cancelled()

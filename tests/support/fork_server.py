@@ -102,7 +102,7 @@ class ForkedProcess(subprocess.Popen[Any]):
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """As subprocess.Popen, which it is where the server cannot start this command."""
+    """A subprocess.Popen, or its like from the server where that can start this command."""
     words = _without_options(command)
     known = words[:1] == ["-m"] and words[1] in PRELOADED
     return (ForkedProcess if known and sys.platform == "linux" else subprocess.Popen)(command, **options)
@@ -115,7 +115,7 @@ def run(
     check: bool = False,
     timeout: float = 60.0,
 ) -> subprocess.CompletedProcess[bytes]:
-    """As subprocess.run with captured output, started by `popen`."""
+    """Runs the command to its end, with captured output; started by `popen`."""
     stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
     with popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:

@@ -18,7 +18,7 @@ DATA: Final = 23
 HANDSHAKE: Final = 22
 KEY_UPDATE: Final = bytes.fromhex("18 000001 00")
 CLIENT_HELLO: Final = bytes.fromhex("01 000100") + bytes(256)
-"""The begin of an attempt to renegotiate."""
+"""The start of an attempt to renegotiate."""
 _VERSION: Final = b"\x03\x03"
 
 

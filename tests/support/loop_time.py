@@ -1,4 +1,4 @@
-"""How long the event loop was busy at a stretch, in processor time of its own thread.
+"""How long the event loop was busy at a stretch, in processor time of its thread.
 
 That time alone is not the work's. On a busy or a virtual machine it also holds what the kernel and the host
 take from the thread: a page that has to be fetched from the host, a processor that is given to another guest

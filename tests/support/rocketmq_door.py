@@ -1,4 +1,4 @@
-"""ReceiveMessage and AckMessage as our own transport calls them, those of a turn together."""
+"""ReceiveMessage and AckMessage as our own transport calls them, those of one iteration together."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Call(RpcContext):
 
 
 class Door:
-    """The handlers of one service on its parts. `turn` is the transport's: it has the calls of one turn."""
+    """The handlers of one service on its parts. `turn` is the transport's: it has one iteration's calls."""
 
     def __init__(self, replies: ReplyBudget | None = None, **consumers: Any) -> None:
         self.parts = TestBroker(consumers=ConsumerSettings(new_group_start="begin", **consumers))

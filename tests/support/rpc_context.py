@@ -62,7 +62,7 @@ class RpcContext:
             self.writing -= 1
 
     async def write_now(self, message: Any) -> None:
-        """As `write`, without a turn of the loop."""
+        """Writes, without an iteration of the loop."""
         self.written.append(message)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", _metadata: object = ()) -> None:

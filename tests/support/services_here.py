@@ -122,7 +122,7 @@ class InlineExecutor(ThreadPoolExecutor):
 
 
 class InlineSync(SyncThread):
-    """Syncs in the caller's thread, and lets others have a turn."""
+    """Syncs in the caller's thread, and lets other tasks run."""
 
     def start(self, call: Callable[[], None], done: Done) -> None:
         failure: BaseException | None = None
@@ -282,7 +282,7 @@ class Faults:
 
     def check(self) -> None:
         if self.found:
-            raise AssertionError(f"an exception that nobody expected: {self.found[0]!r}") from self.found[0]
+            raise AssertionError(f"an unexpected exception: {self.found[0]!r}") from self.found[0]
 
 
 class Calls:
@@ -312,7 +312,7 @@ class Calls:
 
     # --- for tests ------------------------------------------------------------------------------------
     def handler(self, name: str) -> Any:
-        """The method's handler behind its guard; None where nobody serves it."""
+        """The method's handler behind its guard; None where no service has it."""
         return self._handlers.get(path_of(self.methods[name]))
 
     def reader(self, name: str) -> Any:
@@ -334,7 +334,7 @@ class Calls:
         reads_itself = path_of(self.methods[name]) in self._readers
         try:
             given = list(requests) if reads_itself else [read(request) for request in requests]
-        except Exception as error:  # gRPC refuses the call by itself
+        except Exception as error:  # gRPC refuses the call
             return Outcome("UNPARSED", details=str(error))
         context.asked = iter(given)
         replies: list[Any] = []
@@ -353,7 +353,7 @@ class Calls:
         sent: list[bytes] = []
         for reply in replies:
             if sent:
-                await asyncio.sleep(0)  # gRPC writes each reply in a step of its own
+                await asyncio.sleep(0)  # gRPC writes each reply in a separate step
             sent.append(reply if isinstance(reply, bytes) else write(reply))
         return Outcome(context.code, symbol, context.details, sent, requests, read)
 
@@ -380,7 +380,7 @@ class Calls:
 
 
 def security_on(files: FileSystem) -> BrokerSecurity:
-    """Users and rules that can be administered; the doors ask nobody who calls."""
+    """Users and rules that can be administered; the doors do not ask who calls."""
     source = random.Random("security")
     key = SealingKey.parse(key_file_content(source.randbytes(KEY_SIZE)))
     table = SecurityTable.load(files, key, source.randbytes)

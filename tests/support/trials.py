@@ -111,7 +111,7 @@ class Trials:
             yield index * total // count
 
     def chosen(self, total: int, default: Sequence[int], *, part: int = 0, parts: int = 1) -> Iterator[int]:
-        """As `numbers`, where the structure of the trials chooses the default ones."""
+        """The numbers of trials, where the structure of the trials chooses the default ones."""
         if ONLY is not None:
             yield ONLY
             return

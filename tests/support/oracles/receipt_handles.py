@@ -1,4 +1,4 @@
-"""One receipt handle by itself, as the broker read it before it read all of a call by lease."""
+"""One receipt handle alone, as the broker read it before it read all of a call by lease."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Sender:
 
     # --- checks -------------------------------------------------------------------------------------
     def _check(self, messages: Sequence[v2.Message], now_ms: EpochMs) -> Steps[str]:
-        """Checks each message by itself. Returns the topic of all messages."""
+        """Checks each message alone. Returns the topic of all messages."""
         if not messages:
             raise TroveError(errors.BATCH_ILLEGAL, "a send needs at least one message")
         if len(messages) > SEND_MESSAGES_MAX:
@@ -416,7 +416,7 @@ def _identity_body(message: v2.Message, body_size_max: int) -> bytes:
 
 
 def _check_digest(body: bytes, digest: v2.Digest) -> None:
-    """Compares the digest, except CRC32, which clients write in three different ways."""
+    """Compares the digest, except CRC32, which clients write in three different forms."""
     if digest.type == v2.MD5:
         found = md5(body, usedforsecurity=False).hexdigest()
     elif digest.type == v2.SHA1:

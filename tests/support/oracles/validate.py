@@ -155,7 +155,7 @@ def _magic(topic: str) -> int:
 
 
 def _split(data: Buffer, topic: str | None) -> RecordBatch:
-    """RecordBatch.split, with an error of its own for properties that are too long for their i16."""
+    """RecordBatch.split, with a separate error for properties that are too long for their i16."""
     try:
         return RecordBatch.split(data, topic=topic)
     except TroveError as error:

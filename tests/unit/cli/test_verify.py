@@ -32,7 +32,7 @@ PLACE = ("broker-a", 0)
 
 @dataclass
 class VerifyClient(FakeClient):
-    """Its look-ups can be made to miss, each by itself."""
+    """Its look-ups can be made to miss, each separately."""
 
     hidden: dict[str, set[str]] = field(default_factory=dict)  # way of looking -> unique keys
     wrong: dict[str, bytes] = field(default_factory=dict)  # offsetMsgId or key -> the record of its answer

@@ -65,7 +65,7 @@ def small() -> Iterator[None]:
     ],
 )
 def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str, by_priority: bool) -> None:
-    """In the dearest ways: each message under a lease of its own, with an end of its own."""
+    """In the dearest form: each message under a separate lease, with a separate end."""
     size = 2 if pattern == "every second" else 1
     tracemalloc.start(1)
     try:
@@ -104,7 +104,7 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
 
 
 def change(both: GroupTopic, state: QueueState, offset: int, now_ms: EpochMs) -> None:
-    """As Delivery.change_invisible() does it."""
+    """Changes the lease in the steps of Delivery.change_invisible."""
     before = state.open.get(offset)
     assert before is not None
     number, until_ms = state.take_lease_number(), now_ms + 500

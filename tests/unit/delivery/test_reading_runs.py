@@ -119,7 +119,7 @@ class Received(NamedTuple):
 def receive_all(
     few: int, sizes: list[int], bad: tuple[str, int, int] | None, requests: list[tuple[int, int]]
 ) -> Received:
-    """Of a store with messages of these sizes. few: so many messages are read without columns. bad: bytes of
+    """Of a store with messages of these sizes. few: up to this many are read without columns. bad: bytes of
     a file that the disk does not return. requests: (count_max, bytes_max) of receives, in order."""
     files = FaultyFileSystem(MemoryFileSystem())
     engine = Engine(files=files, store_settings=SMALL)  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ def test_units_of_a_retry_queue_that_name_no_record_carry_nothing(engine: Engine
     engine.files._files[f"consumequeue/{RETRY}/0/{0:020d}"].data[60:68] = (places[3] + 1).to_bytes(8)
     queue = engine.store.consume_queues.get(RETRY, QueueId(0))
     assert queue is not None
-    queue._forget_known()  # the last unit is known without a look at the file
+    queue._forget_known()  # the last unit is known without a read of the file
     end = engine.store.end_offset
     assert list(engine.delivery.live_records_before(end)) == [places[0], places[2], places[3] + 1]
     assert engine.delivery.reappend_live_records_before(end, engine.now_ms) == 2

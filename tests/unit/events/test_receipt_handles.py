@@ -1,4 +1,4 @@
-"""Receipt handles that come mixed are read as each by itself."""
+"""Receipt handles that come mixed are read as each alone."""
 
 from __future__ import annotations
 

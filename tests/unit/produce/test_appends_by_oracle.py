@@ -239,7 +239,7 @@ def test_the_known_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failed_write_leaves_no_trace_of_a_single_record() -> None:
-    """As test_append's for batches: the next message has the offset of the refused one."""
+    """Of batches, too: the next message has the offset of the refused one."""
     bench = open_bench()
     append(bench, "orders", encoded(bench, b"one"))
     end = bench.store.end_offset

@@ -61,7 +61,7 @@ class Store:
     flushed_offset: PhysicalOffset = LOG_ORIGIN
     syncs: int = 0
     descriptor: int = -1
-    """Of a file that the kernel syncs by itself."""
+    """Of a file that the kernel syncs without a thread."""
     failed: bool = False
     sync_error: StorageError | None = None
     gate: threading.Event = field(default_factory=threading.Event)
@@ -100,7 +100,7 @@ async def committing(
 async def working(
     store: FlushStore, settings: FlushSettings, kernel: KernelSync | None = None
 ) -> AsyncIterator[tuple[GroupCommit, asyncio.Task[None]]]:
-    """A worker that a test stops or cancels by itself."""
+    """A worker that a test stops or cancels separately."""
     with closing(GroupCommit(store, settings, lambda _grown: None, kernel)) as commit:
         worker = asyncio.create_task(commit.run())
         await turns()

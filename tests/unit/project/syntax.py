@@ -10,7 +10,7 @@ LEAVES: Final = frozenset({ast.Constant, ast.Name, ast.Load, ast.Store, ast.Del}
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    """As `ast.walk`: the tree and all nodes below it, outer ones first; but without LEAVES."""
+    """The tree and all nodes below it, outer ones first; but without LEAVES."""
     found = [tree]
     for node in found:  # grows meanwhile
         for value in vars(node).values():

@@ -41,7 +41,7 @@ def modules_in(package: Path) -> dict[str, Path]:
 
 
 def imported(name: str, path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
-    """Those of the modules that the file names in an import. The `__init__` of a package counts where it is
+    """The modules that the file names in an import. The `__init__` of a package counts where it is
     named itself, not where a module below it is."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in nodes_of(ast.parse(path.read_bytes())):

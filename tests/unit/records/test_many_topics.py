@@ -1,4 +1,4 @@
-"""Records of one form and several topics: the columns have the values of each record by itself."""
+"""Records of one form and several topics: the columns have the values of each record alone."""
 
 from __future__ import annotations
 

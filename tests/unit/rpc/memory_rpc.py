@@ -48,7 +48,7 @@ async def _talk(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[b
 
 
 async def _chat(requests: Any, context: Any) -> None:
-    """As _talk, by a receiver; for some messages reading pauses."""
+    """Echoes by a receiver; for some messages reading pauses."""
     context.set_receiver(lambda message: len(message) % 3 != 0 and context.try_send(message))
     while (message := await context.read()) is not rpc.EOF:
         await asyncio.sleep(len(message) % 7 / 100)

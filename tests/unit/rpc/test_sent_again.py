@@ -123,7 +123,7 @@ def test_a_server_that_refuses_everything_is_asked_five_times() -> None:
 
 
 def test_calls_above_the_last_id_of_a_goaway_are_sent_again() -> None:
-    """Those up to it are not, even if the connection ends without their answers."""
+    """Calls up to it are not, even if the connection ends without their answers."""
 
     def script(server: Scripted, stream: Any) -> None:
         if server.count == 3:

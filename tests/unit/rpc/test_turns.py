@@ -261,7 +261,7 @@ def test_new_header_fields_are_work_of_a_turn() -> None:
 
 
 def test_windows_opened_at_once_release_a_share_of_answers_a_turn() -> None:
-    """All of them left in one step of the loop: 120 MiB took 0.1 s."""
+    """They all left in one step of the loop: 120 MiB took 0.1 s."""
     count, message = 64, bytes(60_000)
     call = b"\0" + len(message).to_bytes(4, "big") + message
     opening = OPENING + frames.settings([(4, 0)]) + frames.window_update(0, 0x7FFF0000)

@@ -70,7 +70,7 @@ class FakeStream:
         await self.reply(consumer_pb2.ConsumeReply(batch=number, runs=[run], records=records))
 
     def settlements(self) -> list[consumer_pb2.Settlement]:
-        """Those of all frames."""
+        """The settlements of all frames."""
         return [one for frame in self.frames for one in frame.settlements]
 
     async def settled(self, **fields: Any) -> None:

@@ -24,7 +24,7 @@ DELIVERY_TIMEOUT_MS = 1_000
 
 
 class Pool:
-    """A broker with one queue, whose stream keeps the batches and writes none of them by itself."""
+    """A broker with one queue, whose stream keeps the batches and writes none of them unasked."""
 
     closed = False
     suspect_until: dict[str, float] = {}  # noqa: RUF012  never written

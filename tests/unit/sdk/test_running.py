@@ -153,7 +153,7 @@ async def test_a_batch_counted_as_one_message_of_the_rate(client: Client, fake: 
         times.append(asyncio.get_running_loop().time())
 
     async with client.run(handlers):
-        began = asyncio.get_running_loop().time()  # a handler may begin late after its messages were taken
+        began = asyncio.get_running_loop().time()  # a handler may begin late after its messages were received
         await fake.offer(*(b"%d" % i for i in range(20)))
         await fake.until(lambda: len(fake.gone) == 20)
     assert len(times) == 2

@@ -167,7 +167,7 @@ async def test_a_client_that_has_stopped_gets_no_notice() -> None:
     await client.end()
 
 
-# --- credit that is taken back --------------------------------------------------------------------------
+# --- credit that is revoked --------------------------------------------------------------------------
 async def test_a_waiting_stream_gets_no_message_for_credit_that_is_gone() -> None:
     parts = parts_with()
     client = await with_first_member(parts, 10)
@@ -229,7 +229,7 @@ async def test_a_stream_that_was_stopped_takes_no_message_when_credit_goes() -> 
 
 
 async def test_frames_that_take_credit_back_made_a_task_each() -> None:
-    """Frames that are here already are handled in one turn of the loop: a client could fill the memory."""
+    """Frames that are here already are handled in one iteration: a client could fill the memory."""
     parts = parts_with()
     client = await with_first_member(parts, 10)
     for number in range(200):

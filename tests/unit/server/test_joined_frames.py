@@ -56,7 +56,7 @@ class Context:
         self._peer = peer
         self.frames: asyncio.Queue[Any] = asyncio.Queue()
         self.replies: list[message_pb2.AppendReply] = []
-        self.writes = 0  # that did not wait for the end of the turn
+        self.writes = 0  # that did not wait for the end of the iteration
         self.receiver: Callable[[Any], bool] | None = None
         self.can_send = True
 
@@ -185,7 +185,7 @@ def reply_without_place(bench: Bench, reply: message_pb2.AppendReply) -> str:
         assert first.queue_offset == reply.first_queue_offset
         assert first.body.startswith(b"%d" % reply.frame_id)
     if reply.error.symbol == "STORE_FAILED":
-        reply.error.ClearField("message")  # the first one by itself says which write failed
+        reply.error.ClearField("message")  # the first one alone says which write failed
     reply.physical_offset = reply.append_time_us = 0
     return str(reply)
 
@@ -305,7 +305,7 @@ async def test_the_frames_of_a_turn_are_one_append_and_one_write_for_each_stream
     assert bench.answered(1) == list(range(1, 20, 2))
     assert [one.writes for one in bench.contexts] == [1, 1]
     assert appends() == 1
-    assert len(read_queue(bench.store)) == 7, "and dispatched in the same turn"
+    assert len(read_queue(bench.store)) == 7, "and dispatched in the same iteration"
     await bench.close()
 
 

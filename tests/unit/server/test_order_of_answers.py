@@ -25,7 +25,7 @@ async def test_readers_hear_of_a_message_after_its_sender(settings: StoreSetting
         assert store.dispatch() == [], "nothing is visible before its sync"
         flush(store)
     parts.on_messages_available([("orders", QueueId(0))] if parts.appender.sync else store.dispatch())
-    answered.append("sender" if parts.appender.sync else "next turn")
+    answered.append("sender" if parts.appender.sync else "next iteration")
     await asyncio.sleep(0)
 
-    assert answered == (["sender", "reader"] if settings is SMALL_SYNC else ["reader", "next turn"])
+    assert answered == (["sender", "reader"] if settings is SMALL_SYNC else ["reader", "next iteration"])

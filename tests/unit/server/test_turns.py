@@ -1,4 +1,4 @@
-"""Long work continues in turns, one of them in each pass of the event loop."""
+"""Long work continues in steps, one of them in each iteration of the event loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_the_result_of_the_steps_is_returned_and_their_error_raised() -> N
 
 
 async def test_many_long_reads_at_once_took_a_turn_each_before_anybody_else() -> None:
-    """With one lock for all of them, a pass of the loop has one turn of long work, not one of each."""
+    """With one lock for all of them, a pass of the loop has one step of long work, not one of each."""
     log: list[str] = []
     turns = Turns()
     works = [asyncio.create_task(turns.run(counted(str(n), 5, log))) for n in range(20)]

@@ -275,7 +275,7 @@ def test_rows_of_times_far_apart_come_in_their_order() -> None:
 
 
 def test_an_unreadable_page_of_the_delayed_queue_stopped_the_broker() -> None:
-    """Those of the page are skipped, and counted; the others come."""
+    """The timers of the page are skipped, and counted; the others come."""
     count, page = 500, (4_096, 8_192)
     roomy = replace(ROOMY, consume_queue_file_size=20_000)
     broker = Broker(MemoryFileSystem(), store_settings=roomy)

@@ -150,7 +150,7 @@ def test_the_log_has_the_size_of_the_settings_where_there_is_none_yet(
 def test_the_size_of_the_files_there_counts_where_they_agree(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], expected: int
 ) -> None:
-    """Those of a RocketMQ that has removed the log's begin."""
+    """The files of a RocketMQ that has removed the log's first segments."""
     make_wheel_small(monkeypatch)
     broker = Broker(settings=replace(SETTINGS, timer_log_file_size=1_000))
     for number, size in enumerate(sizes, 4):

@@ -142,7 +142,7 @@ def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
 
 
 def test_a_few_messages_are_not_worth_a_step() -> None:
-    """Each message that was sent by itself and synced had a thread and a commit of the trees beside it."""
+    """Each message that was sent alone and synced had a thread and a commit of the trees beside it."""
     assert pauses_while_messages_come(1) == [POLL_S] * 5
 
 

@@ -63,7 +63,7 @@ def deny(here: AccessHere) -> None:
 
 
 class SendingContext(Context):
-    """With the callbacks of our own transport."""
+    """With the callbacks of our transport."""
 
     can_send = True
 

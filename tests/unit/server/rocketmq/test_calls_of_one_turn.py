@@ -1,4 +1,4 @@
-"""ReceiveMessage and AckMessage without a task: calls that arrive together are answered as each by itself."""
+"""ReceiveMessage and AckMessage without a task: calls that arrive together are answered as each alone."""
 
 from __future__ import annotations
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.engine import SMALL, send
+from tests.support.logs import logged
 from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
-from trovemq_broker.server.rocketmq.routes import Routes
+from trovemq_broker.server.rocketmq.routes import WARNED_MAX, Routes
 from trovemq_broker.server.wire.statuses import code_of
+from trovemq_daemon.addresses import Address
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -22,23 +25,56 @@ CAME_BY = v2.Endpoints(scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="broker
 CONTEXT: Any = RpcContext()
 
 
+OWN_TLS = Address("10.0.0.1", 8_082)
+
+
+class Other(NamedTuple):
+    """The queues of a topic on another broker."""
+
+    broker: str
+    address: Address
+    tls_address: Address | None = None
+    draining: bool = False
+    queue_count: int = 2
+    message_type: str = "NORMAL"
+
+
+@dataclass
+class Others:
+    """The other brokers, whose topics the test sets."""
+
+    topics: dict[str, list[Other]] = field(default_factory=dict)
+
+    def holding(self, topic: str) -> list[Other]:
+        return self.topics.get(topic, [])
+
+    def advertises(self, address: Address, *, by_tls: bool) -> bool:
+        everyone = [one for others in self.topics.values() for one in others]
+        return address in [one.tls_address if by_tls else one.address for one in everyone]
+
+
 class Bench:
     def __init__(self) -> None:
         core = TestBroker(SMALL, auto_create_group=False)
         core.groups.create(SubscriptionGroup("workers"))
         core.groups.create(SubscriptionGroup("ordered", orderly=True))
+        self.core = core
         self.store = core.store
-        self.routes = Routes(core, lambda: True)
+        self.others = Others()
+        self.offers_writes = True
+        self.routes = Routes(core, lambda: self.offers_writes, self.others, OWN_TLS)
 
-    def route(self, topic: str = "orders", **fields: Any) -> service_pb2.QueryRouteResponse:
+    def route(
+        self, topic: str = "orders", *, context: Any = CONTEXT, **fields: Any
+    ) -> service_pb2.QueryRouteResponse:
         request = service_pb2.QueryRouteRequest(topic=v2.Resource(name=topic), **fields)
-        return asyncio.run(self.routes.query_route(request, CONTEXT))
+        return asyncio.run(self.routes.query_route(request, context))
 
     def assignment(
-        self, group: str = "workers", topic: str = "orders"
+        self, group: str = "workers", topic: str = "orders", endpoints: v2.Endpoints = CAME_BY
     ) -> service_pb2.QueryAssignmentResponse:
         request = service_pb2.QueryAssignmentRequest(
-            topic=v2.Resource(name=topic), group=v2.Resource(name=group), endpoints=CAME_BY
+            topic=v2.Resource(name=topic), group=v2.Resource(name=group), endpoints=endpoints
         )
         return asyncio.run(self.routes.query_assignment(request, CONTEXT))
 
@@ -153,3 +189,167 @@ def test_no_readable_queue_is_forbidden() -> None:
 def test_groups_that_get_no_assignment(group: str, symbol: str) -> None:
     with pytest.raises(TroveError, match=symbol):
         Bench().assignment(group)
+
+
+# --- several brokers ------------------------------------------------------------------------------------
+B = Other("broker-b", Address("10.0.0.2", 8_081), Address("10.0.0.2", 8_082))
+C = Other("broker-0", Address("node-c.example", 8_081))
+
+
+def places(queues: Any) -> list[tuple[str, int]]:
+    return [(queue.broker.name, queue.id) for queue in queues]
+
+
+def addresses(queues: Any) -> dict[str, str]:
+    return {
+        queue.broker.name: f"{queue.broker.endpoints.addresses[0].host}:"
+        f"{queue.broker.endpoints.addresses[0].port}"
+        for queue in queues
+    }
+
+
+def dialled(*texts: str) -> v2.Endpoints:
+    pairs = [text.rsplit(":", 1) for text in texts]
+    return v2.Endpoints(
+        scheme=v2.DOMAIN_NAME if len(texts) == 1 else v2.IPv4,
+        addresses=[v2.Address(host=host, port=int(port)) for host, port in pairs],
+    )
+
+
+def test_a_route_has_the_queues_of_all_brokers_in_a_stable_order() -> None:
+    bench = Bench()
+    bench.others.topics["orders"] = [C, B]
+    queues = bench.route().message_queues
+    assert places(queues) == [
+        *(("broker-0", 0), ("broker-a", 0), ("broker-b", 0)),
+        *(("broker-0", 1), ("broker-a", 1), ("broker-b", 1)),
+        *(("broker-a", 2), ("broker-a", 3)),
+    ]
+    assert {queue.permission for queue in queues} == {v2.READ_WRITE}
+    assert {queue.broker.id for queue in queues} == {0}
+    assert addresses(queues) == {
+        "broker-0": "node-c.example:8081",
+        "broker-a": "10.0.0.1:8081",
+        "broker-b": "10.0.0.2:8081",
+    }
+
+
+@pytest.mark.parametrize("offers_writes", [True, False])
+def test_a_draining_brokers_queues_are_for_reading(offers_writes: bool) -> None:
+    bench = Bench()
+    bench.offers_writes = offers_writes
+    bench.others.topics["orders"] = [B._replace(draining=offers_writes)]
+    shown = {queue.broker.name: queue.permission for queue in bench.route().message_queues}
+    drained, serving = ("broker-b", "broker-a") if offers_writes else ("broker-a", "broker-b")
+    assert shown == {drained: v2.READ, serving: v2.READ_WRITE}
+    assigned = bench.assignment(endpoints=v2.Endpoints()).assignments
+    assert {one.message_queue.broker.name for one in assigned} == {drained, serving}
+
+
+def test_a_topic_that_only_another_broker_has_is_found() -> None:
+    bench = Bench()
+    bench.others.topics["elsewhere"] = [B._replace(message_type="DELAY")]
+    (first, second) = bench.route("elsewhere").message_queues
+    assert (first.broker.name, second.broker.name) == ("broker-b", "broker-b")
+    assert (list(first.accept_message_types), first.permission) == ([v2.DELAY], v2.READ_WRITE)
+    (assigned,) = bench.assignment(topic="elsewhere", endpoints=v2.Endpoints()).assignments
+    assert (assigned.message_queue.broker.name, assigned.message_queue.id) == ("broker-b", -1)
+
+
+@pytest.mark.parametrize(("message_type", "ids"), [("FIFO", [0, 1]), ("NORMAL", [-1])])
+def test_a_group_of_a_topic_elsewhere_is_not_created_here(message_type: str, ids: list[int]) -> None:
+    bench = Bench()
+    bench.others.topics["elsewhere"] = [B._replace(message_type=message_type)]
+    assigned = bench.assignment("new", "elsewhere", v2.Endpoints()).assignments
+    assert [one.message_queue.id for one in assigned] == ids
+    assert bench.core.groups.get("new") is None
+
+
+def test_groups_are_assigned_the_queues_of_all_brokers() -> None:
+    bench = Bench()
+    bench.others.topics["orders"] = [B]
+    shown = [one.message_queue for one in bench.assignment(endpoints=v2.Endpoints()).assignments]
+    assert places(shown) == [("broker-a", -1), ("broker-b", -1)]
+    shown = [one.message_queue for one in bench.assignment("ordered", endpoints=v2.Endpoints()).assignments]
+    assert places(shown) == [(f"broker-{name}", number) for number in (0, 1) for name in "ab"] + [
+        ("broker-a", 2),
+        ("broker-a", 3),
+    ]
+
+
+def test_a_topic_that_cannot_be_read_here_is_read_nowhere() -> None:
+    bench = Bench()
+    bench.store.topics.alter("orders", perm=2)
+    bench.others.topics["orders"] = [B]
+    assert {queue.permission for queue in bench.route().message_queues} == {v2.WRITE}
+    with pytest.raises(TroveError, match="PERMISSION_MISSING"):
+        bench.assignment(endpoints=v2.Endpoints())
+
+
+def test_a_client_that_came_by_tls_gets_the_addresses_for_tls() -> None:
+    bench, context = Bench(), RpcContext()
+    context.by_tls = True
+    bench.others.topics["orders"] = [B, C]
+    with logged() as log:
+        for _ in range(2):
+            queues = bench.route(context=context, endpoints=dialled("10.0.0.1:8082")).message_queues
+            assert addresses(queues) == {"broker-a": "10.0.0.1:8082", "broker-b": "10.0.0.2:8082"}
+    assert log.getvalue().count("route.no_tls_address") == 1, "broker-0 cannot be reached by TLS"
+    queues = bench.route(context=context, endpoints=dialled("10.0.0.1:8081")).message_queues
+    assert addresses(queues) == {"broker-a": "10.0.0.1:8081"}, "not an address for TLS"
+    bench.others.topics["elsewhere"] = [C]
+    with pytest.raises(TroveError, match="without TLS only"):
+        bench.route("elsewhere", context=context)
+
+
+@pytest.mark.parametrize(
+    "texts", [["10.0.0.1:8081"], ["10.0.0.2:8081"], ["10.9.9.9:1", "10.0.0.2:8081"], ["10.0.0.1:8081", "x:1"]]
+)
+def test_any_advertised_address_shows_the_whole_cluster(texts: list[str]) -> None:
+    bench = Bench()
+    bench.others.topics["orders"] = [B]
+    shown = addresses(bench.route(endpoints=dialled(*texts)).message_queues)
+    assert shown == {"broker-a": "10.0.0.1:8081", "broker-b": "10.0.0.2:8081"}
+
+
+def test_a_forwarded_port_shows_the_broker_alone_with_one_log_event() -> None:
+    bench = Bench()
+    bench.others.topics.update(orders=[B], elsewhere=[B])
+    with logged() as log:
+        for _ in range(2):
+            queues = bench.route(endpoints=CAME_BY).message_queues
+            assert places(queues) == [("broker-a", number) for number in range(4)]
+            assert {tuple(map(str, queue.broker.endpoints.addresses)) for queue in queues} == {
+                tuple(map(str, CAME_BY.addresses))
+            }
+    assert log.getvalue().count("route.address_not_advertised") == 1
+    (assigned,) = bench.assignment().assignments
+    assert assigned.message_queue.broker.endpoints == CAME_BY
+    with pytest.raises(TroveError, match=r"on broker-b, and broker\.example:9081 is not advertised"):
+        bench.route("elsewhere", endpoints=CAME_BY)
+
+
+def test_without_other_brokers_a_forwarded_port_logs_nothing() -> None:
+    with logged() as log:
+        Bench().route(endpoints=CAME_BY)
+    assert log.getvalue() == ""
+
+
+def test_the_addresses_of_a_client_are_remembered_up_to_a_limit() -> None:
+    bench = Bench()
+    bench.others.topics["orders"] = [B]
+    with logged() as log:
+        for number in range(WARNED_MAX + 10):
+            bench.route(endpoints=dialled(f"host-{number}:1"))
+    assert log.getvalue().count("route.address_not_advertised") == WARNED_MAX
+
+
+def test_route_data_of_several_brokers() -> None:
+    bench = Bench()
+    bench.others.topics["orders"] = [B._replace(draining=True)]
+    data: Any = bench.routes.data_of("orders")
+    assert [one["brokerAddrs"] for one in data["brokerDatas"]] == [
+        {"0": "10.0.0.1:8081"},
+        {"0": "10.0.0.2:8081"},
+    ]
+    assert [(one["perm"], one["readQueueNums"]) for one in data["queueDatas"]] == [(6, 4), (4, 2)]

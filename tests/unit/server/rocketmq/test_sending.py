@@ -35,7 +35,7 @@ DAY_MS = 86_400_000
 
 
 async def refusal(parts: TestBroker, *messages: v2.Message) -> v2.Code:
-    """That of a send in a task, and of one by callback."""
+    """The code of a refused send, in a task and by callback."""
     end = parts.store.end_offset
     with pytest.raises(TroveError) as caught:
         await parts.send(*messages)

@@ -254,7 +254,7 @@ async def test_sends_went_on_to_a_topic_that_was_made_read_only() -> None:
 
 @fake_time
 async def test_a_send_overtook_another_of_its_queue() -> None:
-    """One that came before it in the same turn, and was read by protobuf."""
+    """One that came before it in the same iteration, and was read by protobuf."""
     parts = TestBroker()
     sent = [message(message_id="M1", properties={"p": "1"}), message(message_id="M2")]
     answer(parts, *map(send_call, sent))
