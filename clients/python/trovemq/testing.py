@@ -20,11 +20,9 @@ trovemq[testing]`.
 
 from __future__ import annotations
 
-import errno
 import http.client
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -39,12 +37,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 
+from trovemq._common.loopback_ports import LOOPBACK, kept_port, port_of
+
 if TYPE_CHECKING:  # imported when they are first needed: the plug-in is loaded by every run of pytest
     from trovemq import sync
     from trovemq.faults import Faults
 
-LOOPBACK = "127.0.0.1"
-PORTS = range(10_000, 32_768)  # below the range that Linux uses for outgoing connections
 READY_POLL_SECONDS = 0.02
 REGISTERED_SECONDS_MAX = 10.0
 EMPTIED_TOGETHER_MAX = 8
@@ -66,31 +64,8 @@ BROKER_TEST_SETTINGS: Mapping[str, object] = {
 def free_port() -> int:
     """A loopback TCP port that was free a moment ago. Linux does not use it for outgoing connections, so it
     stays free while its daemon restarts."""
-    with _kept_port() as kept:
-        return _number(kept)
-
-
-def _kept_port() -> socket.socket:
-    """A UDP socket with the number of a free TCP port. While it is open no process of the machine gets that
-    number here: not even while the TCP port is free because its daemon restarts."""
-    while True:
-        port = secrets.choice(PORTS)
-        kept = socket.socket(type=socket.SOCK_DGRAM)
-        try:
-            kept.bind((LOOPBACK, port))
-            with socket.socket() as probe:
-                probe.bind((LOOPBACK, port))
-        except OSError as error:
-            kept.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-        else:
-            return kept
-
-
-def _number(kept: socket.socket) -> int:
-    port: int = kept.getsockname()[1]
-    return port
+    with kept_port() as kept:
+        return port_of(kept)
 
 
 class DaemonProcess:
@@ -130,8 +105,8 @@ class DaemonProcess:
         self.log_path = Path(self._directory.name) / "log"
 
     def _keep_port(self) -> int:
-        self._kept.append(_kept_port())
-        return _number(self._kept[-1])
+        self._kept.append(kept_port())
+        return port_of(self._kept[-1])
 
     @property
     def address(self) -> str:
