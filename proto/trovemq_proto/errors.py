@@ -481,6 +481,27 @@ TLS_FAILED = _add(
     "The message says which; docs/how-to/tls.md shows how both are set up.",
 )  # fmt: skip
 
+CLUSTER_RUNNING = _add(
+    "CLUSTER_RUNNING", 420, "FAILED_PRECONDITION", False,
+    "Another `trovemq cluster local` runs in this directory.",
+    "Stop it (the message has its process id), or choose another --dir.",
+)  # fmt: skip
+CLUSTER_DIRECTORY_ILLEGAL = _add(
+    "CLUSTER_DIRECTORY_ILLEGAL", 421, "FAILED_PRECONDITION", False,
+    "The directory cannot be used for a local cluster, or its cluster.json is damaged or of a newer version.",
+    "Choose another --dir; or delete cluster.json: the brokers' stores stay, and the daemons get new ports.",
+)  # fmt: skip
+ADDRESS_IN_USE = _add(
+    "ADDRESS_IN_USE", 422, "UNAVAILABLE", True,
+    "Another process listens on an address that a daemon of the local cluster has.",
+    "Stop that process; or delete cluster.json in the cluster's directory: the daemons get new ports.",
+)  # fmt: skip
+DAEMON_FAILED = _add(
+    "DAEMON_FAILED", 423, "UNAVAILABLE", False,
+    "A daemon of the local cluster ended, or was not ready in time.",
+    "Read the reason in its log, which the message names, and correct it; the stores stay.",
+)  # fmt: skip
+
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(
     "UNKNOWN_ERROR", 500, "INTERNAL", False,

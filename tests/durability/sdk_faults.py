@@ -8,6 +8,23 @@ from tests.durability.planted import Planted
 
 SDK_FAULTS: Final = (
     Planted(
+        "a local cluster stops its nameserver before its brokers",
+        "clients/python/trovemq/cli/local/supervisor.py",
+        "for stage in reversed(self._stages):",
+        "for stage in self._stages:",
+        ("tests/unit/cli/test_supervisor.py::test_a_signal_stops_brokers_before_the_nameserver",),
+    ),
+    Planted(
+        "a local cluster gives a store that exists other sizes",
+        "clients/python/trovemq/cli/local/members.py",
+        " if is_new and name not in chosen}",
+        " if name not in chosen}",
+        (
+            "tests/unit/cli/test_local_directory.py::"
+            "test_a_new_store_gets_small_files_and_an_old_one_keeps_its_own",
+        ),
+    ),
+    Planted(
         "a message in doubt moves to another broker, which stores it again",
         "clients/python/trovemq/_produce/delivery.py",
         "                batch.stay()\n",

@@ -34,6 +34,7 @@ def test_topics_groups_verbs_and_contexts(complete: Any, run: CommandLine, clien
     assert run.servers[-1] == "127.0.0.1:7"
     assert complete("group describe b") == ["billing"]
     assert complete("consume orders --group b") == ["billing"]
+    assert complete("cluster lo") == ["local"]
     assert complete("consu") == ["consume", "consume-directly"]
     run("context", "create", "prod", "127.0.0.1:1")
     assert complete("context use p") == ["prod"]

@@ -18,13 +18,12 @@ VERBS_TABLE = PAGE.split("## Verbs", 1)[1].split("\n## ", 1)[0]
 def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
     """Every verb with its options."""
     subcommands = getattr(command, "commands", None)
-    if subcommands is None:
+    if subcommands is None or command.invoke_without_command:
         yield (
             " ".join(path),
             {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)},
         )
-        return
-    for name, subcommand in subcommands.items():
+    for name, subcommand in (subcommands or {}).items():
         loaded = load(subcommand.verb) if isinstance(subcommand, UnloadedVerb) else subcommand
         yield from verbs(loaded, (*path, name))
 

@@ -105,7 +105,7 @@ VERBS: Final = (
         "Write topics, groups and users as a file for apply. Without secrets: YAML, or JSON with --json.",
     ),
     Verb("doctor", "doctor", "Look for faults in a cluster. Prints what to do about each."),
-    Verb("cluster", "status", "List the brokers that the server knows. With the number of their topics."),
+    Verb("cluster", "clusters", "List the brokers that the server knows. With the number of their topics."),
     Verb("stats", "status", "Show each broker's counters."),
     Verb(
         "support-bundle",

@@ -108,10 +108,10 @@ def versions() -> dict[str, object]:
 async def _answers(session: Session) -> AsyncIterator[Part]:
     """The server's parts. When it cannot be reached, it is not asked for the rest, because each attempt takes
     the whole time limit."""
-    from trovemq.cli import config, group_lag, groups, status, topics
+    from trovemq.cli import clusters, config, group_lag, groups, status, topics
 
     verbs: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
-        "cluster": status.cluster,
+        "cluster": clusters.cluster,
         "statistics": status.stats,
         "topics": topics.list_,
         "groups": groups.list_,

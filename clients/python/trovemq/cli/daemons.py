@@ -44,6 +44,12 @@ def _starter(name: str) -> Callable[[typer.Context], None]:
     return start
 
 
+def daemon_module(name: str, program: str) -> str:
+    """The module of a daemon's command line. Where it is not installed, says what `program` needs, and raises
+    typer.Exit with code 1."""
+    return find_program(ENTRY_POINTS, name, program, needs=_MISSING[name]).module
+
+
 def _server_before(name: str, context: typer.Context) -> list[str]:
     """The console is a client, too: it uses the server that is given before the verb."""
     if name != "console" or context.obj is None or context.obj.server is None:

@@ -188,6 +188,22 @@ def verb(
     return register
 
 
+def bare_verb(
+    app: typer.Typer,
+) -> Callable[
+    [Callable[[Session], Coroutine[Any, Any, None]]], Callable[[Session], Coroutine[Any, Any, None]]
+]:
+    """Registers an async function as the act of a group of verbs where none of them is named."""
+
+    def register(
+        function: Callable[[Session], Coroutine[Any, Any, None]],
+    ) -> Callable[[Session], Coroutine[Any, Any, None]]:
+        app.callback(invoke_without_command=True, help=app.info.help)(_command(function, bodies=False))
+        return function
+
+    return register
+
+
 def _command(function: Callable[..., Coroutine[Any, Any, None]], *, bodies: bool) -> Callable[..., None]:
     @functools.wraps(function)
     def command(
@@ -203,6 +219,9 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]], *, bodies: bool
         connecting = Connecting(**{name: arguments.pop(name) for name in NAMES})
         given = SharedOptions.given(server, context_name, json, output, timeout, connecting)
         options = given.over(outer)
+        if context.invoked_subcommand is not None:  # a bare verb, and one of its group is called
+            context.find_root().obj = options
+            return
         if options.format is Format.BODY and not bodies:
             raise typer.BadParameter("the answer of this verb has no bodies: -o json, yaml or table")
         code = run_verb(options, lambda session: function(session, **arguments))
@@ -252,8 +271,8 @@ def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, An
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if isinstance(error, typer.TyperException | typer.Abort):
-            raise  # wrong usage that only the verb could detect, or a question answered with no
+        if isinstance(error, typer.TyperException | typer.Abort | typer.Exit):
+            raise  # wrong usage that only the verb could detect, a no to a question, a missing program
         if os.environ.get("TROVEMQ_DEBUG"):
             raise
         output.fail(TroveError(errors.UNKNOWN_ERROR, f"{type(error).__name__}: {error}"))

@@ -1,81 +1,23 @@
-"""cluster, stats, errors: the brokers, their counters, and the meaning of an error."""
+"""stats, errors: the brokers' counters, and the meaning of an error."""
 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import duration_text
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-
-if TYPE_CHECKING:
-    from trovemq import BrokerInfo, BrokerRoute, LostBroker
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command tree."""
-    verb(app, "cluster")(cluster)
     verb(app, "stats")(stats)
     verb(app, "errors")(explain_errors)
-
-
-async def cluster(session: Session) -> None:
-    """List the brokers that the server knows. With the number of their topics."""
-    async with session.client() as client:
-        state = await session.call(client.admin.cluster())
-    for route in state.brokers:
-        session.output.item(_ROUTES.fields(route))
-    for lost in state.lost:
-        session.output.item(_LOST.fields(lost))
-    session.show_table(_ROUTES, [*map(_ROUTES.row, state.brokers), *map(_LOST.row, state.lost)])
-
-
-def _state(broker: BrokerInfo) -> str:
-    if broker.drained:
-        return "drained"
-    return "draining" if broker.draining else "serving"
-
-
-_ROUTES: Final[Columns[BrokerRoute]] = Columns(
-    Column("broker", "broker", lambda route: route.broker.name),
-    Column("cluster", "cluster", lambda route: route.broker.cluster),
-    Column("address", "address", lambda route: route.broker.address),
-    Column("flushMode", "flush", lambda route: route.broker.flush_mode),
-    Column("bodySizeMax", None, lambda route: route.broker.body_size_max),
-    Column("batchSizeMax", None, lambda route: route.broker.batch_size_max),
-    Column("draining", None, lambda route: route.broker.draining),
-    Column("state", "state", lambda route: _state(route.broker), place=6),
-    Column("dataVersion", None, lambda route: route.broker.data_version),
-    Column("version", "version", lambda route: route.broker.version),
-    Column(
-        "topics",
-        "topics",
-        lambda route: sorted(topic.topic for topic in route.topics),
-        lambda route: len(route.topics),
-        number=True,
-        place=3,
-    ),
-)
-_LOST: Final[Columns[LostBroker]] = Columns(
-    Column("broker", "broker", lambda lost: lost.name),
-    Column("cluster", "cluster", lambda lost: lost.cluster),
-    Column("address", "address", lambda lost: lost.address),
-    Column(
-        "state", "state", lambda _: "lost", lambda lost: f"lost {duration_text(lost.lost_ms)} ago", place=6
-    ),
-    Column("lostMs", None, lambda lost: lost.lost_ms),
-    Column("topicCount", "topics", lambda lost: lost.topics, number=True, place=3),
-    Column("topicsAlone", None, lambda lost: lost.topics_alone),
-    Column(None, "flush", lambda _: ""),
-    Column(None, "version", lambda _: ""),
-)
-"""The same table; a broker that nameservers have lost."""
 
 
 async def stats(session: Session, broker: EveryBrokerOption = None) -> None:

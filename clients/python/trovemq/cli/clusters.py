@@ -1,0 +1,211 @@
+"""cluster: the brokers that a server knows. cluster local: a nameserver and brokers on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.columns import Column, Columns
+from trovemq.cli.daemons import daemon_module
+from trovemq.cli.local.directory import BROKERS_MAX, check_ports, locked, members_of
+from trovemq.cli.local.members import ROLES, Member, Plan
+from trovemq.cli.local.processes import Processes
+from trovemq.cli.local.supervisor import Supervisor
+from trovemq.cli.session import Session, bare_verb, verb
+from trovemq.cli.times import duration_text
+
+if TYPE_CHECKING:
+    from trovemq import BrokerInfo, BrokerRoute, LostBroker
+
+app = typer.Typer(help="List the brokers that the server knows. With the number of their topics.")
+
+
+@bare_verb(app)
+async def cluster(session: Session) -> None:
+    """List the brokers that the server knows. With the number of their topics."""
+    async with session.client() as client:
+        state = await session.call(client.admin.cluster())
+    for route in state.brokers:
+        session.output.item(_ROUTES.fields(route))
+    for lost in state.lost:
+        session.output.item(_LOST.fields(lost))
+    session.show_table(_ROUTES, [*map(_ROUTES.row, state.brokers), *map(_LOST.row, state.lost)])
+
+
+def _state(broker: BrokerInfo) -> str:
+    if broker.drained:
+        return "drained"
+    return "draining" if broker.draining else "serving"
+
+
+_ROUTES: Final[Columns[BrokerRoute]] = Columns(
+    Column("broker", "broker", lambda route: route.broker.name),
+    Column("cluster", "cluster", lambda route: route.broker.cluster),
+    Column("address", "address", lambda route: route.broker.address),
+    Column("flushMode", "flush", lambda route: route.broker.flush_mode),
+    Column("bodySizeMax", None, lambda route: route.broker.body_size_max),
+    Column("batchSizeMax", None, lambda route: route.broker.batch_size_max),
+    Column("draining", None, lambda route: route.broker.draining),
+    Column("state", "state", lambda route: _state(route.broker), place=6),
+    Column("dataVersion", None, lambda route: route.broker.data_version),
+    Column("version", "version", lambda route: route.broker.version),
+    Column(
+        "topics",
+        "topics",
+        lambda route: sorted(topic.topic for topic in route.topics),
+        lambda route: len(route.topics),
+        number=True,
+        place=3,
+    ),
+)
+_LOST: Final[Columns[LostBroker]] = Columns(
+    Column("broker", "broker", lambda lost: lost.name),
+    Column("cluster", "cluster", lambda lost: lost.cluster),
+    Column("address", "address", lambda lost: lost.address),
+    Column(
+        "state", "state", lambda _: "lost", lambda lost: f"lost {duration_text(lost.lost_ms)} ago", place=6
+    ),
+    Column("lostMs", None, lambda lost: lost.lost_ms),
+    Column("topicCount", "topics", lambda lost: lost.topics, number=True, place=3),
+    Column("topicsAlone", None, lambda lost: lost.topics_alone),
+    Column(None, "flush", lambda _: ""),
+    Column(None, "version", lambda _: ""),
+)
+"""The same table; a broker that nameservers have lost."""
+
+
+@verb(app, "local")
+async def local(
+    session: Session,
+    directory: Annotated[
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", help="Where stores, logs and ports are kept.", show_default=False
+        ),
+    ],
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers",
+            metavar="N",
+            min=1,
+            max=BROKERS_MAX,
+            help="Brokers that run; else as many as DIR has, 1 in a new one.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any setting of each broker; repeatable (trovemq server --help).",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run a nameserver and N brokers here. On free loopback ports, until Ctrl-C."""
+    modules = {role.daemon: daemon_module(role.daemon, "trovemq cluster local") for role in ROLES.values()}
+    directory = directory.absolute()
+    session.progress.off()
+    notes = _Notes(session.output.objects)
+    async with locked(directory, lambda: notes.say("waits for daemons of a command that was killed")) as held:
+        members, stopped = members_of(directory, brokers)
+        if stopped:
+            names = ", ".join(member.name for member in stopped)
+            notes.say(f"stopped: {names}; `--brokers {len(members) - 1 + len(stopped)}` starts all")
+        check_ports(members)
+        plan = Plan(directory, members, settings or [])
+        printing = _Printing(session, plan, notes)
+        supervisor = Supervisor(plan.stages(), Processes(plan, modules, held), printing)
+        session.exit_code = await _until_signals(supervisor)
+
+
+async def _until_signals(supervisor: Supervisor) -> int:
+    """Serves until a signal; the exit code."""
+    loop, last = asyncio.get_running_loop(), 0
+
+    def on_signal(number: int) -> None:
+        nonlocal last
+        last = number
+        supervisor.on_signal()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    clean = await supervisor.run()
+    return 128 + last if supervisor.at_once else int(not clean)
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """Lines on standard error; with --json or YAML an object each."""
+
+    as_objects: bool
+
+    def say(self, text: str, member: str | None = None) -> None:
+        """One line."""
+        line = json.dumps({"name": member, "message": text}) if self.as_objects else text
+        with suppress(OSError):  # the reader has gone
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+class _Printing:
+    """Rows of members on standard output."""
+
+    def __init__(self, session: Session, plan: Plan, notes: _Notes) -> None:
+        self._session = session
+        self._plan = plan
+        self._notes = notes
+        self._rows: list[_Running] = []
+
+    def started(self, member: Member, pid: int) -> None:
+        """An object at once; the table is printed when it is complete."""
+        self._rows.append(_Running(member, pid, self._plan.store(member)))
+        self._session.output.item(_MEMBERS.fields(self._rows[-1]))
+        self._session.output.flush()
+
+    def all_ready(self) -> None:
+        """The table, or the last object of the start."""
+        self._session.show_table(_MEMBERS, map(_MEMBERS.row, self._rows))
+        self._session.output.item({"ready": True})
+        self._session.output.flush()
+        if not self._session.output.objects:
+            self._notes.say("Serving. Stop with Ctrl-C.")
+
+    def serves_again(self, member: Member, pid: int) -> None:
+        """Its row again."""
+        self._session.show_list([_Running(member, pid, self._plan.store(member))], _MEMBERS)
+        self._session.output.flush()
+
+    def trouble(self, member: Member, text: str) -> None:
+        """On standard error."""
+        self._notes.say(text, member.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    member: Member
+    pid: int
+    store: Path | None
+
+
+_MEMBERS: Final[Columns[_Running]] = Columns(
+    Column("role", "role", lambda row: row.member.role),
+    Column("name", "name", lambda row: row.member.name),
+    Column("group", None, lambda row: row.member.group),
+    Column("pid", "pid", lambda row: row.pid, lambda row: str(row.pid), number=True),
+    Column("address", "address", lambda row: row.member.address),
+    Column("http", "http", lambda row: row.member.http),
+    Column(
+        "store", "store", lambda row: None if row.store is None else str(row.store), lambda row: row.store
+    ),
+)

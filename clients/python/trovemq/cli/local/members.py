@@ -1,0 +1,129 @@
+"""The members of a local cluster: a role for each kind of daemon, as data.
+
+A further kind of daemon is a further row of ROLES: members start in the order of the roles, those of one role
+together, and stop in the opposite order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trovemq._common.loopback_ports import LOOPBACK
+
+NEW_STORE: Final[Mapping[str, int]] = {
+    "commit_log_file_size": 64 << 20,
+    "index_slot_count": 500_000,
+    "index_item_count": 2_000_000,
+}
+"""Sizes of a new store's files, for many stores on one disk: it starts with 140 MB, and the first
+key takes 42 MB. A store that exists keeps its sizes: a broker reads them from its files."""
+ROCKETMQ_NAMES: Final[Mapping[str, str]] = {
+    "mappedFileSizeCommitLog": "commit_log_file_size",
+    "maxHashSlotNum": "index_slot_count",
+    "maxIndexNum": "index_item_count",
+}
+"""Other names of these settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One daemon of the cluster.
+
+    Attributes:
+        role: The name of its role.
+        name: Unique in the cluster; the name of its folder.
+        group: The broker's name; None for other roles.
+        port: Of gRPC.
+        http_port: Of /readyz and /metrics.
+    """
+
+    role: str
+    name: str
+    group: str | None
+    port: int
+    http_port: int
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of gRPC."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """HOST:PORT of /readyz and /metrics."""
+        return f"{LOOPBACK}:{self.http_port}"
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Both."""
+        return self.port, self.http_port
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The members that run, in a directory. settings: NAME=VALUE for each broker."""
+
+    directory: Path
+    members: Sequence[Member]
+    settings: Sequence[str] = ()
+
+    def of(self, role: str) -> list[Member]:
+        """The members of a role."""
+        return [member for member in self.members if member.role == role]
+
+    def stages(self) -> list[list[Member]]:
+        """The members, by role in the order of their start."""
+        return [found for role in ROLES if (found := self.of(role))]
+
+    def log(self, member: Member) -> Path:
+        """The file with the daemon's output."""
+        return self.directory / member.name / "log"
+
+    def store(self, member: Member) -> Path | None:
+        """The store; None for a daemon without one."""
+        return self.directory / member.name / "store" if ROLES[member.role].has_store else None
+
+    def arguments(self, member: Member) -> list[str]:
+        """The daemon's command line for its next start."""
+        common = ["--listen", member.address, "--http", member.http]
+        return common + ROLES[member.role].arguments(self, member)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A kind of daemon.
+
+    Attributes:
+        daemon: Its entry point in the group `trovemq.daemons`.
+        arguments: Its command line, without its addresses.
+    """
+
+    daemon: str
+    has_store: bool
+    arguments: Callable[[Plan, Member], list[str]]
+
+
+def _nothing_more(plan: Plan, member: Member) -> list[str]:
+    return []
+
+
+def _broker_arguments(plan: Plan, member: Member) -> list[str]:
+    nameservers = ",".join(one.address for one in plan.of("nameserver"))
+    store = plan.store(member)
+    arguments = ["--store", str(store), "--name", str(member.group), "--nameserver", nameservers]
+    is_new = store is None or not any((store / "commitlog").glob("*"))
+    given = [assignment.partition("=")[0].strip() for assignment in plan.settings]
+    chosen = {ROCKETMQ_NAMES.get(name, name) for name in given}
+    sizes = {name: size for name, size in NEW_STORE.items() if is_new and name not in chosen}
+    for assignment in (*(f"{name}={size}" for name, size in sizes.items()), *plan.settings):
+        arguments += ["--set", assignment]
+    return arguments
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    "nameserver": Role("nameserver", has_store=False, arguments=_nothing_more),
+    "broker": Role("server", has_store=True, arguments=_broker_arguments),
+}

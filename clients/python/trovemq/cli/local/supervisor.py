@@ -1,0 +1,247 @@
+"""Starts the members of a local cluster, starts them again when they end, and stops them.
+
+- The members of a stage start together, when those of the stages before are ready. A member that exits before
+  it was ever ready fails the start.
+- Any other member that ends is started again, after a delay that doubles while it ends soon after its start.
+  After RESTARTS_MAX starts in a row without becoming ready it stays stopped, and the others serve.
+- A first signal stops the stages in the opposite order, each member within STOP_S_MAX; a second one ends all
+  at once.
+
+It knows neither processes nor output: both are seams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from trovemq._common.backoff import Backoff
+from trovemq.cli.local.members import Member
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+READY_S_MAX: Final = 300.0
+"""A start that takes longer has failed: recovery reads a segment of 64 MiB in less than a second."""
+READY_POLL_S: Final = 0.05
+STABLE_S: Final = 10.0
+"""A member that ran for so long is started again after the shortest delay."""
+RESTARTS_MAX: Final = 10
+DELAYS: Final = Backoff(delay_ms=200.0, delay_max_ms=30_000.0)
+STOP_S_MAX: Final = 15.0
+"""Longer than the daemons' own bound (10 s), after which they end themselves."""
+TEND_S: Final = 60.0
+
+
+class Child(Protocol):
+    """A process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended; -N after signal N."""
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal, if it still runs."""
+
+
+class Launcher(Protocol):
+    """Makes children."""
+
+    def launch(self, member: Member) -> Child:
+        """Starts a member. Raises OSError."""
+
+    async def ready(self, member: Member) -> bool:
+        """Whether it serves, and the cluster knows it."""
+
+    def last_words(self, member: Member) -> str:
+        """Why it may have ended."""
+
+    def tend(self) -> None:
+        """Is called every TEND_S."""
+
+
+class Reports(Protocol):
+    """The output for the user."""
+
+    def started(self, member: Member, pid: int) -> None:
+        """A member was started for the first time."""
+
+    def all_ready(self) -> None:
+        """All serve."""
+
+    def serves_again(self, member: Member, pid: int) -> None:
+        """A member was started again and is ready."""
+
+    def trouble(self, member: Member, text: str) -> None:
+        """A member ended, or did not stop cleanly. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a run of a member ended."""
+
+    text: str
+    was_ready: bool
+    exited: bool
+    """Rather than ended by a signal."""
+
+
+class Supervisor:
+    """One run of a cluster."""
+
+    def __init__(self, stages: Sequence[Sequence[Member]], launcher: Launcher, reports: Reports) -> None:
+        self._stages: Final = stages
+        self._launcher: Final = launcher
+        self._reports: Final = reports
+        self._children: Final[dict[Member, Child]] = {}
+        self._given_up: Final[set[Member]] = set()
+        self._stopping: Final = asyncio.Event()
+        self._at_once = False
+
+    def on_signal(self) -> None:
+        """The first asks for a clean stop, the second ends all members at once."""
+        if self._stopping.is_set():
+            self._at_once = True
+            for child in self._children.values():
+                child.send(signal.SIGKILL)
+        self._stopping.set()
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a second signal came."""
+        return self._at_once
+
+    async def run(self) -> bool:
+        """Serves until a signal, and stops all. Returns whether every member ended cleanly.
+
+        Raises TroveError DAEMON_FAILED if a member did not start at first, or all have been given up.
+        """
+        serving = asyncio.create_task(self._serve())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()  # it ended by an error
+        finally:
+            serving.cancel()
+            stopping.cancel()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
+            clean = await self._stop_all()
+        return clean and not self._given_up
+
+    async def _serve(self) -> None:
+        """Raises the error that ends it."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for stage in self._stages:
+                    ready = [asyncio.Event() for _ in stage]
+                    for member, event in zip(stage, ready, strict=True):
+                        tasks.create_task(self._keep(member, event))
+                    for event in ready:
+                        await event.wait()
+                self._reports.all_ready()
+                tasks.create_task(self._tend())
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(TEND_S)
+            self._launcher.tend()
+
+    async def _keep(self, member: Member, ready: asyncio.Event) -> None:
+        """Runs a member until it is given up. `ready` is set when it is ready for the first time. Raises
+        TroveError DAEMON_FAILED if it ends before that, or is the last one that is given up."""
+        loop, soon, unready = asyncio.get_running_loop(), 0, 0
+        while True:
+            began = loop.time()
+            end = await self._run_once(member, ready)
+            if end.exited and not ready.is_set():
+                raise self._failed(f"{end.text}: {self._launcher.last_words(member)}")
+            unready = 0 if end.was_ready else unready + 1
+            if unready == RESTARTS_MAX:
+                break
+            soon = 1 if loop.time() - began >= STABLE_S and end.was_ready else soon + 1
+            delay_s = DELAYS.seconds(soon)
+            self._reports.trouble(member, f"{end.text}; it is started again in {delay_s:.1f} s")
+            await asyncio.sleep(delay_s)
+        self._give_up(member)
+
+    async def _run_once(self, member: Member, ready: asyncio.Event) -> _End:
+        try:
+            child = self._launcher.launch(member)
+        except OSError as error:
+            text = f"{member.name} cannot be started: {error.strerror or error}"
+            return _End(text, was_ready=False, exited=True)
+        self._children[member] = child
+        if not ready.is_set():
+            self._reports.started(member, child.pid)
+        ended = asyncio.create_task(child.wait())
+        try:
+            was_ready = await self._becomes_ready(member, ended)
+            if was_ready and ready.is_set():
+                self._reports.serves_again(member, child.pid)
+            elif was_ready:
+                ready.set()
+            elif not ended.done():
+                child.send(signal.SIGKILL)
+            code = await ended
+        finally:
+            ended.cancel()
+        del self._children[member]
+        return _End(_end_text(member, code), was_ready, exited=code >= 0)
+
+    async def _becomes_ready(self, member: Member, ended: asyncio.Task[int]) -> bool:
+        """False if it ends before, or takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READY_S_MAX
+        while not ended.done() and loop.time() < deadline:
+            if await self._launcher.ready(member):
+                return True
+            await asyncio.wait({ended}, timeout=READY_POLL_S)
+        return False
+
+    def _give_up(self, member: Member) -> None:
+        words = self._launcher.last_words(member)
+        self._reports.trouble(member, f"{member.name} stays stopped, {RESTARTS_MAX} starts failed: {words}")
+        self._given_up.add(member)
+        if len(self._given_up) == sum(map(len, self._stages)):
+            raise self._failed(f"every daemon has been given up; {member.name}: {words}")
+
+    @staticmethod
+    def _failed(message: str) -> TroveError:
+        return TroveError(errors.DAEMON_FAILED, message)
+
+    async def _stop_all(self) -> bool:
+        clean = True
+        for stage in reversed(self._stages):
+            running = [member for member in stage if member in self._children]
+            clean &= all(await asyncio.gather(*map(self._stop, running)))
+        return clean
+
+    async def _stop(self, member: Member) -> bool:
+        """Whether it ended cleanly."""
+        child = self._children[member]
+        child.send(signal.SIGKILL if self._at_once else signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S_MAX):
+                code = await child.wait()
+        except TimeoutError:
+            child.send(signal.SIGKILL)
+            code = await child.wait()
+        del self._children[member]
+        if code == -signal.SIGTERM:  # it was at its imports yet
+            code = 0
+        if code != 0:
+            self._reports.trouble(member, _end_text(member, code))
+        return code == 0
+
+
+def _end_text(member: Member, code: int) -> str:
+    if code < 0:
+        return f"{member.name} was ended by {signal.Signals(-code).name}"
+    return f"{member.name} ended with exit code {code}"

@@ -1,0 +1,187 @@
+"""`trovemq cluster local` with real daemons: rows, kills, a restart, and the daemons of a killed command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import run_here
+from tests.support.fork_server import popen
+
+pytestmark = pytest.mark.slow
+
+END_S_MAX = 120
+# Neither the machine's disk nor its speed refuses a message.
+SETTINGS = ("--set", "disk_warning_percent=100", "--set", "syncFlushTimeout=60000")
+
+
+class Command:
+    """A running command; its children end when it does."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        line = ["cluster", "local", "--dir", str(directory), "--json", *SETTINGS, *arguments]
+        self.process = popen(
+            [sys.executable, "-m", "trovemq.cli", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def line(self) -> dict[str, Any]:
+        """The next object of standard output."""
+        assert self.process.stdout is not None
+        text = self.process.stdout.readline()
+        assert text, self.process.stderr and self.process.stderr.read()
+        found: dict[str, Any] = json.loads(text)
+        if "name" in found:
+            self.rows[found["name"]] = found
+        return found
+
+    def until_ready(self) -> Command:
+        while self.line() != {"ready": True}:
+            pass
+        return self
+
+    @property
+    def server(self) -> str:
+        return str(self.rows["nameserver"]["address"])
+
+    def run(self, *line: str) -> bytes:
+        code, out, err = run_here(self.server, *line)
+        assert code == 0, err
+        return out
+
+    def ended(self, number: signal.Signals) -> tuple[int, list[dict[str, Any]]]:
+        """The exit code after a signal, and the objects on standard error."""
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=END_S_MAX)
+        return self.process.returncode, [json.loads(line) for line in err.splitlines()]
+
+
+@contextmanager
+def running(directory: Path, *arguments: str) -> Iterator[Command]:
+    command = Command(directory, *arguments)
+    try:
+        yield command
+    finally:
+        if command.process.poll() is None:
+            command.process.kill()
+            command.process.communicate()
+
+
+def bodies(command: Command) -> set[str]:
+    found = command.run("--json", "query", "orders", "key-1").splitlines()
+    return {json.loads(line)["uniqKey"] for line in found}
+
+
+def until_gone(pids: Sequence[int]) -> None:
+    deadline = time.monotonic() + END_S_MAX
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.kill(pid, 0)
+                time.sleep(0.02)
+            raise AssertionError(f"process {pid} still runs")
+
+
+def test_two_brokers_live_through_a_kill_and_a_second_start(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    with running(directory, "--brokers", "2") as command:
+        command.until_ready()
+        rows = dict(command.rows)
+        assert [(row["role"], row["name"], row["group"]) for row in rows.values()] == [
+            ("nameserver", "nameserver", None),
+            ("broker", "broker-1", "broker-1"),
+            ("broker", "broker-2", "broker-2"),
+        ]
+        assert [row["store"] for row in rows.values()] == [
+            None,
+            str(directory / "broker-1/store"),
+            str(directory / "broker-2/store"),
+        ]
+        assert len({os.getsid(row["pid"]) for row in rows.values()}) == 3
+        segment = next((directory / "broker-1/store/commitlog").iterdir())
+        assert segment.stat().st_size == 64 << 20
+
+        command.run("topic", "create", "orders", "--queues", "1")
+        for number in range(4):
+            command.run("send", "orders", f"body {number}", "--key", "key-1")
+        stored = bodies(command)
+        assert len(stored) == 4
+
+        os.kill(rows["broker-1"]["pid"], signal.SIGKILL)
+        again = command.line()
+        assert again["pid"] != rows["broker-1"]["pid"]
+        assert {**again, "pid": 0} == {**rows["broker-1"], "pid": 0}
+        assert bodies(command) == stored
+
+        with running(directory) as second:
+            _, err = second.process.communicate(timeout=END_S_MAX)
+            assert (second.process.returncode, json.loads(err)["error"]) == (1, "CLUSTER_RUNNING")
+        code, notes = command.ended(signal.SIGTERM)
+        assert code == 0, notes
+        assert [note["name"] for note in notes] == ["broker-1"]
+        until_gone([row["pid"] for row in command.rows.values()])
+
+    with running(directory) as command:
+        command.until_ready()
+        assert {name: row["address"] for name, row in command.rows.items()} == {
+            name: row["address"] for name, row in rows.items()
+        }
+        assert bodies(command) == stored
+        # Killed, it leaves nothing that runs for ever; the next start waits for the daemons' end.
+        pids = [row["pid"] for row in command.rows.values()]
+        command.process.kill()
+        command.process.communicate()
+    with running(directory, "--brokers", "1") as command:
+        command.until_ready()
+        until_gone(pids)
+        assert set(command.rows) == {"nameserver", "broker-1"}
+        code, notes = command.ended(signal.SIGINT)
+        assert code == 0
+        assert notes[-1]["message"] == "stopped: broker-2; `--brokers 2` starts all"
+
+
+def test_a_wrong_setting_ends_the_start_with_its_reason(tmp_path: Path) -> None:
+    with running(tmp_path, "--set", "no_such_setting=1") as command:
+        _, err = command.process.communicate(timeout=END_S_MAX)
+        error = json.loads(err.splitlines()[-1])
+        assert (command.process.returncode, error["error"]) == (1, "DAEMON_FAILED")
+        assert "broker-1 ended with exit code 2: " in error["message"]
+        assert "no_such_setting" in error["message"]
+        assert str(tmp_path / "broker-1" / "log") in error["message"]
+
+
+def test_a_port_of_another_process_is_a_named_error(tmp_path: Path) -> None:
+    with running(tmp_path) as command:
+        command.until_ready()
+        assert command.ended(signal.SIGTERM)[0] == 0
+    address = command.rows["broker-1"]["address"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        other.listen()
+        with running(tmp_path) as command:
+            out, err = command.process.communicate(timeout=END_S_MAX)
+    error = json.loads(err)
+    assert (command.process.returncode, out, error["error"]) == (1, b"", "ADDRESS_IN_USE")
+    assert address in error["message"]
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
+    with running(tmp_path) as command:
+        command.until_ready()
+        broker = command.rows["broker-1"]["pid"]
+        os.kill(broker, signal.SIGSTOP)  # it cannot stop
+        command.process.send_signal(signal.SIGTERM)
+        code, _ = command.ended(signal.SIGINT)
+        assert code == 128 + signal.SIGINT
+        until_gone([row["pid"] for row in command.rows.values()])
