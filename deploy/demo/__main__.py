@@ -12,8 +12,9 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from deploy.demo.daemons import Daemon, DemoError, end_with_parent, wait_ports_free
+from deploy.demo.daemons import Daemon, DemoError, wait_ports_free
 from deploy.demo.settings import DemoSettings, parse_settings
+from trovemq.cli.local.processes import end_with_parent
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ start finds its ports free.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import os
 import signal
@@ -16,14 +15,15 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from trovemq.cli.local.processes import end_with_parent
 
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
 STOP_TIMEOUT_S: Final = 15.0
 PORT_FREE_TIMEOUT_S: Final = 5.0
-PR_SET_PDEATHSIG: Final = 1
 
 # The meaning of the daemons' exit codes (they document them in --help).
 EXIT_CODES: Final = {
@@ -98,23 +98,6 @@ class Daemon:
         if code < 0:
             return f"the {self.name} was ended by {signal.Signals(-code).name}"
         return f"the {self.name} stopped with exit code {code} ({EXIT_CODES.get(code, 'see its log above')})"
-
-
-def end_with_parent(parent: int) -> Callable[[], None] | None:
-    """A function by which a child asks the kernel for SIGTERM when process `parent` dies; None but on Linux.
-
-    The libc is looked up here, before any fork.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def in_child() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it died before prctl
-            os._exit(1)
-
-    return in_child
 
 
 def _answers(url: str) -> bool:
