@@ -30,6 +30,7 @@ import yaml
 from deploy import make_secrets
 from tests.integration.test_how_to import command_line
 from tests.support.fork_server import popen
+from trovemq import sync
 from trovemq.testing import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,7 @@ UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 VERSION = "1.32"
 POD = "broker-0"
 START_TIMEOUT_S = 240
+INSTANCES = ("01", "02")
 
 Manifest = dict[str, Any]
 
@@ -205,7 +207,8 @@ def unit(path: Path) -> configparser.ConfigParser:
 
 
 def test_there_is_a_unit_for_each_daemon() -> None:
-    assert [path.stem for path in UNITS] == ["trovemq-broker", "trovemq-console", "trovemq-nameserver"]
+    daemons = ["trovemq-broker", "trovemq-broker@", "trovemq-console", "trovemq-nameserver"]
+    assert sorted(path.stem for path in UNITS) == daemons
     for path in UNITS:
         service = unit(path)["Service"]
         assert (service["User"], service["NoNewPrivileges"], service["UMask"]) == ("trovemq", "true", "0077")
@@ -218,7 +221,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     copies = []
     for path in UNITS:
         text = path.read_text(encoding="utf-8")
-        copies.append(tmp_path / path.name)
+        copies.append(tmp_path / path.name.replace("@", f"@{INSTANCES[0]}"))
         copies[-1].write_text(text.replace("/opt/trovemq/bin/trovemq", str(program)), encoding="utf-8")
     verify = ["systemd-analyze", "verify", "--man=no", *map(str, copies)]
     done = subprocess.run(verify, capture_output=True, text=True, timeout=240, check=False)
@@ -255,3 +258,47 @@ def test_the_commands_of_the_units_run(tmp_path: Path) -> None:
         assert (tmp_path / "state/store.sealing-key").exists(), (
             "beside the store, in the unit's own directory"
         )
+
+
+def test_the_template_differs_from_the_unit_by_its_instance_alone() -> None:
+    one, template = (unit(ROOT / f"deploy/systemd/trovemq-broker{at}.service") for at in ("", "@"))
+    differing = {"ExecStart", "StateDirectory"}
+    assert {name for name in one["Service"] if one["Service"][name] != template["Service"][name]} == differing
+    assert one["Service"].keys() == template["Service"].keys()
+    assert template["Service"]["StateDirectory"] == "trovemq/broker-%i"
+
+
+@pytest.mark.slow
+def test_two_instances_of_the_template_are_one_cluster(tmp_path: Path) -> None:
+    numbers = ("8101", "8102", "8201", "8202", "9876", "9877")
+    ports = {number: free_port() for number in numbers}
+
+    def here(text: str) -> str:
+        for number, port in ports.items():
+            text = text.replace(f"127.0.0.1:{number}", f"127.0.0.1:{port}")
+        text = text.replace("/var/lib/trovemq", str(tmp_path / "state"))
+        return text.replace("/etc/trovemq", str(tmp_path))
+
+    for name in ("brokers.toml", "nameserver.toml"):
+        (tmp_path / name).write_text(here((ROOT / "deploy/systemd" / name).read_text(encoding="utf-8")))
+    credentials, secret = tmp_path / "admin.credentials", "0123456789abcdef"
+    credentials.touch(mode=0o600)
+    credentials.write_text(f"access_key=admin\nsecret_key={secret}\n", encoding="utf-8")
+    small = {"TROVEMQ_BROKER_COMMIT_LOG_FILE_SIZE": "16MiB"}
+    started_units = [("nameserver", "", "9877"), *(("broker@", one, f"82{one}") for one in INSTANCES)]
+    with ExitStack() as daemons:
+        for name, instance, port in started_units:
+            line = unit(ROOT / f"deploy/systemd/trovemq-{name}.service")["Service"]["ExecStart"]
+            words = [here(word) for word in line.replace("%i", instance).split()[1:]]
+            command = [sys.executable, "-m", "trovemq.cli", *words]
+            url = here(f"http://127.0.0.1:{port}/readyz")
+            daemons.enter_context(started(command, tmp_path / f"{name}{instance}.log", url, small))
+        server = f"trovemq://admin:{secret}@{here('127.0.0.1:9876')}"
+        with sync.connect(server) as client:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while len(names := {route.broker.name for route in client.admin.cluster().brokers}) < 2:
+                assert time.monotonic() < deadline, names
+                time.sleep(0.02)
+            client.admin.create_topic("orders", queue_count=1)
+    assert names == {"broker-01", "broker-02"}
+    assert all((tmp_path / f"state/broker-{one}/store.sealing-key").exists() for one in INSTANCES)

@@ -5,7 +5,7 @@
 | python | runs as in `python -m asyncio`: `await` at the top; all blocks of a page share their names      |
 | sh     | each line runs in this process: `trovemq`; a console is started and gives its first page;       |
 |        | promtool runs where it is to be had; of a daemon's own command, its settings are read           |
-|        | (`--print-config`); a broker with a TLS port runs to the end of the page                        |
+|        | (`--print-config`); a broker with a TLS port, and a local cluster, run to the end of the page   |
 | toml   | is the file broker.toml of the lines below it                                                   |
 | text   | is the output of the block above, also with other spaces between words; `…` means anything      |
 
