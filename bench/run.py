@@ -7,6 +7,7 @@
     make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
     make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo; some rows need Go
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
+    make bench ARGS="brokers"       several brokers on this machine beside one
     make bench ARGS="users"         asking who calls, TLS, one user's storm beside another's sends
     make bench ARGS="cli"           one call of `trovemq`, in processor time
     make bench ARGS="console"       pages with 10,000 topics, a search, a scrape
@@ -38,6 +39,7 @@ import uvloop
 
 import trovemq
 from bench import (
+    brokers,
     command_line,
     console,
     engine,
@@ -69,6 +71,7 @@ PARTS = {
     "trees": "B+trees",
     "rpc": "gRPC, our own beside grpc.aio",
     "topics": "Many topics",
+    "brokers": "Several brokers",
     "users": "Users and TLS",
     "cli": "The command line",
     "console": "The console and a scrape",
@@ -195,6 +198,7 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "trees": (trees.measure_trees, trees.ABOUT),
     "rpc": (rpc.measure_rpc, rpc.ABOUT),
     "topics": (topics.measure_topics, topics.ABOUT),
+    "brokers": (brokers.measure_brokers, brokers.ABOUT),
     "users": (users.measure_users, users.ABOUT),
     "cli": (command_line.measure_command_line, command_line.ABOUT),
     "console": (console.measure_console, console.ABOUT),
