@@ -75,6 +75,8 @@ class Reader:
     runner: asyncio.Runner
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     printed: str = ""
+    server: str = ""
+    """Of command lines; else the broker."""
     daemons: ExitStack = field(default_factory=ExitStack)
     tls_port: int = field(default_factory=free_port)
     monkeypatch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
@@ -105,6 +107,18 @@ class Reader:
         """With the addresses of this test's brokers."""
         return text.replace(ADDRESS, self.broker.address).replace(TLS_ADDRESS, f"127.0.0.1:{self.tls_port}")
 
+    def start_cluster(self, words: list[str]) -> int:
+        """Prints its table. Later commands use its nameserver."""
+        command = [sys.executable, "-m", "trovemq.cli", *words[1:], "--set", "commit_log_file_size=16MiB"]
+        process = subprocess.Popen(command, cwd=self.directory, stdout=subprocess.PIPE, text=True)
+        self.daemons.callback(end, process)
+        assert process.stdout is not None
+        brokers = int(words[words.index("--brokers") + 1])
+        rows = [process.stdout.readline() for _ in ("titles", "nameserver", *range(brokers))]
+        sys.stdout.writelines(rows)
+        self.server = rows[1].split()[3]
+        return process.poll() or 0
+
     def start_tls_broker(self, words: list[str]) -> None:
         store = self.directory / "tls-store"
         arguments = [*words[2:], "--tls-listen", f"127.0.0.1:{self.tls_port}"]
@@ -121,6 +135,8 @@ class Reader:
         words = [self.here(word.replace(BACKUPS, str(self.directory.parent / "backups"))) for word in words]
         if words[:2] == ["trovemq", "console"]:
             return console_answers(words[2:])
+        if words[:3] == ["trovemq", "cluster", "local"]:
+            return self.start_cluster(words)
         if words[:2] == ["trovemq", "server"]:
             settings = self.directory / "broker.toml"
             if settings.exists() and "tls_listen" in settings.read_text(encoding="utf-8"):
@@ -132,7 +148,13 @@ class Reader:
             self.monkeypatch.setenv(*words[1].split("="))
             return 0
         assert words[0] == "trovemq"
-        return command_line(["--server", self.broker.address, *words[1:]])
+        return command_line(["--server", self.server or self.broker.address, *words[1:]])
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.communicate()
+    assert process.returncode == 0
 
 
 def promtool(arguments: list[str]) -> int:
