@@ -4,8 +4,7 @@ States of one registration, as `RegistrationState` shows them:
 connecting -> registered -stream ends-> waiting -next stream-> registered. name_taken: waiting, because
 another live broker has the name. A state lasts until the nameserver answers the next stream.
 
-With credentials each stream begins with a log-in, and its messages are signed. A nameserver without
-authentication accepts unsigned messages.
+With credentials each stream begins with a log-in, and its messages are signed.
 
 A heartbeat is sent every interval, and at once when the topics changed. It has the topics only if their data
 version is not the one that this stream sent last.
@@ -14,43 +13,39 @@ version is not the one that this stream sent last.
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final
 
 import grpc
 
+from trovemq_broker.cluster.nameserver_session import (
+    Jitter,
+    ReadCredentials,
+    Sign,
+    back_off_s,
+    error_in,
+    log_in_for,
+)
 from trovemq_broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
-from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.settings import setting
 from trovemq_proto import errors
-from trovemq_proto.authentication.calls import METADATA_KEY, message_signer
-from trovemq_proto.authentication.credentials import Credentials
-from trovemq_proto.authentication.handshake import AUTHENTICATE, NONCE_BYTES, log_in
 from trovemq_proto.authentication.scram import ScramError
 from trovemq_proto.channels import Channel, ChannelSettings, GrpcTransport, chosen_transport, open_channel
 from trovemq_proto.errors import TroveError, from_wire
 from trovemq_proto.tls import TlsOptions, read_tls
 from trovemq_proto.tls_diagnosis import explain
-from trovemq_proto.v1 import common_pb2, route_pb2, security_pb2
+from trovemq_proto.v1 import route_pb2
 
 LEAVE_TIME_MAX_S: Final = 1.0
 REPLY_WAIT_INTERVALS: Final = 3
 REPLY_WAIT_MIN_S: Final = 1.0
 
 _REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
-
-ReadCredentials = Callable[[], Credentials]
-"""Reads the file again, so that the next stream uses a changed secret. Blocks. Raises SettingsError."""
-Sign = Callable[[bytes], bytes]
-Jitter = Callable[[], float]
-"""Returns a number of [0, 1): spreads the calls of brokers that lost the same nameserver (random.random in
-the daemon)."""
 
 
 class RegistrationState(Enum):
@@ -92,15 +87,6 @@ def registration_channels(
         )
     except TroveError as error:
         raise SettingsError(error.message) from None
-
-
-def back_off_s(attempt: int, settings: RegistrationSettings, jitter: float) -> float:
-    """Seconds to wait after failure 1, 2, …: a random part, at least half, of a time that doubles between the
-    two bounds."""
-    full_ms = min(
-        settings.registration_retry_max_ms, settings.registration_retry_min_ms << min(attempt - 1, 20)
-    )
-    return full_ms * (0.5 + 0.5 * jitter) / 1000
 
 
 class Registration:
@@ -164,7 +150,8 @@ class Registration:
         """Keeps one stream, from its log-in to its end. Never raises except when cancelled."""
         call: Any = None
         try:
-            metadata, sign = await self._log_in(channel)
+            timeout_s = self._reply_wait_s(leaving=False)
+            metadata, sign = await log_in_for(channel, _REGISTER, self._credentials, timeout_s)
             call = channel.stream_stream(
                 _REGISTER, response_deserializer=route_pb2.HeartbeatReply.FromString
             )(metadata=metadata)
@@ -185,40 +172,16 @@ class Registration:
             if call is not None:
                 call.cancel()
 
-    async def _log_in(self, channel: Channel) -> tuple[tuple[tuple[str, bytes], ...], Sign]:
-        """The stream's metadata, and the function that signs its messages. Raises AioRpcError, ScramError,
-        SettingsError."""
-        if self._credentials is None:
-            return (), _unsigned
-        credentials = await asyncio.to_thread(self._credentials)
-        ask = channel.unary_unary(
-            AUTHENTICATE,
-            request_serializer=security_pb2.AuthenticateRequest.SerializeToString,
-            response_deserializer=security_pb2.AuthenticateReply.FromString,
-        )
-        timeout = self._reply_wait_s(leaving=False)
-        try:
-            key, _ = await log_in(
-                credentials,
-                secrets.token_urlsafe(NONCE_BYTES),
-                lambda request: ask(request, timeout=timeout),
-            )
-        except grpc.aio.AioRpcError as error:
-            if error.code().name == "UNIMPLEMENTED":
-                return (), _unsigned
-            raise
-        return ((METADATA_KEY, key.credential(0, _REGISTER)),), message_signer(key, 0)
-
     async def _broken(self, call: Any) -> None:
         """Handles a stream that ended during a write: with the nameserver's error, or for another reason."""
-        error = _described(await call.trailing_metadata())
+        error = error_in(await call.trailing_metadata())
         if error is not None:
             self._refused(error)
         else:
             self._lost(await call.details() or (await call.code()).name)
 
     async def _failed(self, failure: grpc.aio.AioRpcError) -> None:
-        error = _described(failure.trailing_metadata())
+        error = error_in(failure.trailing_metadata())
         if error is not None:
             self._refused(error)
         else:
@@ -352,16 +315,3 @@ class Registrations:
     def _topics_changed(self) -> None:
         for registration in self.registrations:
             registration.topics_changed()
-
-
-def _unsigned(message: bytes) -> bytes:
-    return message
-
-
-def _described(trailer: Any) -> TroveError | None:
-    """The TroveMQ error in the call's trailing metadata; None if there is none."""
-    for key, value in trailer or ():
-        if key == ERROR_METADATA_KEY:
-            error = common_pb2.Error.FromString(value)
-            return from_wire(error.symbol, error.message, dict(error.fields))
-    return None

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from tests.support.stubs import ROUTES, add_fake, stub_of
+from trovemq_broker.cluster.nameserver_session import back_off_s
 from trovemq_broker.cluster.registration import (
     Registrations,
     RegistrationSettings,
     RegistrationState,
-    back_off_s,
 )
 from trovemq_broker.cluster.self_route import SelfRouteService
 from trovemq_broker.cluster.view import BrokerDescription, LocalBroker

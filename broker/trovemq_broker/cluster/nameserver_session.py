@@ -1,0 +1,89 @@
+"""How a broker calls nameservers: the log-in, the pause before the next attempt, the errors of a call.
+
+A nameserver without authentication accepts unsigned messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import grpc
+
+from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
+from trovemq_proto.authentication.calls import METADATA_KEY, message_signer
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.authentication.handshake import AUTHENTICATE, NONCE_BYTES, log_in
+from trovemq_proto.channels import Channel
+from trovemq_proto.errors import TroveError, from_wire
+from trovemq_proto.v1 import common_pb2, security_pb2
+
+DOUBLINGS_MAX: Final = 20
+
+ReadCredentials = Callable[[], Credentials]
+"""Reads the file again, so that the next stream uses a changed secret. Blocks. Raises SettingsError."""
+Sign = Callable[[bytes], bytes]
+Metadata = tuple[tuple[str, bytes], ...]
+Jitter = Callable[[], float]
+"""Returns a number of [0, 1): spreads the calls of brokers that lost the same nameserver (random.random in
+the daemon)."""
+
+
+class BackOff(Protocol):
+    """The bounds of the pause between two attempts."""
+
+    @property
+    def registration_retry_min_ms(self) -> int: ...
+
+    @property
+    def registration_retry_max_ms(self) -> int: ...
+
+
+def back_off_s(attempt: int, settings: BackOff, jitter: float) -> float:
+    """Seconds to wait after failure 1, 2, …: a random part, at least half, of a time that doubles between the
+    two bounds."""
+    doubled_ms = settings.registration_retry_min_ms << min(attempt - 1, DOUBLINGS_MAX)
+    return min(settings.registration_retry_max_ms, doubled_ms) * (0.5 + 0.5 * jitter) / 1000
+
+
+async def log_in_for(
+    channel: Channel, method: str, read_credentials: ReadCredentials | None, timeout_s: float
+) -> tuple[Metadata, Sign]:
+    """The metadata of a call of `method`, and the function that signs its messages.
+
+    Raises AioRpcError, ScramError, SettingsError.
+    """
+    if read_credentials is None:
+        return (), _unsigned
+    credentials = await asyncio.to_thread(read_credentials)
+    ask = channel.unary_unary(
+        AUTHENTICATE,
+        request_serializer=security_pb2.AuthenticateRequest.SerializeToString,
+        response_deserializer=security_pb2.AuthenticateReply.FromString,
+    )
+    try:
+        key, _ = await log_in(
+            credentials,
+            secrets.token_urlsafe(NONCE_BYTES),
+            lambda request: ask(request, timeout=timeout_s),
+        )
+    except grpc.aio.AioRpcError as error:
+        if error.code().name == "UNIMPLEMENTED":
+            return (), _unsigned
+        raise
+    return ((METADATA_KEY, key.credential(0, method)),), message_signer(key, 0)
+
+
+def error_in(trailer: Any) -> TroveError | None:
+    """The TroveMQ error in a call's trailing metadata; None if there is none."""
+    for key, value in trailer or ():
+        if key == ERROR_METADATA_KEY:
+            error = common_pb2.Error.FromString(value)
+            return from_wire(error.symbol, error.message, dict(error.fields))
+    return None
+
+
+def _unsigned(message: bytes) -> bytes:
+    return message
