@@ -52,6 +52,14 @@ class Address:
         ip = self.ip
         return ip is not None and ip.version == 6
 
+    @property
+    def canonical(self) -> Address:
+        """The same for all texts of one address: small letters, and `localhost` for a loopback address."""
+        if self.is_loopback:
+            return Address("localhost", self.port)
+        ip = self.ip
+        return Address(self.host.lower() if ip is None else str(ip), self.port)
+
     def with_port(self, port: int) -> Address:
         return Address(self.host, port)
 

@@ -1,1 +1,1 @@
-"""Registration at nameservers, and the broker's description of itself."""
+"""Registration at nameservers, the routes of the other brokers, and the broker's description of itself."""

@@ -1,0 +1,183 @@
+"""Reads the nameservers' answers to WatchRoutes.
+
+A nameserver sends the routes of all brokers after each change, or the changes alone. A broker whose bytes are
+those of the answer before is not read again.
+
+Invariants
+- Brokers of other clusters, and this broker itself, are not among the routes.
+- The routes have at most `brokers_max` brokers with at most `topics_max` topics together; further brokers are
+  left out whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from trovemq_daemon.addresses import Address, parse_address
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.turns import Steps
+from trovemq_proto.v1 import common_pb2, route_pb2
+from trovemq_proto.varints import read_varint
+
+TOPICS_A_STEP: Final = 512
+BROKERS_MAX: Final = 1_024
+TOPICS_MAX: Final = 2_000_000
+_BROKERS: Final = route_pb2.ClusterReply.BROKERS_FIELD_NUMBER << 3 | 2
+_DIGEST_SIZE: Final = 16
+
+
+class TopicQueues(NamedTuple):
+    """A topic on one broker: queues 0 .. queue_count - 1."""
+
+    queue_count: int
+    message_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedBroker:
+    """Another broker of the cluster, with its topics by name. `tls_address`: None if it has none."""
+
+    name: str
+    address: Address
+    tls_address: Address | None
+    draining: bool
+    data_version: int
+    topics: Mapping[str, TopicQueues] = field(repr=False)
+
+
+class Routes(NamedTuple):
+    """The brokers by name; `lost`: names of those that the nameserver has lost; `left_out`: number of brokers
+    beyond the limits."""
+
+    brokers: Mapping[str, RoutedBroker]
+    lost: Sequence[str] = ()
+    left_out: int = 0
+
+
+_queues: Final = lru_cache(1_024)(TopicQueues)  # most topics have the same few
+
+
+class ReplyReader:
+    """The replies of one stream, in their order."""
+
+    def __init__(
+        self, cluster: str, broker: str, *, brokers_max: int = BROKERS_MAX, topics_max: int = TOPICS_MAX
+    ) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._brokers_max = brokers_max
+        self._topics_max = topics_max
+        self._by_digest: dict[bytes, RoutedBroker] = {}
+        self._routes = Routes({})
+        self.brokers_read = 0
+        """Brokers whose topics were read, since the start."""
+
+    def read(self, data: bytes) -> Steps[Routes]:
+        """The routes after this reply. Raises ValueError, DecodeError for bytes that are no ClusterReply."""
+        parts, rest = _split(data)
+        reply = route_pb2.ClusterReply.FromString(rest)
+        lost = [one.name for one in reply.lost]
+        if reply.changes:
+            brokers = yield from self._changed(parts)
+            for name in lost:
+                brokers.pop(name, None)
+        else:
+            brokers = yield from self._all(parts)
+        self._routes = self._limited(brokers, lost)
+        return self._routes
+
+    def _all(self, parts: Sequence[bytes]) -> Steps[dict[str, RoutedBroker]]:
+        """The brokers of a reply with all of them."""
+        found: dict[str, RoutedBroker] = {}
+        by_digest: dict[bytes, RoutedBroker] = {}
+        for part in parts:
+            digest = blake2b(part, digest_size=_DIGEST_SIZE).digest()
+            one = self._by_digest.get(digest)
+            if one is None:
+                route = common_pb2.BrokerRoute.FromString(part)
+                if self._is_other(route.broker):
+                    one = yield from self._broker_of(route, {})
+            if one is not None:
+                by_digest[digest] = found[one.name] = one
+            yield
+        self._by_digest = by_digest
+        return found
+
+    def _changed(self, parts: Sequence[bytes]) -> Steps[dict[str, RoutedBroker]]:
+        found = dict(self._routes.brokers)
+        for part in parts:
+            route = common_pb2.BrokerRoute.FromString(part)
+            if self._is_other(route.broker):
+                known = found.get(route.broker.name)
+                one = yield from self._broker_of(route, {} if known is None else known.topics)
+                if one is not None:
+                    found[one.name] = one
+            yield
+        return found
+
+    def _is_other(self, broker: common_pb2.BrokerInfo) -> bool:
+        return broker.cluster == self._cluster and broker.name != self._broker
+
+    def _broker_of(
+        self, route: common_pb2.BrokerRoute, known: Mapping[str, TopicQueues]
+    ) -> Steps[RoutedBroker | None]:
+        """The broker with the known topics and those of the route; None if its address is illegal."""
+        self.brokers_read += 1
+        broker, topics = route.broker, dict(known)
+        for number, topic in enumerate(route.topics, 1):
+            topics[topic.topic] = _queues(topic.queue_count, topic.message_type)
+            if number % TOPICS_A_STEP == 0:
+                yield
+        for name in route.removed_topics:
+            topics.pop(name, None)
+        try:
+            address = parse_address(broker.address)
+            tls_address = parse_address(broker.tls_address) if broker.tls_address else None
+        except SettingsError:
+            return None
+        return RoutedBroker(broker.name, address, tls_address, broker.draining, broker.data_version, topics)
+
+    def _limited(self, brokers: Mapping[str, RoutedBroker], lost: Sequence[str]) -> Routes:
+        kept: dict[str, RoutedBroker] = {}
+        topics = 0
+        for name, one in brokers.items():
+            if len(kept) < self._brokers_max and topics + len(one.topics) <= self._topics_max:
+                kept[name] = one
+                topics += len(one.topics)
+        return Routes(kept, lost, len(brokers) - len(kept))
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """The bytes of each BrokerRoute of a ClusterReply, and those of its other fields. Raises ValueError."""
+    parts: list[bytes] = []
+    rest: list[bytes] = []
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            begin = at
+            tag, at = read_varint(data, at)
+            match tag & 7:
+                case 0:
+                    _, at = read_varint(data, at)
+                case 1:
+                    at += 8
+                case 2:
+                    size, at = read_varint(data, at)
+                    at += size
+                case 5:
+                    at += 4
+                case kind:
+                    raise ValueError(f"a field of wire type {kind}")
+            if at > end:
+                raise ValueError("a field is cut")
+            if tag == _BROKERS:
+                parts.append(data[at - size : at])
+            else:
+                rest.append(data[begin:at])
+    except IndexError:
+        raise ValueError("a field is cut") from None
+    return parts, b"".join(rest)

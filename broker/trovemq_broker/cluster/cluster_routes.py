@@ -1,0 +1,155 @@
+"""The routes of the cluster's other brokers, as the nameservers show them: state only, no calls.
+
+The nameservers know nothing of each other, so their views are merged. A broker is in the table while a valid
+view has it. Of two views of a broker the one with the higher data version counts, then the newer one. A view
+is valid while its nameserver is connected, and for KEPT_S afterwards; without end if no nameserver is.
+
+A restarted nameserver hears of its brokers one after the other. So a broker that it had before the connection
+broke, and has not named since, is kept for RETURN_S.
+
+Invariant: the brokers are ordered by name, so that queues keep their places in routes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from trovemq_broker.cluster.cluster_reply import RoutedBroker, Routes
+from trovemq_daemon.addresses import Address
+
+KEPT_S: Final = 30.0
+RETURN_S: Final = 10.0
+"""Longer than the longest pause of a broker before it registers again, by its default."""
+
+_Reported = tuple[RoutedBroker, int]
+"""A broker, and when it was new: the count of all reports."""
+
+
+class OtherQueues(NamedTuple):
+    """The queues of a topic on one other broker."""
+
+    broker: str
+    address: Address
+    tls_address: Address | None
+    draining: bool
+    queue_count: int
+    message_type: str
+
+
+@dataclass(slots=True)
+class _View:
+    brokers: dict[str, _Reported] = field(default_factory=dict)
+    left_out: int = 0
+    broken_at: float | None = None
+    returning: dict[str, _Reported] = field(default_factory=dict)
+    returning_until: float = -math.inf
+
+
+class ClusterRoutes:
+    """The table. `clock_s`: seconds of a monotonic clock."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._views: dict[str, _View] = {}
+        self._brokers: tuple[RoutedBroker, ...] = ()
+        self._addresses: frozenset[tuple[Address, bool]] = frozenset()
+        self._check_at = math.inf
+        """When views or brokers end to be valid."""
+        self.reports = 0
+
+    # --- for the watches ----------------------------------------------------------------------------
+    def report(self, nameserver: str, routes: Routes) -> None:
+        """The nameserver's present view."""
+        now = self._clock_s()
+        self.reports += 1
+        view = self._views.setdefault(nameserver, _View())
+        before = view.brokers
+        view.brokers = {
+            name: known
+            if (known := before.get(name)) is not None and known[0] is one
+            else (one, self.reports)
+            for name, one in routes.brokers.items()
+        }
+        view.left_out = routes.left_out
+        if view.broken_at is not None:
+            view.broken_at = None
+            view.returning.update(before)
+            view.returning_until = now + RETURN_S
+        for name in (*routes.brokers, *routes.lost):
+            view.returning.pop(name, None)
+        self._merge(now)
+
+    def broken(self, nameserver: str) -> None:
+        """The nameserver is not connected any more."""
+        view = self._views.get(nameserver)
+        if view is not None and view.broken_at is None:
+            view.broken_at = self._clock_s()
+            self._merge(view.broken_at)
+
+    # --- look-ups -----------------------------------------------------------------------------------
+    @property
+    def connected(self) -> int:
+        """How many nameservers report now."""
+        return sum(view.broken_at is None for view in self._views.values())
+
+    @property
+    def left_out(self) -> int:
+        """The most brokers that the limits left out of a view."""
+        return max((view.left_out for view in self._views.values()), default=0)
+
+    @property
+    def brokers(self) -> Sequence[RoutedBroker]:
+        """The other brokers, by name."""
+        if self._clock_s() >= self._check_at:
+            self._merge(self._clock_s())
+        return self._brokers
+
+    def holding(self, topic: str) -> list[OtherQueues]:
+        """The queues of the topic on each other broker that has it, by the brokers' names."""
+        return [
+            OtherQueues(one.name, one.address, one.tls_address, one.draining, *queues)
+            for one in self.brokers
+            if (queues := one.topics.get(topic)) is not None
+        ]
+
+    def advertises(self, address: Address, *, by_tls: bool) -> bool:
+        """Whether another broker advertises the address, for TLS or for plain connections."""
+        return bool(self.brokers) and (address.canonical, by_tls) in self._addresses
+
+    # ------------------------------------------------------------------------------------------------
+    def _merge(self, now: float) -> None:
+        kept_s = KEPT_S if self.connected else math.inf
+        best: dict[str, _Reported] = {}
+        self._check_at = math.inf
+        for view in self._views.values():
+            if view.broken_at is not None and not self._lasts(view.broken_at + kept_s, now):
+                continue
+            offered = list(view.brokers.items())
+            if view.returning and self._lasts(view.returning_until, now):
+                offered += view.returning.items()
+            else:
+                view.returning.clear()
+            for name, one in offered:
+                if name not in best or _rank(one) > _rank(best[name]):
+                    best[name] = one
+        self._brokers = tuple(best[name][0] for name in sorted(best))
+        self._addresses = frozenset(
+            (address.canonical, by_tls)
+            for one in self._brokers
+            for address, by_tls in ((one.address, False), (one.tls_address, True))
+            if address is not None
+        )
+
+    def _lasts(self, until: float, now: float) -> bool:
+        """Whether that time has not come; the table is merged again when it has."""
+        if now < until:
+            self._check_at = min(self._check_at, until)
+        return now < until
+
+
+def _rank(one: _Reported) -> tuple[int, int]:
+    broker, reported = one
+    return broker.data_version, reported

@@ -1,0 +1,163 @@
+"""A broker follows the routes of real nameservers, and of one whose answers the test makes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.support.logs import logged
+from tests.support.stubs import ROUTES, add_fake
+from tests.unit.nameserver.test_access import BROKER, SECRET, served, users_text
+from tests.unit.nameserver.test_cluster_routes import answer, entry
+from tests.unit.nameserver.test_registration import (
+    FAST,
+    local_broker,
+    registered,
+    start_nameserver,
+    until,
+)
+from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.registration import registration_channels
+from trovemq_broker.cluster.route_metrics import RoutesCollector
+from trovemq_broker.cluster.route_watch import RouteWatches
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
+from trovemq_daemon.metrics import RpcMetrics
+from trovemq_daemon.turns import Turns
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.channels import GrpcTransport
+from trovemq_proto.v1 import route_pb2
+
+pytestmark = pytest.mark.asyncio
+
+
+@asynccontextmanager
+async def following(
+    *nameservers: Address, who: Credentials | None = None, transport: GrpcTransport | None = None
+) -> AsyncIterator[ClusterRoutes]:
+    """The table of a broker `own`, whose cluster is that of `local_broker`."""
+    routes = ClusterRoutes(asyncio.get_running_loop().time)
+    watches = RouteWatches(
+        nameservers,
+        routes,
+        (local_broker()[0].description().cluster, "own"),
+        FAST,
+        lambda: 0.5,
+        registration_channels(None, transport),
+        None if who is None else lambda: who,
+        Turns(),
+    )
+    await watches.start()
+    try:
+        yield routes
+    finally:
+        await watches.stop()
+
+
+def names(routes: ClusterRoutes) -> list[str]:
+    return [one.name for one in routes.brokers]
+
+
+class FakeNameserver:
+    """Sends the answers that the test puts into `answers`; an empty one ends the stream."""
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.requests: list[route_pb2.WatchRoutesRequest] = []
+
+    async def watch_routes(
+        self, request: route_pb2.WatchRoutesRequest, _context: Any
+    ) -> AsyncIterator[route_pb2.ClusterReply]:
+        self.requests.append(request)
+        while sent := await self.answers.get():
+            yield route_pb2.ClusterReply.FromString(sent)
+
+
+@asynccontextmanager
+async def fake_nameserver() -> AsyncIterator[tuple[FakeNameserver, Address]]:
+    fake = FakeNameserver()
+    metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="nameserver", node_id="n")
+    server = GrpcServer(GrpcLimits(), metrics)
+    add_fake(server.server, ROUTES, fake)
+    address = server.bind(Address("127.0.0.1", 0))
+    await server.start()
+    try:
+        yield fake, address
+    finally:
+        await server.stop(0)
+
+
+async def test_a_broker_that_joins_changes_and_leaves_is_followed() -> None:
+    app, address = await start_nameserver()
+    broker, topics = local_broker()
+    async with following(address) as routes:
+        assert (names(routes), routes.connected) == ([], 1), "the start waits for the first answer"
+        async with registered(broker, address):
+            await until(lambda: len(routes.holding("orders")) == 1)
+            topics.create("bills")
+            await until(lambda: len(routes.holding("bills")) == 1)
+            broker.withdraw(draining=True, drained=False)
+            await until(lambda: routes.holding("orders")[0].draining)
+        await until(lambda: names(routes) == [])
+    await app.stop()
+
+
+async def test_without_nameservers_the_broker_is_alone() -> None:
+    async with following() as routes:
+        assert (names(routes), routes.connected, routes.reports) == ([], 0, 0)
+
+
+async def test_all_nameservers_away_keeps_the_routes_and_says_so() -> None:
+    app, address = await start_nameserver()
+    broker, _ = local_broker()
+    registry = CollectorRegistry()
+    async with following(address) as routes, registered(broker, address):
+        registry.register(RoutesCollector(routes))
+        await until(lambda: names(routes) == ["broker-a"])
+        with logged() as log:
+            await app.stop()
+            await until(lambda: routes.connected == 0)
+            await until(lambda: "routes.kept" in log.getvalue())
+        assert names(routes) == ["broker-a"]
+        assert registry.get_sample_value("trovemq_routes_nameservers") == 0
+        assert registry.get_sample_value("trovemq_routes_brokers") == 1
+        again, _ = await start_nameserver(str(address))
+        await until(lambda: routes.connected == 1)
+        await again.stop()
+
+
+async def test_a_stream_that_ends_is_opened_again() -> None:
+    async with fake_nameserver() as (fake, address):
+        fake.answers.put_nowait(answer(entry("a", {"orders": 1}, cluster=own_cluster())))
+        async with following(address) as routes:
+            assert names(routes) == ["a"]
+            assert fake.requests[0].changes
+            fake.answers.put_nowait(b"")
+            await until(lambda: len(fake.requests) == 2)
+            assert names(routes) == ["a"]
+            fake.answers.put_nowait(answer(entry("b", {"orders": 1}, cluster=own_cluster()), lost=["a"]))
+            await until(lambda: names(routes) == ["b"])
+
+
+async def test_a_nameserver_with_users_wants_a_log_in(tmp_path: Path, transport: GrpcTransport) -> None:
+    users_file = tmp_path / "users.toml"
+    users_file.write_text(users_text(), encoding="utf-8")
+    async with served(users_file, transport) as (_, address):
+        async with following(address, who=BROKER, transport=transport) as routes:
+            await until(lambda: routes.connected == 1)
+        wrong = Credentials("a-key", SECRET + "?")
+        with logged() as log:
+            async with following(address, who=wrong, transport=transport) as routes:
+                await until(lambda: "AUTHENTICATION_FAILED" in log.getvalue())
+                assert routes.connected == 0
+        assert "canary" not in log.getvalue()
+
+
+def own_cluster() -> str:
+    return local_broker()[0].description().cluster
