@@ -33,12 +33,20 @@ def peer_of(name: str, security: Mapping[str, Iterable[bytes]]) -> Peer:
     """The peer from gRPC's name of it (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…`) and from
     gRPC's properties of the connection's security."""
     plain = _plain_peer(name)
-    by_tls = any(bytes(one) in (b"ssl", b"tls") for one in security.get("transport_security_type", ()))
-    if not by_tls:
+    if not _is_tls(security):
         return plain
     names = list(security.get("x509_common_name", ()))
     certificate_name = bytes(names[0]).decode("utf-8", "replace") if len(names) == 1 else ""
     return Peer(plain.source, True, certificate_name)
+
+
+def came_by_tls(context: Any) -> bool:
+    """Whether the connection of a call is by TLS, from the context of either transport."""
+    return _is_tls(context.auth_context() or {})
+
+
+def _is_tls(security: Mapping[str, Iterable[bytes]]) -> bool:
+    return any(bytes(one) in (b"ssl", b"tls") for one in security.get("transport_security_type", ()))
 
 
 @lru_cache(maxsize=4_096)

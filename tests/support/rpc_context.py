@@ -19,6 +19,7 @@ class RpcContext:
     """Requests of a stream come from `requests`, its replies go to `written`."""
 
     address = "ipv4:127.0.0.1:5000"
+    by_tls = False
 
     def __init__(
         self, client_id: str = "client-1", *, deadline_s: float | None = None, **metadata: str
@@ -38,6 +39,9 @@ class RpcContext:
 
     def peer(self) -> str:
         return self.address
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"transport_security_type": [b"ssl"]} if self.by_tls else {}
 
     def time_remaining(self) -> float | None:
         return self.deadline_s

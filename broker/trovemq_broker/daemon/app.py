@@ -20,7 +20,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.registration import Registrations
+from trovemq_broker.cluster.route_metrics import RoutesCollector
+from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_broker.daemon.broker_services import BrokerServices
 from trovemq_broker.daemon.opening import (
     clock_ms,
@@ -167,6 +170,7 @@ class BrokerApp:
         stop: Stop,
     ) -> None:
         settings = self._settings
+        routes = ClusterRoutes(asyncio.get_running_loop().time)
         services = BrokerServices(
             store,
             model,
@@ -181,6 +185,7 @@ class BrokerApp:
             sources=self._sources,
             readiness=self._readiness,
             tracing=self._tracing,
+            others=routes,
         )
         core = services.core
         registrations = Registrations(
@@ -191,8 +196,19 @@ class BrokerApp:
             self._registration_channels,
             self._registration_credentials,
         )
+        watches = RouteWatches(
+            settings.nameserver_addresses,
+            routes,
+            (settings.cluster, settings.name),
+            settings,
+            random.random,
+            self._registration_channels,
+            self._registration_credentials,
+            core.turns,
+        )
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(services.statistics))
+        self._registry.register(RoutesCollector(routes))
         self._readiness.add("nameservers", registrations.problem)
         self._readiness.add_warning("nameservers", registrations.warning)
         add_store_reasons(self._readiness, core, services.tasks)
@@ -202,6 +218,7 @@ class BrokerApp:
                 commit = group.create_task(core.group_commit.run(), name="group-commit")
                 others = [group.create_task(work, name=name) for name, work in services.background().items()]
                 others.append(group.create_task(self._tls.run(), name="tls"))
+                await watches.start()
                 await self._start(registrations, listening)
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)
@@ -211,6 +228,7 @@ class BrokerApp:
                     task.cancel()
         finally:
             self._problem = "stopped"
+            await watches.stop()
             await self._grpc.stop(LAST_REPLIES_S if core.group_commit.failure is not None else 0)
             await core.settle()
             core.group_commit.close()

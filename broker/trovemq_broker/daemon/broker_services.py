@@ -22,6 +22,7 @@ from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers
 from trovemq_broker.server.monitoring.statistics import BrokerStatistics
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.admin_service import AdminService
@@ -74,7 +75,9 @@ class BrokerServices:
         sources: Mapping[str, str] | None = None,
         readiness: Readiness | None = None,
         tracing: BrokerTracing | None = None,
+        others: OtherBrokers = NO_OTHERS,
     ) -> None:
+        """`others`: the cluster's other brokers."""
         self.core = core = BrokerCore(
             store,
             model,
@@ -117,7 +120,11 @@ class BrokerServices:
             lambda: look(settings, store, self.tasks.retention, version, readiness or Readiness()),
         )
         self.rocketmq = RocketmqService(
-            core, lambda: self.drain_control.offers_writes, self.live.set_log_level
+            core,
+            lambda: self.drain_control.offers_writes,
+            self.live.set_log_level,
+            others=others,
+            tls_address=tls_address,
         )
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)

@@ -31,7 +31,7 @@ from trovemq_broker.query.query_by_key import query_pages
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client, Subscription
 from trovemq_broker.server.rocketmq.group_views import GroupViews
-from trovemq_broker.server.rocketmq.routes import require_topic
+from trovemq_broker.server.rocketmq.routes import Routes, require_topic
 from trovemq_broker.server.wire.admin_calls import (
     AdminSend,
     Connected,
@@ -66,14 +66,13 @@ from trovemq_broker.server.wire.admin_calls import (
 from trovemq_broker.server.wire.client_commands import Answer as ClientAnswer
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.conversion import converted, nothing
-from trovemq_broker.server.wire.routes import MASTER_ID
 from trovemq_broker.server.wire.send_requests import ReadSend
 from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.message import decode_stored
-from trovemq_store.topics.topics import PERM_READ, TopicConfig
+from trovemq_store.topics.topics import TopicConfig
 
 PROPERTY_BYTES_MAX: Final = 1 << 18
 """The most bytes of properties in one answer: protobuf takes 30 ns for each byte, all at once at the end."""
@@ -94,21 +93,18 @@ class _Rates:
 
 
 class Admin:
-    """The methods have the names of their calls in snake case; every refusal is a TroveError.
-
-    `offers_writes`: whether routes may offer queues for writing.
-    """
+    """The methods have the names of their calls in snake case; every refusal is a TroveError."""
 
     def __init__(
         self,
         core: BrokerCore,
         views: GroupViews,
         send: Send,
-        offers_writes: Callable[[], bool],
+        routes: Routes,
         set_log_level: Callable[[LogLevel], None],
     ) -> None:
         self._core = core
-        self._offers_writes = offers_writes
+        self._routes = routes
         self._set_log_level = set_log_level
         self._views = views
         self._send = send
@@ -147,28 +143,7 @@ class Admin:
     @converted(named_topic, topic_route_reply)
     async def get_topic_route(self, topic: str, _context: Context) -> str:
         """RocketMQ's TopicRouteData as JSON."""
-        config = require_topic(self._core.store, topic)
-        broker = self._core.broker
-        route = {
-            "brokerDatas": [
-                {
-                    "brokerAddrs": {str(MASTER_ID): str(self._core.advertised)},
-                    "brokerName": broker,
-                    "cluster": self._core.store.settings.cluster,
-                }
-            ],
-            "filterServerTable": {},
-            "queueDatas": [
-                {
-                    "brokerName": broker,
-                    "perm": config.perm if self._offers_writes() else config.perm & PERM_READ,
-                    "readQueueNums": config.queue_count,
-                    "topicSysFlag": config.topic_sys_flag,
-                    "writeQueueNums": config.write_queue_count,
-                }
-            ],
-        }
-        return msgspec.json.encode(route).decode()
+        return msgspec.json.encode(self._routes.data_of(topic)).decode()
 
     # --- clients ------------------------------------------------------------------------------------
     @converted(group_and_topic, subscriptions_reply)

@@ -20,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.rocketmq.admin import Admin
 from trovemq_broker.server.rocketmq.group_views import GroupViews
@@ -34,6 +35,7 @@ from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.rocketmq_services import ADMIN, ADMIN_SERVICE, MESSAGING, MESSAGING_SERVICE
 from trovemq_broker.server.wire.statuses import reader, request_of, with_status
 from trovemq_broker.transactions.transactions import TransactionCheck
+from trovemq_daemon.addresses import Address
 from trovemq_daemon.calls import CallHandler, OnCalls, calls_of
 from trovemq_daemon.grpc_services import calls_handler, method_handler
 from trovemq_daemon.logging import LogLevel
@@ -45,7 +47,8 @@ Handlers: TypeAlias = dict[str, Any]
 class RocketmqService:
     """`add_to` a server, before it starts; `end_streams` before it stops.
 
-    `offers_writes`: whether routes may offer queues for writing.
+    `offers_writes`: whether routes may offer queues of this broker for writing. `others`: the cluster's other
+    brokers. `tls_address`: the one that this broker advertises, None without TLS.
     """
 
     def __init__(
@@ -53,9 +56,12 @@ class RocketmqService:
         core: BrokerCore,
         offers_writes: Callable[[], bool] = lambda: True,
         set_log_level: Callable[[LogLevel], None] = lambda _level: None,
+        *,
+        others: OtherBrokers = NO_OTHERS,
+        tls_address: Address | None = None,
     ) -> None:
         self._core = core
-        self.routes = Routes(core, offers_writes)
+        self.routes = Routes(core, offers_writes, others, tls_address)
         self.liveness = Liveness(core.registry, core.clock_ms)
         self.telemetry = Telemetry(core)
         self.sender = Sender(core)
@@ -65,7 +71,7 @@ class RocketmqService:
         self.ender = Ender(core)
         self.puller = Puller(core)
         self.views = GroupViews(core)
-        self.admin = Admin(core, self.views, self.sender.send, offers_writes, set_log_level)
+        self.admin = Admin(core, self.views, self.sender.send, self.routes, set_log_level)
 
     # --- for the daemon -----------------------------------------------------------------------------
     def add_to(self, server: grpc.aio.Server) -> None:

@@ -3,15 +3,19 @@
 | field                | value                                                                               |
 |----------------------|-------------------------------------------------------------------------------------|
 | topic                | as in the request                                                                   |
-| broker.name, id      | this broker's name; 0, because clients skip other ids                               |
-| broker.endpoints     | those of the request, because the client has just reached this broker by them;      |
-|                      | if it has none, the address that the broker advertises                              |
+| broker.name, id      | the broker's name; 0, because clients skip other ids                                |
+| broker.endpoints     | the address that the broker advertises; those of the request if the client came by  |
+|                      | others                                                                              |
 | accept_message_types | by the topic's type; never empty, because no client would send then                 |
+
+The queues are ordered by id, then by broker: clients take one after the other, and so change the broker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from trovemq_broker.server.wire.resources import (
@@ -39,41 +43,49 @@ _PERMISSIONS: Final = {
 
 
 class RouteQuery(NamedTuple):
-    """topic: the stored name. group: "" in a QueryRoute. endpoints_error: why the addresses by which the
-    client has reached the broker are illegal."""
+    """topic: the stored name. group: "" in a QueryRoute. dialled: the addresses that the client was given, of
+    which one has reached this broker; () if it names none. endpoints_error: why they are illegal."""
 
     topic: str
     group: str
+    dialled: Sequence[Address]
     endpoints_error: ProtocolError | None
 
 
-class Route(NamedTuple):
-    """queues: ids, each with its bits of PERM_READ and PERM_WRITE."""
+class BrokerQueues(NamedTuple):
+    """A topic on one broker. queues: ids, each with its bits of PERM_READ and PERM_WRITE. address: None for
+    the endpoints of the request."""
 
+    broker: str
+    address: Address | None
     topic: TopicConfig
     queues: Sequence[tuple[QueueId, int]]
-    broker: str
-    advertised: Address
+
+
+class Route(NamedTuple):
+    """The brokers are ordered by name."""
+
+    brokers: Sequence[BrokerQueues]
 
 
 def route_query(request: service_pb2.QueryRouteRequest) -> RouteQuery:
     """Raises TroveError TOPIC_ILLEGAL."""
-    return RouteQuery(topic_to_read(request.topic), "", _endpoints_error(request.endpoints))
+    return _query(topic_to_read(request.topic), "", request.endpoints)
 
 
 def assignment_query(request: service_pb2.QueryAssignmentRequest) -> RouteQuery:
     """Raises TroveError TOPIC_ILLEGAL, GROUP_ILLEGAL."""
     topic, group = topic_to_read(request.topic), group_name(request.group)
-    return RouteQuery(topic, group, _endpoints_error(request.endpoints))
+    return _query(topic, group, request.endpoints)
 
 
-def _endpoints_error(endpoints: v2.Endpoints) -> ProtocolError | None:
+def _query(topic: str, group: str, endpoints: v2.Endpoints) -> RouteQuery:
     try:
         if endpoints.ByteSize():
             check_endpoints(endpoints)
     except ProtocolError as error:
-        return error
-    return None
+        return RouteQuery(topic, group, (), error)
+    return RouteQuery(topic, group, [Address(one.host, one.port) for one in endpoints.addresses], None)
 
 
 def route_reply(request: service_pb2.QueryRouteRequest, route: Route) -> service_pb2.QueryRouteResponse:
@@ -96,14 +108,54 @@ def assignment_reply(
 
 
 def _queues(topic: v2.Resource, came_by: v2.Endpoints, route: Route) -> Iterator[v2.MessageQueue]:
-    endpoints = came_by if came_by.ByteSize() else endpoints_of(route.advertised)
-    broker = v2.Broker(name=route.broker, id=MASTER_ID, endpoints=endpoints)
-    types = message_types(route.topic)
-    for queue_id, permission in route.queues:
+    brokers = [
+        v2.Broker(
+            name=one.broker,
+            id=MASTER_ID,
+            endpoints=came_by if one.address is None else endpoints_of(one.address),
+        )
+        for one in route.brokers
+    ]
+    types = [message_types(one.topic) for one in route.brokers]
+    places = sorted(
+        (queue_id, place, permission)
+        for place, one in enumerate(route.brokers)
+        for queue_id, permission in one.queues
+    )
+    for queue_id, place, permission in places:
         yield v2.MessageQueue(
             topic=topic,
             id=queue_id,
             permission=_PERMISSIONS[permission],
-            broker=broker,
-            accept_message_types=types,
+            broker=brokers[place],
+            accept_message_types=types[place],
         )
+
+
+def topic_route_data(cluster: str, brokers: Sequence[BrokerQueues]) -> dict[str, object]:
+    """RocketMQ's TopicRouteData, as its JSON has it."""
+    return {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {str(MASTER_ID): str(one.address)},
+                "brokerName": one.broker,
+                "cluster": cluster,
+            }
+            for one in brokers
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": one.broker,
+                "perm": _all_bits(one.queues),
+                "readQueueNums": one.topic.queue_count,
+                "topicSysFlag": one.topic.topic_sys_flag,
+                "writeQueueNums": one.topic.write_queue_count,
+            }
+            for one in brokers
+        ],
+    }
+
+
+def _all_bits(queues: Sequence[tuple[QueueId, int]]) -> int:
+    return reduce(or_, (bits for _, bits in queues), 0)

@@ -1,0 +1,55 @@
+"""What the routes need to know of the cluster's other brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from trovemq_daemon.addresses import Address
+
+
+class OtherQueues(Protocol):
+    """The queues of a topic on one other broker: 0 .. queue_count - 1."""
+
+    @property
+    def broker(self) -> str: ...
+
+    @property
+    def address(self) -> Address: ...
+
+    @property
+    def tls_address(self) -> Address | None: ...
+
+    @property
+    def draining(self) -> bool:
+        """Whether it asks for messages to be sent to other brokers."""
+        ...
+
+    @property
+    def queue_count(self) -> int: ...
+
+    @property
+    def message_type(self) -> str: ...
+
+
+class OtherBrokers(Protocol):
+    """The other brokers that are live."""
+
+    def holding(self, topic: str) -> Sequence[OtherQueues]:
+        """Those that have the topic, by name."""
+        ...
+
+    def advertises(self, address: Address, *, by_tls: bool) -> bool:
+        """Whether one of them advertises the address, for TLS or for plain connections."""
+        ...
+
+
+class _NoOthers:
+    def holding(self, topic: str) -> Sequence[OtherQueues]:
+        return ()
+
+    def advertises(self, address: Address, *, by_tls: bool) -> bool:
+        return False
+
+
+NO_OTHERS: Final[OtherBrokers] = _NoOthers()
