@@ -3,6 +3,7 @@
     make conformance                         every language that this machine has
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
+    make conformance ARGS="--brokers 2"      against a cluster, of which the clients get one address
     make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of ours
 
 A language needs its tools: Java `java` and `mvn`, Node.js `node` and `npm`, Go `go`; without them it is
@@ -24,12 +25,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from trovemq._net.certificates import HOSTS_DEFAULT, make_authority, make_server
-from trovemq.testing import BrokerProcess, free_port
+from trovemq.testing import BrokerProcess, NameserverProcess, free_port
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "conformance"
@@ -258,8 +260,11 @@ def run_all(
     tls: bool = False,
     authentication: bool = False,
     side_by_side: int = 1,
+    brokers: int = 1,
 ) -> list[Outcome]:
-    """Every suite against one broker. Raises SuiteError where the broker cannot be prepared."""
+    """Every suite, with the address of one broker. With several they are a cluster, without users and TLS.
+    Raises SuiteError where a broker cannot be prepared."""
+    assert brokers == 1 or not (tls or authentication), "each broker has its own users and certificate"
     arguments = []
     admin: dict[str, str] = {}
     if authentication:
@@ -276,10 +281,24 @@ def run_all(
     if tls:
         files, environment = make_certificates(build / "certificates")
         arguments = ["--tls-listen", tls_address, *files]
-    with BrokerProcess(
-        arguments=arguments, environment=admin, transactionCheckInterval=3000, transactionTimeOut=10_000
-    ) as broker:
-        apply_topics(source / "topics.json", broker.address, admin)
+    with ExitStack() as processes:
+        nameservers = [processes.enter_context(NameserverProcess())] if brokers > 1 else []
+        started = [
+            processes.enter_context(
+                BrokerProcess(
+                    name=f"broker-{number}",
+                    nameservers=nameservers,
+                    arguments=arguments,
+                    environment=admin,
+                    transactionCheckInterval=3000,
+                    transactionTimeOut=10_000,
+                )
+            )
+            for number in range(brokers)
+        ]
+        for each in started:
+            apply_topics(source / "topics.json", each.address, admin)
+        broker = started[0]
         endpoints = tls_address if tls else broker.address
         if authentication:
             environment |= make_user(broker.address, admin)
@@ -291,8 +310,9 @@ def run_all(
             outcomes = [future.result() for future in running]
         for outcome in outcomes:
             try_again(outcome, source, build, endpoints, **environment)
-        if any(outcome.failed for outcome in outcomes) and broker.log():
-            print(f"--- the broker's log\n{broker.log()[-4000:]}\n---")
+        for each in started:
+            if any(outcome.failed for outcome in outcomes) and each.log():
+                print(f"--- the log of {each.name}\n{each.log()[-4000:]}\n---")
     return outcomes
 
 
@@ -302,12 +322,15 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, help="a folder of suites of the same kind")
     parser.add_argument("--tls", action="store_true", help="over TLS")
     parser.add_argument("--authentication", action="store_true", help="as a user who may send and consume")
+    parser.add_argument("--brokers", type=int, default=1, help="brokers of the cluster (1)")
     parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
     parser.add_argument("--json", type=Path, help="also write the outcome to this file")
     options = parser.parse_args()
     languages = options.languages or list(ALL_LANGUAGES)
     if unknown := set(languages) - set(ALL_LANGUAGES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(ALL_LANGUAGES)}")
+    if options.brokers > 1 and (options.tls or options.authentication):
+        parser.error("--brokers goes with neither --tls nor --authentication")
     source = options.shared or HERE
     build = BUILD / ("shared" if options.shared else "own")
     outcomes = run_all(
@@ -317,6 +340,7 @@ def main() -> int:
         tls=options.tls,
         authentication=options.authentication,
         side_by_side=options.side_by_side,
+        brokers=options.brokers,
     )
     print_table(outcomes)
     if options.json:
