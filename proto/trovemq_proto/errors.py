@@ -155,8 +155,9 @@ UNIQUE_KEY_ILLEGAL = _add(
 )  # fmt: skip
 RECEIPT_HANDLE_ILLEGAL = _add(
     "RECEIPT_HANDLE_ILLEGAL", 115, "INVALID_ARGUMENT", False,
-    "The receipt handle is unreadable, was replaced by a newer one, or its invisible time is over.",
-    "Use the handle of the last receive or change; the message is delivered again when its time is over.",
+    "The receipt handle is unreadable, of another broker, was replaced, or its invisible time is over.",
+    "Use the handle of the last receive or change, at the broker that delivered the message; it is delivered"
+    " again when its time is over.",
 )  # fmt: skip
 INVISIBLE_DURATION_ILLEGAL = _add(
     "INVISIBLE_DURATION_ILLEGAL", 116, "INVALID_ARGUMENT", False,

@@ -115,6 +115,10 @@ class ClusterRoutes:
             if (queues := one.topics.get(topic)) is not None
         ]
 
+    def names(self) -> list[str]:
+        """The other brokers' names, sorted."""
+        return [one.name for one in self.brokers]
+
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         """Whether another broker advertises the address, for TLS or for plain connections."""
         return bool(self.brokers) and (address.canonical, by_tls) in self._addresses

@@ -10,7 +10,7 @@
 | until   | hex: epoch ms at which the lease was to end at first; a renewal leaves it as is |
 | renewed | 1 = the broker renews the lease                                                 |
 | offset  | hex: queue offset                                                               |
-| check   | 8 hex digits: CRC-32 of group, topic and all bytes before                       |
+| check   | 8 hex digits: CRC-32 of group, topic, broker and all bytes before               |
 
 A receipt stands for all handles of one head; requests name the offsets beside it:
 
@@ -18,18 +18,19 @@ A receipt stands for all handles of one head; requests name the offsets beside i
 
 | part       | as                                                                                        |
 |------------|-------------------------------------------------------------------------------------------|
-| head check | 8 hex digits: CRC-32 of group, topic, and the head with its dot; a handle's CRC continues |
-|            | this one                                                                                  |
+| head check | 8 hex digits: CRC-32 of group, topic, broker, and the head with its dot; a handle's CRC   |
+|            | continues this one                                                                        |
 
 Every character is allowed in a URL. To clients the texts are opaque; the SDK makes the handle of an offset
 from its receipt (trovemq_proto.receipts).
 
-Invariant: a HandleReader accepts only handles and receipts that were made for the same group and topic.
+Invariant: a HandleReader accepts only handles and receipts that were made for the same group and topic on the
+same broker: several brokers give leases and queues the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -67,9 +68,17 @@ class HandleHead(NamedTuple):
     renewed: bool
 
 
-def handle_seed(group: str, topic: str) -> int:
-    """The seed that binds handles to a group and a topic."""
-    return crc32(f"{group}\0{topic}".encode("utf-8", "replace"))
+def handle_seed(group: str, topic: str, broker: str = "") -> int:
+    """The seed that binds handles to a group and a topic on a broker."""
+    return crc32(f"{group}\0{topic}\0{broker}".encode("utf-8", "replace"))
+
+
+def broker_of_handle(handle: bytes, group: str, topic: str, brokers: Iterable[str]) -> str | None:
+    """The one of these brokers that made the handle for group and topic; None if none of them did."""
+    for broker in brokers:
+        if HandleReader(handle_seed(group, topic, broker)).read_mixed([handle]):
+            return broker
+    return None
 
 
 def handle_head(kind: int, queue_id: QueueId, lease: int, granted_until_ms: int, renewed: bool) -> str:
@@ -87,7 +96,7 @@ def encode_handle(seed: int, head: str, offset: int) -> str:
 
 
 class HandleReader:
-    """Reads the handles and receipts of one group and topic."""
+    """Reads the handles and receipts of one group and topic on one broker."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

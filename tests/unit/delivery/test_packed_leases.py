@@ -69,7 +69,7 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
     size = 2 if pattern == "every second" else 1
     tracemalloc.start(1)
     try:
-        both = GroupTopic("workers", "orders")
+        both = GroupTopic("workers", "orders", "broker-a")
         states = [
             QueueState("workers", "orders", QueueId(number), SourceKind.TOPIC, 0) for number in range(4)
         ]

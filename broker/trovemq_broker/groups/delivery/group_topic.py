@@ -29,10 +29,10 @@ ENDED_STEP: Final = 2_048
 
 
 class GroupTopic:
-    def __init__(self, group: str, topic: str) -> None:
+    def __init__(self, group: str, topic: str, broker: str) -> None:
         self.group = group
         self.topic = topic
-        self.seed = handle_seed(group, topic)
+        self.seed = handle_seed(group, topic, broker)
         self.handles = HandleReader(self.seed)
         self.leases: LeaseHeap[QueueState] = LeaseHeap()
         self.exhausted: deque[tuple[QueueState, Lease]] = deque()

@@ -77,7 +77,7 @@ class GroupTopicTable:
         """The pair, which is created if it is missing, with all its existing states."""
         pair = self._pairs.get((group, topic))
         if pair is None:
-            pair = self._pairs[group, topic] = GroupTopic(group, topic)
+            pair = self._pairs[group, topic] = GroupTopic(group, topic, self._context.store.settings.broker)
         for kind in SourceKind:
             for state in self._states.get((group, source_topic(kind, group, topic)), {}).values():
                 if (kind, state.queue_id) not in pair.sources:

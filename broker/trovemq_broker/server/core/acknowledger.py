@@ -10,8 +10,15 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from trovemq_broker.groups.delivery.lease_resolvers import Handles, Leases, Refusals
-from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, DeadLettered, Invisible, Results
+from trovemq_broker.groups.delivery.settlements import (
+    ACKNOWLEDGED,
+    DeadLettered,
+    Invisible,
+    Outcome,
+    Results,
+)
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers
 from trovemq_broker.server.wire.acknowledgements import (
     Acknowledge,
     acknowledge_of,
@@ -34,14 +41,19 @@ from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.steps import Steps
+from trovemq_store.events.receipt_handle import broker_of_handle
 
 ENTRIES_STEP: Final = 512  # the most entries of a call that are settled in one step
+MAKERS_NAMED_MAX: Final = 4
 _Received: TypeAlias = tuple[Call, Acknowledge]
 
 
 class Acknowledger:
-    def __init__(self, core: BrokerCore) -> None:
+    """`others`: the cluster's other brokers. The refusal of a handle that one of them made names it."""
+
+    def __init__(self, core: BrokerCore, others: OtherBrokers = NO_OTHERS) -> None:
         self._core = core
+        self._others = others
 
     def on_calls(self, calls: Sequence[Call]) -> None:
         """AckMessage: one result per entry, in order. The messages of a group and topic are settled
@@ -108,8 +120,28 @@ class Acknowledger:
 
     def settle(self, group: str, topic: str, handles: Sequence[bytes]) -> Results:
         """The messages of these receipt handles are consumed."""
+        return self._settled(group, topic, handles, ACKNOWLEDGED)
+
+    def _settled(self, group: str, topic: str, handles: Sequence[bytes], outcome: Outcome) -> Results:
         core = self._core
-        return core.delivery.settle(group, topic, Handles(handles), ACKNOWLEDGED, core.clock_ms())
+        results = core.delivery.settle(group, topic, Handles(handles), outcome, core.clock_ms())
+        for place, error in list(results.refused.items())[:MAKERS_NAMED_MAX]:
+            results.refused[place] = self._with_maker(error, group, topic, handles[place])
+        return results
+
+    def _with_maker(self, error: TroveError, group: str, topic: str, handle: bytes) -> TroveError:
+        """The refusal of this handle; it names the broker that made the handle if that is another one."""
+        if error.spec is not errors.RECEIPT_HANDLE_ILLEGAL:
+            return error
+        maker = broker_of_handle(handle, group, topic, self._others.names())
+        if maker is None:
+            return error
+        return TroveError(
+            errors.RECEIPT_HANDLE_ILLEGAL,
+            f"the receipt handle is of broker {maker}, and this is {self._core.broker}: settle a message at"
+            " the broker that delivered it",
+            broker=maker,
+        )
 
     @converted(invisible_change, invisible_reply)
     async def change_invisible(self, change: InvisibleChange, _context: Context) -> InvisibleResult:
@@ -127,12 +159,15 @@ class Acknowledger:
                 f" {self._core.settings.invisible_max_ms}",
             )
         named = Handles((handle.encode(),))
-        if invisible_ms == 0 and not suspend and self.exhausted(group, topic, named):
-            await self._dead_lettered(group, topic)
-            return InvisibleResult(handle)
+        try:
+            if invisible_ms == 0 and not suspend and self.exhausted(group, topic, named):
+                await self._dead_lettered(group, topic)
+                return InvisibleResult(handle)
+        except TroveError as error:
+            raise self._with_maker(error, group, topic, handle.encode()) from None
         try:
             outcome = Invisible(invisible_ms, suspend=suspend)
-            results = self._core.delivery.settle(group, topic, named, outcome, self._core.clock_ms())
+            results = self._settled(group, topic, (handle.encode(),), outcome)
             results.require()
         except TroveError as error:
             if error.spec is not errors.LIMIT_EXCEEDED:
@@ -149,10 +184,8 @@ class Acknowledger:
 
         The reply is sent when the copy is as durable as an acknowledged message, and visible.
         """
-        parts = self._core
         group, topic, handle = letter
-        named = Handles((handle.encode(),))
-        parts.delivery.settle(group, topic, named, DeadLettered(), parts.clock_ms()).require()
+        self._settled(group, topic, (handle.encode(),), DeadLettered()).require()
         await self._dead_lettered(group, topic)
 
     def exhausted(self, group: str, topic: str, message: Leases) -> bool:

@@ -39,6 +39,8 @@ class OtherBrokers(Protocol):
         """Those that have the topic, by name."""
         ...
 
+    def names(self) -> Sequence[str]: ...
+
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         """Whether one of them advertises the address, for TLS or for plain connections."""
         ...
@@ -46,6 +48,9 @@ class OtherBrokers(Protocol):
 
 class _NoOthers:
     def holding(self, topic: str) -> Sequence[OtherQueues]:
+        return ()
+
+    def names(self) -> Sequence[str]:
         return ()
 
     def advertises(self, address: Address, *, by_tls: bool) -> bool:

@@ -67,7 +67,7 @@ class RocketmqService:
         self.sender = Sender(core)
         self.receiver = Receiver(core)
         self.receives = ReceiveCalls(core, self.receiver)
-        self.acknowledger = Acknowledger(core)
+        self.acknowledger = Acknowledger(core, others)
         self.ender = Ender(core)
         self.puller = Puller(core)
         self.views = GroupViews(core)

@@ -17,6 +17,7 @@ from tests.support.fake_loop import fake_time, run, turns
 from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.wire.acknowledgements import acknowledge_of, acknowledge_reply
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_proto import errors
@@ -107,6 +108,36 @@ async def test_a_handle_of_another_group_or_topic_is_invalid() -> None:
         response = await parts.acknowledge(handle, topic=topic, group=group)
         assert response.status.code == v2.INVALID_RECEIPT_HANDLE, (topic, group)
     assert (await parts.acknowledge(handle)).status.code == v2.OK
+
+
+class OtherNames:
+    """The names of the cluster's other brokers."""
+
+    def names(self) -> list[str]:
+        return ["broker-x", "broker-b"]
+
+
+@fake_time
+async def test_a_handle_of_another_broker_settled_a_message_of_its_numbers() -> None:
+    """Both brokers give the queue, the lease and its end the same numbers."""
+    parts, other = (
+        TestBroker(replace(ROOMY, broker=name), consumers=ConsumerSettings(new_group_start="begin"))
+        for name in ("broker-a", "broker-b")
+    )
+    others: Any = OtherNames()
+    parts.acknowledger = Acknowledger(parts, others)
+    (handle,), (foreign,) = await received_by(parts), await received_by(other)
+    assert handle.rsplit(".", 1)[0] == foreign.rsplit(".", 1)[0]
+    told = "is of broker broker-b, and this is broker-a"
+    response = await parts.acknowledge(foreign, "no handle")
+    assert [one.status.code for one in response.entries] == [v2.INVALID_RECEIPT_HANDLE] * 2
+    assert [told in one.status.message for one in response.entries] == [True, False]
+    for call in (change(parts, foreign, 0), change(parts, foreign, 60_000), forward(parts, foreign)):
+        with pytest.raises(TroveError, match=told) as caught:
+            await call
+        assert code_of(caught.value) == v2.INVALID_RECEIPT_HANDLE
+    for broker, own in ((parts, handle), (other, foreign)):
+        assert (await broker.acknowledge(own)).status.code == v2.OK
 
 
 @fake_time

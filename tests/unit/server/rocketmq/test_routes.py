@@ -48,6 +48,9 @@ class Others:
     def holding(self, topic: str) -> list[Other]:
         return self.topics.get(topic, [])
 
+    def names(self) -> list[str]:
+        return sorted({one.broker for others in self.topics.values() for one in others})
+
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         everyone = [one for others in self.topics.values() for one in others]
         return address in [one.tls_address if by_tls else one.address for one in everyone]
