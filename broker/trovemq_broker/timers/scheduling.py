@@ -62,7 +62,12 @@ class Scheduling:
         if handle.topic != topic:
             raise TroveError(errors.RECALL_HANDLE_ILLEGAL, "the recall handle is of another topic")
         if handle.broker != self._broker:
-            raise TroveError(errors.RECALL_HANDLE_ILLEGAL, "the recall handle is of another broker")
+            raise TroveError(
+                errors.RECALL_HANDLE_ILLEGAL,
+                f"the recall handle is of broker {handle.broker}, and this is {self._broker}: recall the message"
+                " there",
+                broker=handle.broker,
+            )
         return handle
 
     def recall(self, handle: RecallHandle, now_ms: EpochMs) -> AppendResult | None:
