@@ -64,8 +64,8 @@ class Scheduling:
         if handle.broker != self._broker:
             raise TroveError(
                 errors.RECALL_HANDLE_ILLEGAL,
-                f"the recall handle is of broker {handle.broker}, and this is {self._broker}: recall the message"
-                " there",
+                f"the recall handle is of broker {handle.broker}, and this is {self._broker}: recall the"
+                " message there",
                 broker=handle.broker,
             )
         return handle
