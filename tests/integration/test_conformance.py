@@ -107,3 +107,10 @@ def secured() -> dict[str, Outcome]:
 @pytest.mark.parametrize("language", ALL_LANGUAGES)
 def test_over_tls_as_a_user_who_may_send_and_consume(secured: dict[str, Outcome], language: str) -> None:
     check(secured[language])
+
+
+@pytest.mark.skipif(not SOAK, reason="in make soak")
+def test_the_python_client_with_the_address_of_one_of_two_brokers() -> None:
+    (outcome,) = run_all(["python"], HERE, BUILD / "own", brokers=2)
+    print_table([outcome])
+    check(outcome)

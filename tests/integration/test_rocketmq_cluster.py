@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -109,6 +110,30 @@ def test_a_topic_of_another_broker_is_not_unknown(cluster: Cluster) -> None:
     client = cluster.client("b1")
     client.until(lambda shown: len(shown) == 2)
     assert {one.broker.name for one in client.route("elsewhere")} == {"b2"}
+
+
+def test_any_broker_recalls_a_delayed_message_of_another(cluster: Cluster) -> None:
+    create_topics(cluster.brokers["b2"].address, {"later": "DELAY"})
+    client = cluster.client("b1")
+    client.until(lambda shown: len(shown) == 2)
+    (message_queue, *_) = client.route("later")
+    due_ms = int(time.time() * 1_000) + 3_600_000
+    sent = client.at(message_queue).send("later", b"x", message_type=v2.DELAY, deliver_at_ms=due_ms)
+    (entry,) = sent.entries
+    reply = client.recall("later", entry.recall_handle)
+    assert (reply.status.code, reply.message_id) == (v2.OK, entry.message_id)
+
+
+def test_a_receipt_handle_at_the_wrong_broker_names_the_right_one(cluster: Cluster) -> None:
+    client = cluster.client("b1")
+    client.until(lambda shown: len(shown) == 2)
+    first, second = client.assignments()
+    assert client.at(second).send(TOPIC, b"x").status.code == v2.OK
+    received = client.receive(second, 1)
+    (refused,) = client.acknowledge(first, received).entries
+    assert refused.status.code == v2.INVALID_RECEIPT_HANDLE
+    assert "is of broker b2, and this is b1" in refused.status.message
+    assert client.acknowledge(second, received).status.code == v2.OK
 
 
 def test_the_last_known_brokers_stay_without_nameservers(cluster: Cluster) -> None:

@@ -55,6 +55,11 @@ class ClusterClient:
         assert reply.status.code == v2.OK, reply.status
         return [one.message_queue for one in reply.assignments]
 
+    def recall(self, topic: str, handle: str) -> Any:
+        """RecallMessage, at the given address."""
+        request = service.RecallMessageRequest(topic=self._resource(topic), recall_handle=handle)
+        return self._bootstrap.call("RecallMessage", request, service.RecallMessageResponse)
+
     def until(self, condition: Callable[[dict[str, str]], bool], within_s: float = 240) -> float:
         """Asks for the route until its permissions are so. Returns the seconds that this took."""
         began = time.monotonic()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.forwarding import Forwarder
 from trovemq_broker.cluster.registration import Registrations
 from trovemq_broker.cluster.route_metrics import RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
@@ -186,6 +187,7 @@ class BrokerApp:
             readiness=self._readiness,
             tracing=self._tracing,
             others=routes,
+            forward=Forwarder(routes, self._registration_channels).forward,
         )
         core = services.core
         registrations = Registrations(

@@ -22,7 +22,7 @@ from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers
 from trovemq_broker.server.monitoring.statistics import BrokerStatistics
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.admin_service import AdminService
@@ -76,8 +76,9 @@ class BrokerServices:
         readiness: Readiness | None = None,
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
+        forward: Forward | None = None,
     ) -> None:
-        """`others`: the cluster's other brokers."""
+        """`others`: the cluster's other brokers; `forward` passes a call on to one of them."""
         self.core = core = BrokerCore(
             store,
             model,
@@ -125,6 +126,7 @@ class BrokerServices:
             self.live.set_log_level,
             others=others,
             tls_address=tls_address,
+            forward=forward,
         )
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)

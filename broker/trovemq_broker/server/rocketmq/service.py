@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.rocketmq.admin import Admin
 from trovemq_broker.server.rocketmq.group_views import GroupViews
@@ -48,7 +48,8 @@ class RocketmqService:
     """`add_to` a server, before it starts; `end_streams` before it stops.
 
     `offers_writes`: whether routes may offer queues of this broker for writing. `others`: the cluster's other
-    brokers. `tls_address`: the one that this broker advertises, None without TLS.
+    brokers. `tls_address`: the one that this broker advertises, None without TLS. `forward`: passes a call on
+    to another broker, None: that is not possible.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class RocketmqService:
         *,
         others: OtherBrokers = NO_OTHERS,
         tls_address: Address | None = None,
+        forward: Forward | None = None,
     ) -> None:
         self._core = core
         self.routes = Routes(core, offers_writes, others, tls_address)
@@ -68,7 +70,7 @@ class RocketmqService:
         self.receiver = Receiver(core)
         self.receives = ReceiveCalls(core, self.receiver)
         self.acknowledger = Acknowledger(core, others)
-        self.ender = Ender(core)
+        self.ender = Ender(core, others, forward)
         self.puller = Puller(core)
         self.views = GroupViews(core)
         self.admin = Admin(core, self.views, self.sender.send, self.routes, set_log_level)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from trovemq_broker.server.wire.resources import topic_to_send
-from trovemq_broker.server.wire.statuses import OK_STATUS
+from trovemq_broker.server.wire.statuses import OK_STATUS, ProtocolError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -23,10 +23,11 @@ class TransactionEnd(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """Cancels a delayed message."""
+    """Cancels a delayed message. request: the same as it was sent."""
 
     topic: str
     handle: str
+    request: bytes
 
 
 def transaction_end(request: service_pb2.EndTransactionRequest) -> TransactionEnd:
@@ -46,9 +47,17 @@ def end_reply(_request: object, _result: None) -> service_pb2.EndTransactionResp
 
 def recall(request: service_pb2.RecallMessageRequest) -> Recall:
     """Raises TroveError TOPIC_ILLEGAL."""
-    return Recall(topic_to_send(request.topic), request.recall_handle)
+    return Recall(topic_to_send(request.topic), request.recall_handle, request.SerializeToString())
 
 
 def recall_reply(_request: object, message_id: str) -> service_pb2.RecallMessageResponse:
     """OK, and the id of the message."""
     return service_pb2.RecallMessageResponse(status=OK_STATUS, message_id=message_id)
+
+
+def recalled_elsewhere(data: bytes) -> str:
+    """The id of the message, from the reply of another broker. Raises the error that it has."""
+    reply = service_pb2.RecallMessageResponse.FromString(data)
+    if reply.status.code != v2.OK:
+        raise ProtocolError(reply.status.code, reply.status.message)
+    return reply.message_id
