@@ -255,9 +255,9 @@ SERVER_FAULTS: Final = (
     ),
     Planted(
         "a drained broker's route offers writes",
-        "broker/trovemq_broker/server/rocketmq/admin.py",
-        "config.perm if self._offers_writes() else config.perm & PERM_READ",
-        "config.perm",
+        "broker/trovemq_broker/server/rocketmq/routes.py",
+        "if queue_id < config.write_queue_count and self._offers_writes():",
+        "if queue_id < config.write_queue_count:",
         (
             "tests/unit/server/test_drain.py::"
             "test_writes_leave_the_routes_at_once_and_are_refused_after_the_grace",

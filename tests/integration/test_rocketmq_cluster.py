@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 import trovemq
+from tests.integration.rocketmq_cluster import ClusterClient
 from tests.support.rocketmq_client import create_topics
-from tests.support.rocketmq_cluster import ClusterClient
 from trovemq.testing import BrokerProcess, NameserverProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 

@@ -1,7 +1,7 @@
 """Passes calls of RocketMQ's protocol on to the broker that they concern.
 
 The caller's own metadata goes with the call, so the other broker decides whether its user may make it. A
-signature of RocketMQ's clients can be used again by anybody who reads it: a call that came by TLS is passed
+signature of RocketMQ's clients can be used again by a reader: a call that came by TLS is passed
 on by TLS only.
 """
 
@@ -71,6 +71,6 @@ class Forwarder:
             # its certificate has its own name
             return str(broker.tls_address), replace(self._channels, tls=replace(tls, server_name=None))
         if by_tls:
-            what = f"broker {broker.name}: {_NO_TLS}"
-            raise TroveError(errors.BROKER_UNREACHABLE, what, broker=broker.name)
+            text = f"broker {broker.name}: {_NO_TLS}"
+            raise TroveError(errors.BROKER_UNREACHABLE, text, broker=broker.name)
         return str(broker.address), replace(self._channels, tls=None)

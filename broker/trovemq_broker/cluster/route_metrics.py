@@ -11,7 +11,7 @@ from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 
 
 class RoutesCollector(Collector):
-    """What is known of the other brokers."""
+    """Brokers in the routes, nameservers that are followed, replies."""
 
     def __init__(self, routes: ClusterRoutes) -> None:
         self._routes = routes

@@ -1,7 +1,7 @@
 """Follows the routes of every nameserver: one stream and one task for each.
 
-Each stream begins with a log-in, where there are credentials. When it ends, the table is told that the
-nameserver is not connected, and the next stream begins after the pause of a registration.
+Each stream begins with a log-in, where there are credentials. When it ends, the nameserver's view counts as
+broken, and the next stream begins after the pause of a registration.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
@@ -198,16 +199,7 @@ class BrokerApp:
             self._registration_channels,
             self._registration_credentials,
         )
-        watches = RouteWatches(
-            settings.nameserver_addresses,
-            routes,
-            (settings.cluster, settings.name),
-            settings,
-            random.random,
-            self._registration_channels,
-            self._registration_credentials,
-            core.turns,
-        )
+        watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(services.statistics))
         self._registry.register(RoutesCollector(routes))
@@ -234,6 +226,19 @@ class BrokerApp:
             await self._grpc.stop(LAST_REPLIES_S if core.group_commit.failure is not None else 0)
             await core.settle()
             core.group_commit.close()
+
+    def _route_watches(self, routes: ClusterRoutes, turns: Turns) -> RouteWatches:
+        settings = self._settings
+        return RouteWatches(
+            settings.nameserver_addresses,
+            routes,
+            (settings.cluster, settings.name),
+            settings,
+            random.random,
+            self._registration_channels,
+            self._registration_credentials,
+            turns,
+        )
 
     async def _start(self, registrations: Registrations, listening: Listening) -> None:
         await self._grpc.start()

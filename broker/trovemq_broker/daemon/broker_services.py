@@ -121,9 +121,7 @@ class BrokerServices:
             lambda: look(settings, store, self.tasks.retention, version, readiness or Readiness()),
         )
         self.rocketmq = RocketmqService(
-            core,
-            lambda: self.drain_control.offers_writes,
-            self.live.set_log_level,
+            *(core, lambda: self.drain_control.offers_writes, self.live.set_log_level),
             others=others,
             tls_address=tls_address,
             forward=forward,

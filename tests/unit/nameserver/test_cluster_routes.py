@@ -224,7 +224,7 @@ def test_the_steps_of_a_large_answer_are_short() -> None:
 
 def test_a_topic_of_the_table_takes_at_most_300_bytes() -> None:
     reader = ReplyReader("C", "own")
-    data = answer(entry("a", {f"a-topic-of-a-usual-name-{number:06}": 4 for number in range(20_000)}))
+    data = answer(entry("a", {f"a-topic-with-a-long-name-{number:06}": 4 for number in range(20_000)}))
     tracemalloc.start()
     try:
         routes = read(reader, data)

@@ -1,4 +1,4 @@
-"""What the routes need to know of the cluster's other brokers."""
+"""The cluster's other brokers, as routes and forwarded calls need them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OtherBrokers(Protocol):
     """The other brokers that are live."""
 
     def holding(self, topic: str) -> Sequence[OtherQueues]:
-        """Those that have the topic, by name."""
+        """The brokers that have the topic, by name."""
         ...
 
     def names(self) -> Sequence[str]: ...

@@ -128,12 +128,12 @@ async def test_a_handle_of_another_broker_settled_a_message_of_its_numbers() -> 
     parts.acknowledger = Acknowledger(parts, others)
     (handle,), (foreign,) = await received_by(parts), await received_by(other)
     assert handle.rsplit(".", 1)[0] == foreign.rsplit(".", 1)[0]
-    told = "is of broker broker-b, and this is broker-a"
+    reason = "is of broker broker-b, and this is broker-a"
     response = await parts.acknowledge(foreign, "no handle")
     assert [one.status.code for one in response.entries] == [v2.INVALID_RECEIPT_HANDLE] * 2
-    assert [told in one.status.message for one in response.entries] == [True, False]
+    assert [reason in one.status.message for one in response.entries] == [True, False]
     for call in (change(parts, foreign, 0), change(parts, foreign, 60_000), forward(parts, foreign)):
-        with pytest.raises(TroveError, match=told) as caught:
+        with pytest.raises(TroveError, match=reason) as caught:
             await call
         assert code_of(caught.value) == v2.INVALID_RECEIPT_HANDLE
     for broker, own in ((parts, handle), (other, foreign)):
