@@ -14,6 +14,7 @@ from tests.support.rocketmq_client import RawClient
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 
+WAIT_S_MAX = 240
 _numbers = itertools.count()
 
 
@@ -40,12 +41,12 @@ class ClusterClient:
     def route(self, topic: str | None = None) -> list[Any]:
         request = service.QueryRouteRequest(topic=self._resource(topic), endpoints=self._dialled)
         reply = self._bootstrap.call("QueryRoute", request, service.QueryRouteResponse)
-        assert reply.status.code == v2.OK, reply.status
+        assert reply.status.code in (v2.OK, v2.TOPIC_NOT_FOUND), reply.status
         return list(reply.message_queues)
 
-    def permissions(self) -> dict[str, str]:
-        """Of the queues of each broker of the route."""
-        return {one.broker.name: v2.Permission.Name(one.permission) for one in self.route()}
+    def permissions(self, topic: str | None = None) -> dict[str, str]:
+        """Of the queues of each broker of the route; empty if no broker has the topic."""
+        return {one.broker.name: v2.Permission.Name(one.permission) for one in self.route(topic)}
 
     def assignments(self) -> list[Any]:
         request = service.QueryAssignmentRequest(
@@ -60,11 +61,11 @@ class ClusterClient:
         request = service.RecallMessageRequest(topic=self._resource(topic), recall_handle=handle)
         return self._bootstrap.call("RecallMessage", request, service.RecallMessageResponse)
 
-    def until(self, condition: Callable[[dict[str, str]], bool], within_s: float = 240) -> float:
+    def until(self, condition: Callable[[dict[str, str]], bool], topic: str | None = None) -> float:
         """Asks for the route until its permissions are so. Returns the seconds that this took."""
         began = time.monotonic()
-        while not condition(self.permissions()):
-            assert time.monotonic() < began + within_s, self.permissions()
+        while not condition(self.permissions(topic)):
+            assert time.monotonic() < began + WAIT_S_MAX, self.permissions(topic)
             time.sleep(0.01)
         return time.monotonic() - began
 

@@ -108,14 +108,13 @@ async def drain(broker: BrokerProcess, *, undo: bool) -> None:
 def test_a_topic_of_another_broker_is_not_unknown(cluster: Cluster) -> None:
     create_topics(cluster.brokers["b2"].address, {"elsewhere": "NORMAL"})
     client = cluster.client("b1")
-    client.until(lambda shown: len(shown) == 2)
-    assert {one.broker.name for one in client.route("elsewhere")} == {"b2"}
+    client.until(lambda shown: shown == {"b2": "READ_WRITE"}, "elsewhere")
 
 
 def test_any_broker_recalls_a_delayed_message_of_another(cluster: Cluster) -> None:
     create_topics(cluster.brokers["b2"].address, {"later": "DELAY"})
     client = cluster.client("b1")
-    client.until(lambda shown: len(shown) == 2)
+    client.until(lambda shown: len(shown) == 1, "later")
     (message_queue, *_) = client.route("later")
     due_ms = int(time.time() * 1_000) + 3_600_000
     sent = client.at(message_queue).send("later", b"x", message_type=v2.DELAY, deliver_at_ms=due_ms)
