@@ -370,6 +370,16 @@ TOPIC_RECREATED = _add(
     "The topic was deleted and recreated since this position was read: its offsets are those of another topic.",
     "Read the new topic from its beginning, offset 0; the messages of the deleted one are gone.",
 )  # fmt: skip
+TOPIC_SETTINGS_DIFFER = _add(
+    "TOPIC_SETTINGS_DIFFER", 217, "ALREADY_EXISTS", False,
+    "The topic was created on some brokers, and exists on others with other settings.",
+    "Make them the same: trovemq topic alter NAME --broker BROKER; queues can only become more.",
+)  # fmt: skip
+GROUP_SETTINGS_DIFFER = _add(
+    "GROUP_SETTINGS_DIFFER", 218, "ALREADY_EXISTS", False,
+    "The consumer group was created on some brokers, and exists on others with other settings.",
+    "Give it the same settings everywhere: trovemq group alter NAME.",
+)  # fmt: skip
 
 # --- 3xx: the store's state -------------------------------------------------------------------------
 INDEX_DISABLED = _add(
@@ -480,6 +490,11 @@ TLS_FAILED = _add(
     "TLS_FAILED", 405, "UNAVAILABLE", False,
     "Client and server do not agree on TLS: one of them speaks none, or does not trust the other's certificate.",
     "The message says which; docs/how-to/tls.md shows how both are set up.",
+)  # fmt: skip
+BROKER_NOT_EMPTY = _add(
+    "BROKER_NOT_EMPTY", 409, "FAILED_PRECONDITION", False,
+    "The broker has messages or topics that would be lost with it; the message counts them.",
+    "Let the groups consume them, and try again; or give them up: trovemq broker remove NAME --accept-loss.",
 )  # fmt: skip
 
 CLUSTER_RUNNING = _add(

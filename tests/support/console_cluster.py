@@ -14,6 +14,7 @@ import httpx
 
 from tests.unit.cli.conftest import FIRST_TIMESTAMP, FakeClient, Page
 from trovemq import (
+    BrokerAnswers,
     AccessRule,
     BrokerInfo,
     BrokerRoute,
@@ -66,25 +67,29 @@ class Listed:
         self._record("rotate", access_key, options)
         return UserCredentials(access_key, "made-secret", (user(access_key),))
 
-    async def drop_old_secret(self, access_key: str) -> list[UserDescription]:
+    async def drop_old_secret(self, access_key: str) -> BrokerAnswers[UserDescription]:
         self._record("drop_old_secret", access_key, {})
-        return [user(access_key)]
+        return BrokerAnswers([user(access_key)])
 
-    async def enable(self, access_key: str, *, enabled: bool = True) -> list[UserDescription]:
+    async def enable(self, access_key: str, *, enabled: bool = True) -> BrokerAnswers[UserDescription]:
         self._record("enable", access_key, {"enabled": enabled})
-        return [user(access_key)]
+        return BrokerAnswers([user(access_key)])
 
-    async def delete(self, subject: str | int, **options: Any) -> list[str]:
+    async def delete(self, subject: str | int, **options: Any) -> BrokerAnswers[str]:
         self._record("delete", subject, options)
-        return ["broker-a"]
+        return BrokerAnswers(["broker-a"])
 
-    async def allow(self, access_key: str, actions: str, resource: str, **options: Any) -> list[AccessRule]:
+    async def allow(
+        self, access_key: str, actions: str, resource: str, **options: Any
+    ) -> BrokerAnswers[AccessRule]:
         self._record("allow", access_key, {"actions": actions, "resource": resource, **options})
-        return [rule(access_key)]
+        return BrokerAnswers([rule(access_key)])
 
-    async def deny(self, access_key: str, actions: str, resource: str, **options: Any) -> list[AccessRule]:
+    async def deny(
+        self, access_key: str, actions: str, resource: str, **options: Any
+    ) -> BrokerAnswers[AccessRule]:
         self._record("deny", access_key, {"actions": actions, "resource": resource, **options})
-        return [rule(access_key)]
+        return BrokerAnswers([rule(access_key)])
 
 
 @dataclass

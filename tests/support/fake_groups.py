@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.group import (
     BACKOFF_MS_DEFAULT,
     DeadLetter,
@@ -77,7 +78,7 @@ class FakeGroups:
         *,
         broker: str | None = None,
         exist_ok: bool = False,
-    ) -> list[GroupDescription]:
+    ) -> BrokerAnswers[GroupDescription]:
         self.calls.append(("create", {"group": group, "settings": settings, "broker": broker}))
         for name in self._at(broker):
             if (name, group) in self.groups:
@@ -85,28 +86,28 @@ class FakeGroups:
                     continue
                 raise TroveError(errors.GROUP_EXISTS, f"group {group} exists already", group=group)
             self.groups[name, group] = settings or GroupSettings()
-        return [self._description(name, group) for name in self._at(broker)]
+        return BrokerAnswers(self._description(name, group) for name in self._at(broker))
 
     async def alter(
         self, group: str, settings: GroupSettings, *, broker: str | None = None
-    ) -> list[GroupDescription]:
+    ) -> BrokerAnswers[GroupDescription]:
         self.calls.append(("alter", {"group": group, "settings": settings, "broker": broker}))
         having = self._having(group, broker)
         for name in having:
             self.groups[name, group] = settings
-        return [self._description(name, group) for name in having]
+        return BrokerAnswers(self._description(name, group) for name in having)
 
-    async def delete(self, group: str, *, broker: str | None = None) -> list[str]:
+    async def delete(self, group: str, *, broker: str | None = None) -> BrokerAnswers[str]:
         having = self._having(group, broker)
         for name in having:
             del self.groups[name, group]
-        return having
+        return BrokerAnswers(having)
 
-    async def list_all(self, *, broker: str | None = None) -> list[GroupDescription]:
-        return [self._description(*key) for key in self.groups if key[0] in self._at(broker)]
+    async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[GroupDescription]:
+        return BrokerAnswers(self._description(*key) for key in self.groups if key[0] in self._at(broker))
 
-    async def describe(self, group: str, *, broker: str | None = None) -> list[GroupDescription]:
-        return [self._description(name, group) for name in self._having(group, broker)]
+    async def describe(self, group: str, *, broker: str | None = None) -> BrokerAnswers[GroupDescription]:
+        return BrokerAnswers(self._description(name, group) for name in self._having(group, broker))
 
     async def members(self, group: str, *, broker: str | None = None) -> list[GroupMember]:
         self._having(group, broker)
@@ -116,9 +117,11 @@ class FakeGroups:
         self._having(group, broker)
         return [queue for queue in self.lags if topic in (None, queue.topic)]
 
-    async def reset(self, group: str, topic: str, **options: Any) -> list[GroupReset]:
+    async def reset(self, group: str, topic: str, **options: Any) -> BrokerAnswers[GroupReset]:
         self.calls.append(("reset", {"group": group, "topic": topic, **options}))
-        return [GroupReset("broker-a", queue_id, None if queue_id else 3, 7, 2) for queue_id in (0, 1)]
+        return BrokerAnswers(
+            GroupReset("broker-a", queue_id, None if queue_id else 3, 7, 2) for queue_id in (0, 1)
+        )
 
     async def dead_letters(
         self, _group: str, *, offset: int = 0, broker: str | None = None

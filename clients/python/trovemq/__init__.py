@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trovemq.faults import Faults
     from trovemq.fetched import FetchedBatch
     from trovemq.handlers import Call, Handlers, Retry
+    from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
     from trovemq.models.broker import BrokerCondition, DrainStatus, SettingDescription
     from trovemq.models.cluster import (
         BrokerInfo,
@@ -91,6 +92,7 @@ __all__ = [
     "Backoff",
     "BackupProgress",
     "BatchReceipt",
+    "BrokerAnswers",
     "BrokerCondition",
     "BrokerInfo",
     "BrokerRoute",
@@ -142,6 +144,7 @@ __all__ = [
     "StoreFinding",
     "Subscription",
     "TlsOptions",
+    "TopicDeletion",
     "TopicDescription",
     "TopicHold",
     "TopicQueue",
@@ -167,6 +170,7 @@ _MODULES: Final = {
     "trovemq.answers": ("GetAnswer", "QueryAnswer"),
     "trovemq.atomic": ("AtomicTransaction", "CommitReceipt"),
     "trovemq.models.track": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
+    "trovemq.models.all_brokers": ("BrokerAnswers", "TopicDeletion"),
     "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "SettingDescription"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from trovemq._admin.brokers import Brokers
+from trovemq._admin.creations import Created, topics_created
 from trovemq._admin.groups import Groups, reset_target
 from trovemq._admin.stores import Stores
 from trovemq._admin.users import Quotas, Rules, Users
 from trovemq._common.arguments import check_number, check_numbers, check_text, check_texts
-from trovemq._lookup.queries import present
+from trovemq._net.all_brokers import ask_brokers
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
+from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
 from trovemq.models.cluster import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -21,14 +25,17 @@ from trovemq_proto.records.properties import not_of
 ROUTE_WAIT_SECONDS = 3.0
 QUEUE_COUNT_MAX = 1024
 
+_Result = TypeVar("_Result")
+
 
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
     `brokers` those for broker processes, `users` and `rules` those for access, `quotas` those for quotas.
 
-    If `broker` is None, every live broker is called, or for one queue the broker that has it. All calls raise
-    TroveError; those to every broker raise the first failure, and changes on other brokers stay. A cancelled
-    caller no longer waits, but the change may still be made.
+    If `broker` is None, every live broker is called, or for one queue the broker that has it. A broker that
+    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. All
+    calls raise TroveError: if no broker answers, and for every other failure of one, where changes on other
+    brokers stay. A cancelled caller no longer waits, but the change may still be made.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -51,7 +58,7 @@ class Admin:
         *,
         options: Mapping[str, str] | None = None,
         exist_ok: bool = False,
-    ) -> list[TopicDescription]:
+    ) -> BrokerAnswers[TopicDescription]:
         """Creates a topic, durably, and waits until the routes show it.
 
         Args:
@@ -66,30 +73,37 @@ class Admin:
                 are.
 
         Returns:
-            The topic as each broker describes it.
+            The topic as each broker describes it. Where some brokers had it with these settings, it is made
+            on the others, and `existing` names those that had it.
 
         Raises:
-            TroveError: TOPIC_ILLEGAL, TOPIC_EXISTS, TOPIC_OPTION_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED,
-                REQUEST_ILLEGAL, …
+            TroveError: TOPIC_EXISTS if every broker has it; TOPIC_SETTINGS_DIFFER if it was made on some, and
+                others have it with other settings; TOPIC_ILLEGAL, TOPIC_OPTION_ILLEGAL,
+                MESSAGE_TYPE_UNSUPPORTED, REQUEST_ILLEGAL, …
         """
         check_text("name", name, errors.TOPIC_ILLEGAL)
         check_text("message_type", message_type)
         _check_queue_count(queue_count)
         _check_options(options)
-        brokers = self._pool.routes.brokers(broker)
-        connections = [self._pool.connection(info) for info in brokers]
 
-        async def create(connection: Connection) -> TopicDescription:
+        async def create(connection: Connection) -> Created[TopicDescription]:
             try:
-                return await connection.create_topic(name, queue_count, message_type, options or {})
+                made = await connection.create_topic(name, queue_count, message_type, options or {})
             except TroveError as error:
-                if not exist_ok or error.spec is not errors.TOPIC_EXISTS:
+                if error.spec is not errors.TOPIC_EXISTS:
                     raise
-                return await connection.describe_topic(name)
+                return Created(await connection.describe_topic(name), error)
+            return Created(made)
 
-        calls = [create(connection) for connection in connections]
-        created = await present(calls, ())
-        await self._seen(lambda: all(self._pool.routes.has_topic(name, info.name) for info in brokers))
+        found = await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers(broker),
+            lambda info: create(self._pool.connection(info)),
+            broker=broker,
+            change=True,
+        )
+        created = topics_created(name, found, exist_ok=exist_ok)
+        await self._seen(lambda: all(self._pool.routes.has_topic(name, topic.broker) for topic in created))
         return created
 
     async def alter_topic(
@@ -100,7 +114,7 @@ class Admin:
         broker: str | None = None,
         *,
         options: Mapping[str, str] | None = None,
-    ) -> list[TopicDescription]:
+    ) -> BrokerAnswers[TopicDescription]:
         """Changes a topic on every broker that has it. Values that are None, and options that are not named,
         stay as they are.
 
@@ -112,17 +126,18 @@ class Admin:
         if queue_count is not None:
             _check_queue_count(queue_count)
         _check_options(options)
-        connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
-        calls = [
-            c.alter_topic(name, queue_count or 0, message_type or "", options or {}) for c in connections
-        ]
-        altered = await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool)
+        altered = await self._having(
+            name,
+            broker,
+            lambda one: one.alter_topic(name, queue_count or 0, message_type or "", options or {}),
+            change=True,
+        )
         await self._seen(lambda: all(self._has_queues(topic) for topic in altered))
         return altered
 
     async def describe_topic(
         self, name: str, broker: str | None = None, *, with_sizes: bool = False
-    ) -> list[TopicDescription]:
+    ) -> BrokerAnswers[TopicDescription]:
         """The topic with its queues, on every broker that has it.
 
         Args:
@@ -135,9 +150,7 @@ class Admin:
             TroveError: TOPIC_NOT_FOUND.
         """
         check_text("name", name, errors.TOPIC_ILLEGAL)
-        connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
-        calls = [one.describe_topic(name, with_sizes) for one in connections]
-        return await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool)
+        return await self._having(name, broker, lambda one: one.describe_topic(name, with_sizes))
 
     async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
         """The number of the next message of a producer, by broker; 0 if the broker does not know the producer
@@ -153,36 +166,69 @@ class Admin:
                 deduplicate), INDEX_DISABLED.
         """
         brokers = self._pool.routes.brokers_of(topic, broker)
-        calls = [self._pool.connection(info).next_sequence(topic, producer_id) for info in brokers]
-        found = await present(calls, (), self._pool)
+        async with self._pool.explaining():  # a producer that continues needs the number of each
+            found = await asyncio.gather(
+                *(self._pool.connection(info).next_sequence(topic, producer_id) for info in brokers)
+            )
         return {info.name: number for info, number in zip(brokers, found, strict=True)}
 
     async def list_topics(
         self, include_system: bool = False, broker: str | None = None
-    ) -> list[TopicDescription]:
+    ) -> BrokerAnswers[TopicDescription]:
         """Every topic of every broker, without queues; a topic on two brokers is listed twice."""
-        connections = [self._pool.connection(info) for info in self._pool.routes.brokers(broker)]
-        lists = await present([c.list_topics(include_system) for c in connections], ())
-        return [topic for topics in lists for topic in topics]
+        lists = await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers(broker),
+            lambda info: self._pool.connection(info).list_topics(include_system),
+            broker=broker,
+        )
+        return lists.of(topic for topics in lists for topic in topics)
 
-    async def delete_topic(self, name: str, broker: str | None = None) -> dict[str, int]:
+    async def delete_topic(self, name: str, broker: str | None = None) -> TopicDeletion:
         """Deletes a topic and its messages, and waits until it left the routes.
 
         Returns:
-            For each broker that had it, the physical offset below which its records are deleted.
+            Where it is deleted, and the brokers on which it is not, because they are away.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND if no broker has it.
         """
         check_text("name", name, errors.TOPIC_ILLEGAL)
-        brokers = self._pool.routes.brokers_of(name, broker)
-        calls = [self._delete_on(info, name) for info in brokers]
-        deleted = dict(await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool))
-        await self._seen(lambda: not any(self._pool.routes.has_topic(name, info) for info in deleted))
-        return deleted
 
-    async def _delete_on(self, broker: BrokerInfo, name: str) -> tuple[str, int]:
-        return broker.name, await self._pool.connection(broker).delete_topic(name)
+        async def delete(info: BrokerInfo) -> tuple[str, int]:
+            return info.name, await self._pool.connection(info).delete_topic(name)
+
+        answers = await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers_of(name, broker),
+            delete,
+            broker=broker,
+            topic=name,
+            absent=(errors.TOPIC_NOT_FOUND,),
+            change=True,
+        )
+        deleted = dict(answers)
+        await self._seen(lambda: not any(self._pool.routes.has_topic(name, info) for info in deleted))
+        return TopicDeletion(deleted, answers.pending)
+
+    async def _having(
+        self,
+        topic: str,
+        broker: str | None,
+        ask: Callable[[Connection], Awaitable[_Result]],
+        *,
+        change: bool = False,
+    ) -> BrokerAnswers[_Result]:
+        """The answers of the brokers that have the topic."""
+        return await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers_of(topic, broker),
+            lambda info: ask(self._pool.connection(info)),
+            broker=broker,
+            topic=topic,
+            absent=(errors.TOPIC_NOT_FOUND,),
+            change=change,
+        )
 
     def _has_queues(self, topic: TopicDescription) -> bool:
         route = self._pool.routes.state.broker(topic.broker)
@@ -225,7 +271,7 @@ class Admin:
         to_min: bool = False,
         to_max: bool = False,
         broker: str | None = None,
-    ) -> list[OffsetReset]:
+    ) -> BrokerAnswers[OffsetReset]:
         """Sets a group's offsets of every queue of a topic, or of one; durable on return.
 
         Args:
@@ -247,19 +293,27 @@ class Admin:
             brokers = self._pool.routes.brokers_of(topic, broker)
         else:
             brokers = [self._pool.routes.broker_of_queue(topic, queue_id, broker)]
-        calls = [
-            self._pool.connection(info).reset_offset(group, topic, queue_id, target, info.name)
-            for info in brokers
-        ]
-        lists = await present(calls, (errors.TOPIC_NOT_FOUND,), self._pool)
-        return [entry for entries in lists for entry in entries]
+        lists = await ask_brokers(
+            self._pool,
+            brokers,
+            lambda info: self._pool.connection(info).reset_offset(group, topic, queue_id, target, info.name),
+            broker=broker,
+            topic=topic,
+            absent=(errors.TOPIC_NOT_FOUND,),
+            change=True,
+        )
+        return lists.of(entry for entries in lists for entry in entries)
 
     # --- the cluster ----------------------------------------------------------------------------------
 
-    async def statistics(self, broker: str | None = None) -> list[BrokerStatistics]:
+    async def statistics(self, broker: str | None = None) -> BrokerAnswers[BrokerStatistics]:
         """Each broker's counters."""
-        connections = [self._pool.connection(info) for info in self._pool.routes.brokers(broker)]
-        return await present([c.statistics() for c in connections], ())
+        return await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers(broker),
+            lambda info: self._pool.connection(info).statistics(),
+            broker=broker,
+        )
 
     async def cluster(self) -> ClusterState:
         """The live brokers with their topics, fetched now."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trovemq import AccessRule, Client, UserCredentials
-from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words
+from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words, not_done_on
 from trovemq_console.pages.forms import Form
 from trovemq_console.settings import ConsoleSettings
 
@@ -47,7 +47,7 @@ async def _rotate(client: Client, form: Form) -> Outcome:
 
 def _shown_once(sentence: str, made: UserCredentials) -> Outcome:
     return Outcome(
-        f"{sentence} Keep the secret now: it is not shown again.",
+        f"{sentence} Keep the secret now: it is not shown again.{not_done_on(made.pending)}",
         ("of a credentials file", "value"),
         (("access_key", made.access_key), ("secret_key", made.secret_key)),
         _PAGE,
@@ -65,8 +65,8 @@ async def _preview_drop(_client: Client, form: Form, settings: ConsoleSettings) 
 
 async def _drop(client: Client, form: Form) -> Outcome:
     user = form.required("user")
-    await client.admin.users.drop_old_secret(user)
-    return Outcome(f"Only the newest secret of {user} is valid.", links=_PAGE)
+    done = await client.admin.users.drop_old_secret(user)
+    return Outcome(f"Only the newest secret of {user} is valid.{not_done_on(done.pending)}", links=_PAGE)
 
 
 async def _preview_enable(_client: Client, form: Form, settings: ConsoleSettings) -> Preview:
@@ -76,8 +76,8 @@ async def _preview_enable(_client: Client, form: Form, settings: ConsoleSettings
 
 async def _enable(client: Client, form: Form) -> Outcome:
     user = form.required("user")
-    await client.admin.users.enable(user)
-    return Outcome(f"Calls of {user} are accepted.", links=_PAGE)
+    done = await client.admin.users.enable(user)
+    return Outcome(f"Calls of {user} are accepted.{not_done_on(done.pending)}", links=_PAGE)
 
 
 async def _preview_disable(_client: Client, form: Form, settings: ConsoleSettings) -> Preview:
@@ -91,8 +91,8 @@ async def _preview_disable(_client: Client, form: Form, settings: ConsoleSetting
 
 async def _disable(client: Client, form: Form) -> Outcome:
     user = form.required("user")
-    await client.admin.users.enable(user, enabled=False)
-    return Outcome(f"Calls of {user} are refused.", links=_PAGE)
+    done = await client.admin.users.enable(user, enabled=False)
+    return Outcome(f"Calls of {user} are refused.{not_done_on(done.pending)}", links=_PAGE)
 
 
 async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings) -> Preview:
@@ -111,7 +111,8 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
 async def _delete(client: Client, form: Form) -> Outcome:
     user = form.required("user")
     brokers = await client.admin.users.delete(user)
-    return Outcome(f"{user} is deleted on {in_words(brokers)}.", links=_PAGE)
+    sentence = f"{user} is deleted on {in_words(brokers)}.{not_done_on(brokers.pending)}"
+    return Outcome(sentence, links=_PAGE)
 
 
 # --- rules ------------------------------------------------------------------------------------------
@@ -146,7 +147,8 @@ async def _add_rule(client: Client, form: Form) -> Outcome:
         sources=form.words("sources"),
     )
     rows = tuple(_row(rule) for rule in made)
-    return Outcome("The rule holds from the next call on.", ("broker", "rule", "may", "on"), rows, _PAGE)
+    sentence = f"The rule holds from the next call on.{not_done_on(made.pending)}"
+    return Outcome(sentence, ("broker", "rule", "may", "on"), rows, _PAGE)
 
 
 async def _preview_delete_rule(client: Client, form: Form, settings: ConsoleSettings) -> Preview:

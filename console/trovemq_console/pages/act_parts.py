@@ -53,6 +53,12 @@ class Act:
     shows_secret: bool = False
 
 
+def not_done_on(brokers: Iterable[str]) -> str:
+    """A sentence about the brokers on which a change is pending; empty if there are none."""
+    names = in_words(brokers)
+    return f" Not done on {names}, which did not answer: do it again when it is back." if names else ""
+
+
 def in_words(names: Iterable[str], most: int = 8) -> str:
     """The names with commas between; of many, the first ones and how many more."""
     found = list(names)

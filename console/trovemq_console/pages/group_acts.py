@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import typer
 
-from trovemq import Client, GroupDescription, GroupSettings, TroveError, errors
+from trovemq import BrokerAnswers, Client, GroupSettings, TroveError, errors
 from trovemq.cli.group_answers import backoff_text
 from trovemq.cli.groups import settings_over
 from trovemq.cli.times import parse_duration_ms
-from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words
+from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words, not_done_on
 from trovemq_console.pages.forms import Form
 from trovemq_console.pages.topics import moment_of
 from trovemq_console.rendering import link, moment_text, number_text
@@ -73,7 +73,7 @@ async def _preview_create(_client: Client, form: Form, settings: ConsoleSettings
 async def _create(client: Client, form: Form) -> Outcome:
     group = form.required("group")
     made = await client.admin.groups.create(group, _changed(form, GroupSettings()))
-    return _outcome(f"{group} is there", group, [one.broker for one in made])
+    return _outcome(f"{group} is there", group, made.of(one.broker for one in made))
 
 
 async def _preview_alter(client: Client, form: Form, settings: ConsoleSettings) -> Preview:
@@ -95,10 +95,11 @@ async def _preview_alter(client: Client, form: Form, settings: ConsoleSettings) 
 
 async def _alter(client: Client, form: Form) -> Outcome:
     group = form.required("group")
-    described: list[GroupDescription] = await client.admin.groups.describe(group)
+    described = await client.admin.groups.describe(group)
     for one in described:
         await client.admin.groups.alter(group, _changed(form, one.settings), broker=one.broker)
-    return _outcome(f"{group} has the new settings", group, [one.broker for one in described])
+    altered = BrokerAnswers([one.broker for one in described], pending=described.missing)
+    return _outcome(f"{group} has the new settings", group, altered)
 
 
 async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings) -> Preview:
@@ -129,11 +130,13 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
 async def _delete(client: Client, form: Form) -> Outcome:
     group = form.required("group")
     brokers = await client.admin.groups.delete(group)
-    return Outcome(f"{group} is deleted on {in_words(brokers)}.", links=(("the groups", "/groups"),))
+    sentence = f"{group} is deleted on {in_words(brokers)}.{not_done_on(brokers.pending)}"
+    return Outcome(sentence, links=(("the groups", "/groups"),))
 
 
-def _outcome(sentence: str, group: str, brokers: list[str]) -> Outcome:
-    return Outcome(f"{sentence} on {in_words(brokers)}.", links=(("the group", link("/group", name=group)),))
+def _outcome(sentence: str, group: str, brokers: BrokerAnswers[str]) -> Outcome:
+    text = f"{sentence} on {in_words(brokers)}.{not_done_on(brokers.pending)}"
+    return Outcome(text, links=(("the group", link("/group", name=group)),))
 
 
 # --- its offsets -------------------------------------------------------------------------------------
@@ -198,7 +201,7 @@ async def _reset(client: Client, form: Form) -> Outcome:
         for one in changes
     )
     return Outcome(
-        f"{group} continues at these offsets of {topic}.",
+        f"{group} continues at these offsets of {topic}.{not_done_on(changes.pending)}",
         ("broker", "queue", "offset before", "offset now"),
         rows,
         (("the group", link("/group", name=group)),),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trovemq import Client, TopicDescription, TroveError, errors
-from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words
+from trovemq import BrokerAnswers, Client, TopicDescription, TroveError, errors
+from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words, not_done_on
 from trovemq_console.pages.forms import Form
 from trovemq_console.pages.topics import MESSAGE_TYPES, depth, groups_of
 from trovemq_console.rendering import link, number_text
@@ -117,13 +117,15 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
 
 async def _delete(client: Client, form: Form) -> Outcome:
     topic = form.required("topic")
-    brokers = await client.admin.delete_topic(topic)
-    return Outcome(f"{topic} is deleted on {in_words(brokers)}.", links=(("the topics", "/topics"),))
+    deleted = await client.admin.delete_topic(topic)
+    sentence = f"{topic} is deleted on {in_words(deleted.offsets)}.{not_done_on(deleted.pending)}"
+    return Outcome(sentence, links=(("the topics", "/topics"),))
 
 
-def _outcome(sentence: str, topic: str, described: list[TopicDescription]) -> Outcome:
+def _outcome(sentence: str, topic: str, described: BrokerAnswers[TopicDescription]) -> Outcome:
     brokers = in_words(one.broker for one in described)
-    return Outcome(f"{sentence} on {brokers}.", links=(("the topic", link("/topic", name=topic)),))
+    text = f"{sentence} on {brokers}.{not_done_on(described.pending)}"
+    return Outcome(text, links=(("the topic", link("/topic", name=topic)),))
 
 
 ACTS: Final[Mapping[str, Act]] = {

@@ -17,6 +17,7 @@ from tests.support.fake_groups import FakeGroups
 from tests.support.fake_users import FakeRules, FakeUsers
 from trovemq.cli import app
 from trovemq.fetched import FetchedBatch
+from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
 from trovemq.models.cluster import (
     BrokerInfo,
     BrokerRoute,
@@ -75,6 +76,10 @@ class FakeClient:
     group_offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     brokers: tuple[str, ...] = ("broker-a",)
     unreachable: tuple[str, ...] = ()
+    away: tuple[str, ...] = ()
+    """Brokers that answer no administration."""
+    existing: tuple[str, ...] = ()
+    """Brokers that have every topic that is created."""
     physical_offset: int = 0
     stored: int = 0
     groups: FakeGroups = field(default_factory=FakeGroups)
@@ -254,24 +259,24 @@ class FakeClient:
         count = self.topics[topic]
         return TopicDescription(topic, count, message_type, False, found, "broker-a", options, hold)
 
-    async def create_topic(self, name: str, **options: Any) -> list[TopicDescription]:
+    async def create_topic(self, name: str, **options: Any) -> BrokerAnswers[TopicDescription]:
         self.calls.append(("create_topic", options))
         if name in self.topics and options.get("exist_ok"):
-            return [self._description(name)]
+            return BrokerAnswers([self._description(name)])
         if name in self.topics:
             raise TroveError(errors.TOPIC_EXISTS, f"{name} exists", topic=name)
         self.topics[name] = options["queue_count"]
         self.message_types[name] = options.get("message_type", "NORMAL")
-        return [self._description(name)]
+        return BrokerAnswers([self._description(name)], pending=self.away, existing=self.existing)
 
-    async def alter_topic(self, name: str, **options: Any) -> list[TopicDescription]:
+    async def alter_topic(self, name: str, **options: Any) -> BrokerAnswers[TopicDescription]:
         self.calls.append(("alter_topic", {"name": name, **options}))
         self.topics[name] = options["queue_count"] or self.topics[name]
         self.message_types[name] = options["message_type"] or self.message_types.get(name, "NORMAL")
-        return [self._description(name)]
+        return BrokerAnswers([self._description(name)], pending=self.away)
 
-    async def list_topics(self, **_: object) -> list[TopicDescription]:
-        return [self._description(name) for name in self.topics]
+    async def list_topics(self, **_: object) -> BrokerAnswers[TopicDescription]:
+        return BrokerAnswers((self._description(name) for name in self.topics), missing=self.away)
 
     async def describe_topic(
         self, name: str, *, with_sizes: bool = False, **_: object
@@ -279,10 +284,10 @@ class FakeClient:
         self._queue(name, 0, "broker-a")
         return [self._description(name, queues=True, with_sizes=with_sizes)]
 
-    async def delete_topic(self, name: str, **_: object) -> dict[str, int]:
+    async def delete_topic(self, name: str, **_: object) -> TopicDeletion:
         self._queue(name, 0, "broker-a")
         del self.topics[name]
-        return {"broker-a": self.physical_offset}
+        return TopicDeletion({"broker-a": self.physical_offset}, self.away)
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, **_: object) -> None:
         self.group_offsets[group, topic, queue_id] = offset

@@ -56,6 +56,7 @@ class Brokers:
             brokers=lambda _=None: infos,
             brokers_of=lambda _topic, broker: [i for i in infos if broker in (None, i.name)],
             lost_brokers_of=lambda _topic: [],
+            state=SimpleNamespace(lost=()),
         )
         self.pool: Any = SimpleNamespace(
             routes=routes,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from trovemq._common.arguments import check_number
-from trovemq._lookup.queries import present
+from trovemq._net.all_brokers import ask_brokers
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.brokers import BrokerCalls
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.broker import BrokerCondition, DrainStatus, SettingDescription
 from trovemq.models.cluster import BrokerInfo
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+_Result = TypeVar("_Result")
 
 
 class Brokers:
@@ -51,7 +57,7 @@ class Brokers:
         """The condition of a broker as a process. Raises as `drain`."""
         return await self._calls_of(broker).condition()
 
-    async def settings(self, *names: str, broker: str | None = None) -> list[SettingDescription]:
+    async def settings(self, *names: str, broker: str | None = None) -> BrokerAnswers[SettingDescription]:
         """The settings of all brokers, or of one.
 
         Args:
@@ -61,12 +67,12 @@ class Brokers:
         Raises:
             TroveError: REQUEST_ILLEGAL (an unknown name), ACCESS_DENIED, …
         """
-        lists = await present([calls.settings(names) for calls in self._all(broker)], ())
-        return [one for settings in lists for one in settings]
+        lists = await self._all(broker, lambda calls: calls.settings(names))
+        return lists.of(one for settings in lists for one in settings)
 
     async def set_setting(
         self, name: str, value: str, *, broker: str | None = None
-    ) -> list[SettingDescription]:
+    ) -> BrokerAnswers[SettingDescription]:
         """Changes a setting that needs no restart, at once and until the broker restarts. To keep the value,
         write it into the broker's configuration, too.
 
@@ -79,10 +85,22 @@ class Brokers:
             TroveError: REQUEST_ILLEGAL (an unknown name, a value out of range, a setting that needs a
                 restart), ACCESS_DENIED, …
         """
-        return await present([calls.set_setting(name, value) for calls in self._all(broker)], ())
+        return await self._all(broker, lambda calls: calls.set_setting(name, value), change=True)
 
-    def _all(self, name: str | None) -> list[BrokerCalls]:
-        return [BrokerCalls(self._pool.connection(info)) for info in self._pool.routes.brokers(name)]
+    async def _all(
+        self,
+        name: str | None,
+        ask: Callable[[BrokerCalls], Awaitable[_Result]],
+        *,
+        change: bool = False,
+    ) -> BrokerAnswers[_Result]:
+        return await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers(name),
+            lambda info: ask(BrokerCalls(self._pool.connection(info))),
+            broker=name,
+            change=change,
+        )
 
     def _calls_of(self, name: str | None) -> BrokerCalls:
         return BrokerCalls(self._pool.connection(self._info(name)))

@@ -6,11 +6,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
+from trovemq._admin.creations import Created, groups_created
 from trovemq._common.arguments import check_numbers, check_text, check_type
 from trovemq._consume.first_contact import FirstContact
-from trovemq._lookup.queries import present
+from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers, lost_names
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.groups import GroupCalls
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import BrokerInfo
 from trovemq.models.group import (
     DeadLetter,
@@ -31,7 +33,12 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 RESEND_MAX: Final = 1_000  # of one call
 CLIENT_ANSWER_MS_DEFAULT: Final = 5_000
 CLIENT_ANSWER_MS_MAX: Final = 60_000
-_ELSEWHERE: Final = (errors.CONSUMER_NOT_ONLINE, errors.MESSAGE_NOT_FOUND, errors.GROUP_NOT_FOUND)
+_ELSEWHERE: Final = (
+    errors.CONSUMER_NOT_ONLINE,
+    errors.MESSAGE_NOT_FOUND,
+    errors.GROUP_NOT_FOUND,
+    errors.BROKER_UNREACHABLE,
+)
 _OFFSET_MAX: Final = (1 << 63) - 1
 _ABSENT: Final = (errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND)
 
@@ -41,8 +48,9 @@ _Result = TypeVar("_Result")
 class Groups:
     """Administration of consumer groups; `Client.admin.groups`.
 
-    If `broker` is None, every live broker is called; each broker has its own copy of a group. All calls raise
-    TroveError; those to every broker raise the first failure, and changes on other brokers stay.
+    If `broker` is None, every live broker is called; each broker has its own copy of a group. A broker that
+    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. All
+    calls raise TroveError; after another failure of one broker the changes on others stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -57,7 +65,7 @@ class Groups:
         *,
         broker: str | None = None,
         exist_ok: bool = False,
-    ) -> list[GroupDescription]:
+    ) -> BrokerAnswers[GroupDescription]:
         """Creates a group, durably.
 
         Args:
@@ -66,31 +74,37 @@ class Groups:
             broker: The broker; None for all.
             exist_ok: A group of that name is not an error; it keeps its settings.
 
+        Returns:
+            The group as each broker describes it. Where some brokers had it with these settings, it is made
+            on the others, and `existing` names those that had it.
+
         Raises:
-            TroveError: GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
+            TroveError: GROUP_EXISTS if every broker has it; GROUP_SETTINGS_DIFFER if it was made on some, and
+                others have it with other settings; GROUP_ILLEGAL, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
         wanted = checked_settings(GroupSettings() if settings is None else settings)
 
-        async def create(calls: GroupCalls) -> GroupDescription:
+        async def create(calls: GroupCalls) -> Created[GroupDescription]:
             try:
-                return await calls.create(group, wanted)
+                return Created(await calls.create(group, wanted))
             except TroveError as error:
-                if not exist_ok or error.spec is not errors.GROUP_EXISTS:
+                if error.spec is not errors.GROUP_EXISTS:
                     raise
-                return await calls.describe(group)
+                return Created(await calls.describe(group), error)
 
-        return await present([create(calls) for calls in self._all(broker)], ())
+        found = await self._ask(broker, create, change=True)
+        return groups_created(group, found, exist_ok=exist_ok)
 
     async def alter(
         self, group: str, settings: GroupSettings, *, broker: str | None = None
-    ) -> list[GroupDescription]:
+    ) -> BrokerAnswers[GroupDescription]:
         """Replaces all settings of a group, on every broker that has it. Raises GROUP_NOT_FOUND, …"""
         check_text("group", group, errors.GROUP_ILLEGAL)
         wanted = checked_settings(settings)
-        return await present([calls.alter(group, wanted) for calls in self._all(broker)], _ABSENT)
+        return await self._ask(broker, lambda calls: calls.alter(group, wanted), _ABSENT, change=True)
 
-    async def delete(self, group: str, *, broker: str | None = None) -> list[str]:
+    async def delete(self, group: str, *, broker: str | None = None) -> BrokerAnswers[str]:
         """Deletes a group, its offsets and its messages in flight; its dead letters stay.
 
         Returns:
@@ -100,36 +114,39 @@ class Groups:
             TroveError: GROUP_NOT_FOUND if no broker has it.
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
-        return await present([calls.delete(group) for calls in self._all(broker)], _ABSENT)
+        return await self._ask(broker, lambda calls: calls.delete(group), _ABSENT, change=True)
 
-    async def list_all(self, *, broker: str | None = None) -> list[GroupDescription]:
+    async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[GroupDescription]:
         """Every group of every broker; a group on two brokers is listed twice."""
-        lists = await present([calls.list_all() for calls in self._all(broker)], ())
-        return [group for groups in lists for group in groups]
+        lists = await self._ask(broker, lambda calls: calls.list_all())
+        return lists.of(group for groups in lists for group in groups)
 
-    async def describe(self, group: str, *, broker: str | None = None) -> list[GroupDescription]:
+    async def describe(self, group: str, *, broker: str | None = None) -> BrokerAnswers[GroupDescription]:
         """The group on each broker that knows it. Raises TroveError GROUP_NOT_FOUND."""
         check_text("group", group, errors.GROUP_ILLEGAL)
-        return await present([calls.describe(group) for calls in self._all(broker)], _ABSENT)
+        return await self._ask(broker, lambda calls: calls.describe(group), _ABSENT)
 
-    async def members(self, group: str, *, broker: str | None = None) -> list[GroupMember]:
+    async def members(self, group: str, *, broker: str | None = None) -> BrokerAnswers[GroupMember]:
         """The connected consumers of the group; one that is connected to two brokers is listed twice.
 
         Raises TroveError GROUP_NOT_FOUND."""
         check_text("group", group, errors.GROUP_ILLEGAL)
-        lists = await present([calls.members(group) for calls in self._all(broker)], _ABSENT)
-        return [member for members in lists for member in members]
+        lists = await self._ask(broker, lambda calls: calls.members(group), _ABSENT)
+        return lists.of(member for members in lists for member in members)
 
     # --- how far they are -----------------------------------------------------------------------------
 
-    async def lag(self, group: str, topic: str | None = None, *, broker: str | None = None) -> list[QueueLag]:
+    async def lag(
+        self, group: str, topic: str | None = None, *, broker: str | None = None
+    ) -> BrokerAnswers[QueueLag]:
         """The lag of the group, queue by queue, of one topic or of all that it reads.
 
         Raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND."""
         check_text("group", group, errors.GROUP_ILLEGAL)
-        asked = [calls.lag(group, topic or "") for calls in self._all(broker)]
-        lists = await present(asked, _ABSENT, self._pool)
-        return [queue for queues in lists for queue in queues]
+        lists = await self._ask(
+            broker, lambda calls: calls.lag(group, topic or ""), _ABSENT, topic=topic or ""
+        )
+        return lists.of(queue for queues in lists for queue in queues)
 
     async def reset(
         self,
@@ -144,7 +161,7 @@ class Groups:
         preview: bool = False,
         only_new: bool = False,
         broker: str | None = None,
-    ) -> list[GroupReset]:
+    ) -> BrokerAnswers[GroupReset]:
         """Sets where the group continues, in every queue of a topic or in one. Its messages in flight are
         forgotten.
 
@@ -172,11 +189,16 @@ class Groups:
             brokers = self._pool.routes.brokers_of(topic, broker)
         else:
             brokers = [self._pool.routes.broker_of_queue(topic, queue_id, broker)]
-        calls = [
-            self._calls(info).reset(group, topic, queue_id, target, preview, only_new) for info in brokers
-        ]
-        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND), self._pool)
-        return [entry for entries in lists for entry in entries]
+        lists = await ask_brokers(
+            self._pool,
+            brokers,
+            lambda info: self._calls(info).reset(group, topic, queue_id, target, preview, only_new),
+            broker=broker,
+            topic=topic,
+            absent=_ABSENT,
+            change=not preview,
+        )
+        return lists.of(entry for entries in lists for entry in entries)
 
     async def start(self, group: str, topic: str, start: Start) -> list[GroupReset]:
         """Sets where the group begins in a topic that it has never read; see `Client.subscribe`.
@@ -197,14 +219,24 @@ class Groups:
         """The group's dead letters from an offset on, broker by broker, oldest first; none if the group has
         none.
 
-        Raises TroveError GROUP_NOT_FOUND if no broker knows the group. Damaged records are left out."""
+        Raises TroveError GROUP_NOT_FOUND if no broker knows the group; BROKER_UNREACHABLE after the letters
+        of the others if a broker is away. Damaged records are left out."""
         check_text("group", group, errors.GROUP_ILLEGAL)
-        found = False
+        found, away = False, await lost_names(self._pool) if broker is None else set()
         for info in self._pool.routes.brokers(broker):
             async with aclosing(self._dead_letters_of(info, group, offset)) as letters:
-                async for letter in letters:
-                    found = True
-                    yield letter
+                try:
+                    async for letter in letters:
+                        found = True
+                        yield letter
+                except TroveError as error:
+                    if error.spec not in NOT_ANSWERED or broker is not None:
+                        raise
+                    away.add(info.name)
+        if away:
+            names = ", ".join(sorted(away))
+            text = f"these are not all dead letters: no answer from {names}"
+            raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
         if not found:
             await self.describe(group, broker=broker)
 
@@ -320,12 +352,12 @@ class Groups:
     async def _first_answer(
         self, broker: str | None, ask: Callable[[GroupCalls], Awaitable[_Result]]
     ) -> _Result:
-        """Asks one broker after the other, because the client must answer once. Of several failures the most
-        specific one is raised."""
+        """Asks one broker after the other, because the client must answer once: after a time-out no other one
+        is asked. Of several failures the most specific one is raised."""
         failure: TroveError | None = None
-        for calls in self._all(broker):
+        for info in self._pool.routes.brokers(broker):
             try:
-                return await ask(calls)
+                return await ask(self._calls(info))
             except TroveError as error:
                 if error.spec not in _ELSEWHERE:
                     raise
@@ -338,7 +370,7 @@ class Groups:
 
     async def find_delayed(
         self, topic: str, key: str, *, broker: str | None = None
-    ) -> tuple[list[DelayedMessage], bool]:
+    ) -> tuple[BrokerAnswers[DelayedMessage], bool]:
         """The messages with a key (or unique key) that wait for their delivery time, soonest first.
 
         Returns:
@@ -348,13 +380,37 @@ class Groups:
             TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED.
         """
         brokers = self._pool.routes.brokers_of(topic, broker)
-        asked = [self._calls(info).find_delayed(topic, key) for info in brokers]
-        answers = await present(asked, (errors.TOPIC_NOT_FOUND,), self._pool)
-        found = [message for messages, _ in answers for message in messages]
-        return sorted(found, key=lambda one: one.delivery_timestamp), all(whole for _, whole in answers)
+        answers = await ask_brokers(
+            self._pool,
+            brokers,
+            lambda info: self._calls(info).find_delayed(topic, key),
+            broker=broker,
+            topic=topic,
+            absent=(errors.TOPIC_NOT_FOUND,),
+        )
+        found = answers.of(message for messages, _ in answers for message in messages)
+        found.sort(key=lambda one: one.delivery_timestamp)
+        return found, all(whole for _, whole in answers) and not answers.missing
 
-    def _all(self, broker: str | None) -> Sequence[GroupCalls]:
-        return [self._calls(info) for info in self._pool.routes.brokers(broker)]
+    async def _ask(
+        self,
+        broker: str | None,
+        ask: Callable[[GroupCalls], Awaitable[_Result]],
+        absent: Sequence[errors.ErrorSpec] = (),
+        *,
+        topic: str = "",
+        change: bool = False,
+    ) -> BrokerAnswers[_Result]:
+        """The answers of the brokers that have it."""
+        return await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers(broker),
+            lambda info: ask(self._calls(info)),
+            broker=broker,
+            topic=topic,
+            absent=absent,
+            change=change,
+        )
 
     def _calls(self, info: BrokerInfo) -> GroupCalls:
         return GroupCalls(self._pool.connection(info), info.name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
-from trovemq._lookup.queries import present
+from trovemq._net.all_brokers import ask_brokers
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.security import SecurityCalls
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.security import (
     AccessDecision,
     AccessRule,
@@ -23,13 +24,16 @@ from trovemq_proto.errors import TroveError
 _SECRET_BYTES: Final = 32
 _ABSENT: Final = (errors.USER_NOT_FOUND,)
 
+_Result = TypeVar("_Result")
+
 
 class Users:
     """Administration of users; `Client.admin.users`. For super users, at brokers that authenticate callers.
 
     If `broker` is None, every live broker is called; each broker has its own users. These calls transmit
-    secrets: brokers accept them only over TLS or on loopback. All calls raise TroveError; those to every
-    broker raise the first failure, and the changes on other brokers stay.
+    secrets: brokers accept them only over TLS or on loopback. A broker that is away hides no other:
+    the result names it, as `missing` of a read and as `pending` of a change.
+    All calls raise TroveError; after another failure of one broker the changes on others stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -70,9 +74,10 @@ class Users:
                 (user,) = [user for user in await calls.users() if user.access_key == access_key]
                 return user, False
 
-        made = await present([create(calls) for calls in _all(self._pool, broker)], ())
+        made = await _all(self._pool, broker, create, change=True)
         any_is_new = any(is_new for _, is_new in made)
-        return UserCredentials(access_key, secret if any_is_new else "", tuple(user for user, _ in made))
+        users = tuple(user for user, _ in made)
+        return UserCredentials(access_key, secret if any_is_new else "", users, made.pending)
 
     async def rotate(
         self, access_key: str, *, secret_key: str = "", broker: str | None = None
@@ -83,45 +88,52 @@ class Users:
         Raises TroveError USER_NOT_FOUND, USER_ILLEGAL, …
         """
         secret = secret_key or new_secret()
-        rotated = [calls.rotate(access_key, secret) for calls in _all(self._pool, broker)]
-        return UserCredentials(access_key, secret, tuple(await present(rotated, _ABSENT)))
+        rotated = await _all(
+            self._pool, broker, lambda calls: calls.rotate(access_key, secret), _ABSENT, change=True
+        )
+        return UserCredentials(access_key, secret, tuple(rotated), rotated.pending)
 
-    async def drop_old_secret(self, access_key: str, *, broker: str | None = None) -> list[UserDescription]:
+    async def drop_old_secret(
+        self, access_key: str, *, broker: str | None = None
+    ) -> BrokerAnswers[UserDescription]:
         """From now on only the newest secret is valid. Raises TroveError USER_NOT_FOUND."""
-        return await present(
-            [calls.drop_old_secret(access_key) for calls in _all(self._pool, broker)], _ABSENT
+        return await _all(
+            self._pool, broker, lambda calls: calls.drop_old_secret(access_key), _ABSENT, change=True
         )
 
     async def enable(
         self, access_key: str, *, enabled: bool = True, broker: str | None = None
-    ) -> list[UserDescription]:
+    ) -> BrokerAnswers[UserDescription]:
         """Accepts the user's calls, or with `enabled=False` refuses them, at once.
 
         Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
         """
-        return await present(
-            [calls.enable(access_key, enabled=enabled) for calls in _all(self._pool, broker)], _ABSENT
+        return await _all(
+            self._pool, broker, lambda calls: calls.enable(access_key, enabled=enabled), _ABSENT, change=True
         )
 
-    async def delete(self, access_key: str, *, broker: str | None = None) -> list[str]:
+    async def delete(self, access_key: str, *, broker: str | None = None) -> BrokerAnswers[str]:
         """Deletes the user and the user's rules. Returns the brokers that had it.
 
         Raises TroveError USER_NOT_FOUND; REQUEST_ILLEGAL for the last super user.
         """
-        return await present([calls.delete_user(access_key) for calls in _all(self._pool, broker)], _ABSENT)
+        return await _all(
+            self._pool, broker, lambda calls: calls.delete_user(access_key), _ABSENT, change=True
+        )
 
-    async def list_all(self, *, broker: str | None = None) -> list[UserDescription]:
+    async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[UserDescription]:
         """Every user of every broker; a user on two brokers is listed twice."""
-        lists = await present([calls.users() for calls in _all(self._pool, broker)], ())
-        return [user for users in lists for user in users]
+        lists = await _all(self._pool, broker, lambda calls: calls.users())
+        return lists.of(user for users in lists for user in users)
 
 
 class Rules:
     """Administration of rules of access; `Client.admin.rules`. For super users, at brokers that authenticate
     callers.
 
-    If `broker` is None, every live broker is called; each broker has its own rules. All calls raise
-    TroveError; those to every broker raise the first failure, and the changes on other brokers stay.
+    If `broker` is None, every live broker is called; each broker has its own rules. A broker that
+    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change.
+    All calls raise TroveError; after another failure of one broker the changes on others stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -135,7 +147,7 @@ class Rules:
         *,
         sources: Sequence[str] = (),
         broker: str | None = None,
-    ) -> list[AccessRule]:
+    ) -> BrokerAnswers[AccessRule]:
         """Allows a user something, durably and from the next call on.
 
         Args:
@@ -159,7 +171,7 @@ class Rules:
         *,
         sources: Sequence[str] = (),
         broker: str | None = None,
-    ) -> list[AccessRule]:
+    ) -> BrokerAnswers[AccessRule]:
         """Denies a user something; arguments as `allow`. A matching deny wins over every allow."""
         return await self._create(access_key, actions, resource, False, sources, broker)
 
@@ -171,31 +183,32 @@ class Rules:
         allow: bool,
         sources: Sequence[str],
         broker: str | None,
-    ) -> list[AccessRule]:
-        made = [
-            calls.create_rule(access_key, actions, resource, allow=allow, sources=sources)
-            for calls in _all(self._pool, broker)
-        ]
-        return await present(made, ())
+    ) -> BrokerAnswers[AccessRule]:
+        return await _all(
+            self._pool,
+            broker,
+            lambda calls: calls.create_rule(access_key, actions, resource, allow=allow, sources=sources),
+            change=True,
+        )
 
     async def delete(self, number: int, *, broker: str | None = None) -> None:
         """Deletes a rule; each broker numbers its own.
 
         Raises TroveError RULE_NOT_FOUND; BROKER_AMBIGUOUS if there are several brokers and none is named.
         """
-        calls = _all(self._pool, broker)
-        if len(calls) > 1:
+        brokers = self._pool.routes.brokers(broker)
+        if len(brokers) > 1:
             raise TroveError(errors.BROKER_AMBIGUOUS, "each broker numbers its own rules: name the broker")
-        await calls[0].delete_rule(number)
+        await SecurityCalls(self._pool.connection(brokers[0]), brokers[0].name).delete_rule(number)
 
-    async def list_all(self, access_key: str = "", *, broker: str | None = None) -> list[AccessRule]:
+    async def list_all(self, access_key: str = "", *, broker: str | None = None) -> BrokerAnswers[AccessRule]:
         """The rules of a user; without an access key those of all users. Raises TroveError USER_NOT_FOUND."""
-        lists = await present([calls.rules(access_key) for calls in _all(self._pool, broker)], _ABSENT)
-        return [rule for rules in lists for rule in rules]
+        lists = await _all(self._pool, broker, lambda calls: calls.rules(access_key), _ABSENT)
+        return lists.of(rule for rules in lists for rule in rules)
 
     async def test(
         self, access_key: str, action: str, resource: str, *, source: str = "", broker: str | None = None
-    ) -> list[AccessDecision]:
+    ) -> BrokerAnswers[AccessDecision]:
         """Whether a user may do something, and which rule decides, on each broker.
 
         Args:
@@ -205,21 +218,25 @@ class Rules:
             source: The caller's address; empty: this client's own.
             broker: The broker; None for all.
         """
-        tested = [calls.test(access_key, action, resource, source) for calls in _all(self._pool, broker)]
-        return await present(tested, _ABSENT)
+        return await _all(
+            self._pool, broker, lambda calls: calls.test(access_key, action, resource, source), _ABSENT
+        )
 
 
 class Quotas:
     """Administration of quotas; `Client.admin.quotas`. For super users, at brokers that authenticate callers.
 
-    If `broker` is None, every live broker is called; each broker has its own quotas. All calls raise
-    TroveError; those to every broker raise the first failure, and the changes on other brokers stay.
+    If `broker` is None, every live broker is called; each broker has its own quotas. A broker that
+    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change.
+    All calls raise TroveError; after another failure of one broker the changes on others stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
-    async def set(self, subject: str, quota: Quota, *, broker: str | None = None) -> list[QuotaDescription]:
+    async def set(
+        self, subject: str, quota: Quota, *, broker: str | None = None
+    ) -> BrokerAnswers[QuotaDescription]:
         """Sets a quota, durably and from the next request on; each broker counts separately.
 
         Args:
@@ -231,12 +248,14 @@ class Quotas:
         Raises:
             TroveError: USER_NOT_FOUND, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
         """
-        return await present([calls.set_quota(subject, quota) for calls in _all(self._pool, broker)], _ABSENT)
+        return await _all(
+            self._pool, broker, lambda calls: calls.set_quota(subject, quota), _ABSENT, change=True
+        )
 
-    async def list_all(self, *, broker: str | None = None) -> list[QuotaDescription]:
+    async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[QuotaDescription]:
         """Every quota of every broker, with the numbers of slowed and refused requests."""
-        lists = await present([calls.quotas() for calls in _all(self._pool, broker)], ())
-        return [quota for quotas in lists for quota in quotas]
+        lists = await _all(self._pool, broker, lambda calls: calls.quotas())
+        return lists.of(quota for quotas in lists for quota in quotas)
 
 
 def new_secret() -> str:
@@ -244,5 +263,19 @@ def new_secret() -> str:
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
-def _all(pool: ConnectionPool, broker: str | None) -> list[SecurityCalls]:
-    return [SecurityCalls(pool.connection(info), info.name) for info in pool.routes.brokers(broker)]
+async def _all(
+    pool: ConnectionPool,
+    broker: str | None,
+    ask: Callable[[SecurityCalls], Awaitable[_Result]],
+    absent: Sequence[errors.ErrorSpec] = (),
+    *,
+    change: bool = False,
+) -> BrokerAnswers[_Result]:
+    return await ask_brokers(
+        pool,
+        pool.routes.brokers(broker),
+        lambda info: ask(SecurityCalls(pool.connection(info), info.name)),
+        broker=broker,
+        absent=absent,
+        change=change,
+    )

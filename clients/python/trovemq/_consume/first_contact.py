@@ -23,7 +23,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from trovemq._lookup.queries import outcomes_of
+from trovemq._net.all_brokers import outcomes_of
 from trovemq._net.connections import ConnectionPool
 from trovemq.models.group import GroupReset
 from trovemq.starts import Start, timestamp_of

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from trovemq._lookup.cursor import BrokerProgress, decode_cursor, encode_cursor, query_digest
+from trovemq._net.all_brokers import NOT_ANSWERED, lost_names
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
 from trovemq.answers import QueryAnswer
@@ -30,8 +31,6 @@ from trovemq_proto.records.fields import split_records
 
 if TYPE_CHECKING:
     from trovemq.models.search import SearchAnswer
-
-NOT_ANSWERED = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVICE_NOT_AVAILABLE)
 
 
 class AnswerPage(Protocol):
@@ -180,18 +179,20 @@ async def merged_answer(
     """Up to `count_max` messages of all brokers, from a cursor on. Raises TroveError."""
     digest = query_digest(*query.identity, query.broker)
     places = decode_cursor(cursor, digest) if cursor else {}
-    connections = _connections_to_ask(pool, query.topic, query.broker, places)
+    lost = await lost_names(pool, query.topic) if query.broker is None else set()
+    connections = _connections_to_ask(pool, query.topic, query.broker, {*places, *lost})
     sources = [
         _BrokerSource(name, connection, query, places.get(name, BrokerProgress(page_size=count_max)))
         for name, connection in connections.items()
     ]
-    gone = await _gone(pool, query.topic, {source.name for source in sources if source.is_out_of_reach})
+    away = {source.name for source in sources if source.is_out_of_reach}
+    gone = await _gone(pool, query.topic, away - lost)
     for source in sources:
         if source.name in gone:
             source.place, source.unreachable = BrokerProgress(done=True, lacking=True), True
     messages = await _merged(sources, count_max, query.newest_first)
-    missing = [source.missing for source in sources]
-    if all(missing) and missing[0] is not None:
+    missing = [source.missing for source in sources if source.name not in lost]
+    if missing and all(missing) and missing[0] is not None:
         raise await pool.explained(missing[0])
     done = all(source.place.done for source in sources)
     notes = [f"{source.name}: {note}" for source in sources for page in source.answers for note in page.notes]
@@ -228,7 +229,8 @@ def _connections_to_ask(
     pool: ConnectionPool, topic: str, broker: str | None, begun: Collection[str]
 ) -> dict[str, Connection | None]:
     """The connections by name, in its order: each broker of the topic in the routes, each whose answer had
-    begun, and each that was lost while this client watched. None if no route leads there."""
+    begun or that a nameserver has lost (`begun`), and each that left the routes while this client watched.
+    None if no route leads there."""
     live = {info.name: info for info in pool.routes.brokers_of(topic, broker)}
     live |= {info.name: info for info in pool.routes.brokers() if info.name in begun}
     lost = pool.routes.lost_brokers_of(topic) if broker is None else []

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from trovemq._common.arguments import check_numbers
 from trovemq._lookup.cursor import BrokerProgress
-from trovemq._lookup.merge import NOT_ANSWERED, MergedQuery, all_messages, decoded, merged_answer
+from trovemq._lookup.merge import MergedQuery, all_messages, decoded, merged_answer
+from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers, lost_names, outcomes_of
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
 from trovemq._wire.convert import FoundRecords, QueryPageAnswer
 from trovemq.answers import GetAnswer, QueryAnswer
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import BrokerInfo, QueueOffsets
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -28,8 +28,6 @@ from trovemq_proto.records import (
 MESSAGES_MAX = 10_000  # of one answer
 TIME_MAX = (1 << 63) - 1
 KINDS = ("key", "unique", "tag")
-
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,8 @@ class Queries:
         found = await self._ask_for(identifier, topic, first)
         if not found.by_offset_msg_id:
             found.add(await self._ask_for(identifier, topic, [b for b in brokers if b not in first]))
+            if broker is None and not found.lacks_topic:
+                found.unreachable += sorted(await lost_names(self._pool, topic) - set(found.unreachable))
         async with self._pool.explaining():
             return found.answer(identifier)
 
@@ -129,16 +129,28 @@ class Queries:
 
     async def queue_offsets(
         self, topic: str, queue_ids: Sequence[int] | None, broker: str | None
-    ) -> list[QueueOffsets]:
-        brokers = self._pool.routes.brokers_of(topic, broker)
+    ) -> BrokerAnswers[QueueOffsets]:
         wanted = tuple(queue_ids or ())
-        calls = [self._pool.connection(b).queue_offsets(topic, wanted, b.name) for b in brokers]
-        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND), self._pool)
-        return [queue for queues in lists for queue in queues]
+        lists = await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers_of(topic, broker),
+            lambda info: self._pool.connection(info).queue_offsets(topic, wanted, info.name),
+            broker=broker,
+            topic=topic,
+            absent=(errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND),
+        )
+        return lists.of(queue for queues in lists for queue in queues)
 
     async def broker_time(self, topic: str, broker: str | None) -> int:
-        brokers = self._pool.routes.brokers_of(topic, broker)
-        return min(await present([self._pool.connection(b).clock_ms() for b in brokers], (), self._pool))
+        return min(
+            await ask_brokers(
+                self._pool,
+                self._pool.routes.brokers_of(topic, broker),
+                lambda info: self._pool.connection(info).clock_ms(),
+                broker=broker,
+                topic=topic,
+            )
+        )
 
 
 class _IdentifierAnswers:
@@ -169,6 +181,11 @@ class _IdentifierAnswers:
         self.refusals += other.refusals
         self.more |= other.more
 
+    @property
+    def lacks_topic(self) -> bool:
+        """Whether no broker that answered has the topic."""
+        return bool(self.refusals) and all(one.spec is errors.TOPIC_NOT_FOUND for one in self.refusals)
+
     def answer(self, identifier: str) -> GetAnswer:
         if self.by_offset_msg_id:
             return GetAnswer("offset_msg_id", tuple(self.by_offset_msg_id[:1]))
@@ -187,33 +204,6 @@ class _IdentifierAnswers:
         raise TroveError(
             errors.MESSAGE_NOT_FOUND, f"no message has the identifier {identifier}", id=identifier
         )
-
-
-async def outcomes_of(calls: Iterable[Awaitable[_Result]]) -> list[_Result | TroveError]:
-    """Every call's result, or its TroveError; anything else is raised."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    outcomes: list[_Result | TroveError] = []
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, TroveError):
-            raise result
-        outcomes.append(result)
-    return outcomes
-
-
-async def present(
-    calls: Iterable[Awaitable[_Result]],
-    absent: Sequence[errors.ErrorSpec],
-    pool: ConnectionPool | None = None,
-) -> list[_Result]:
-    """The results of the brokers that have it; raises if none has, and for every other error. With a pool,
-    errors are as `ConnectionPool.explained` returns them."""
-    outcomes = await outcomes_of(calls)
-    failures = [outcome for outcome in outcomes if isinstance(outcome, TroveError)]
-    results = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]
-    for failure in failures:
-        if failure.spec not in absent or not results:
-            raise failure if pool is None else await pool.explained(failure)
-    return results
 
 
 def _advertises(broker: BrokerInfo, identifier: str) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trovemq._lookup.merge import NOT_ANSWERED
-from trovemq._lookup.queries import outcomes_of
+from trovemq._net.all_brokers import NOT_ANSWERED, lost_names, outcomes_of
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.tracks import Place, track
 from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
@@ -37,6 +36,9 @@ async def ask_all(
             refusals.append(result)
         else:
             raise result
+    lacking = bool(refusals) and all(error.spec is errors.TOPIC_NOT_FOUND for error in refusals)
+    if broker is None and isinstance(identifier, str) and not lacking:
+        unreachable += sorted(await lost_names(pool, topic) - set(unreachable))
     if answers:
         return _merged(answers, unreachable)
     if unreachable:

@@ -99,6 +99,11 @@ async def planned(
         )
     topics = await session.call(client.admin.list_topics(include_system=True, broker=broker))
     groups = await session.call(client.admin.groups.list_all(broker=broker))
+    if away := set(names) & {*topics.missing, *groups.missing}:
+        text = (
+            f"no answer from {', '.join(sorted(away))}: name a broker with --broker, or wait until it is back"
+        )
+        raise TroveError(errors.BROKER_UNREACHABLE, text)
     check_new_names(wanted, {topic.topic for topic in topics}, {group.group for group in groups})
     topic_at = {(topic.topic, topic.broker): topic for topic in topics}
     group_at = {(group.group, group.broker): group for group in groups if group.created}

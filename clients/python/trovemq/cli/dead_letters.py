@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -12,6 +12,7 @@ import typer
 from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, EveryBrokerOption, GroupArgument, YesOption
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ async def list_(
     async with session.client() as client:
         letters = client.admin.groups.dead_letters(group, offset=offset or 0, broker=broker)
         shown = 0
-        async with aclosing(session.each(letters)) as all_of_them:
+        async with aclosing(_reachable(session, letters)) as all_of_them:
             async for letter in all_of_them:
                 if shown == count:
                     session.output.note(complete=False)
@@ -60,6 +61,20 @@ async def list_(
         await _show(session, client, group, found)
     if not shown:
         session.output.remark(f"group {group} has no dead letters")
+
+
+async def _reachable(
+    session: Session, letters: AsyncGenerator[DeadLetter, None]
+) -> AsyncGenerator[DeadLetter, None]:
+    """The letters of the brokers that answer; the others are named."""
+    async with aclosing(session.each(letters)) as all_of_them:
+        try:
+            async for letter in all_of_them:
+                yield letter
+        except TroveError as error:
+            if "brokers" not in error.fields or error.spec is not errors.BROKER_UNREACHABLE:
+                raise
+            session.away.add("missing", error.fields["brokers"].split(", "))
 
 
 async def _show(session: Session, client: Client, group: str, letters: Sequence[DeadLetter]) -> None:
@@ -189,7 +204,7 @@ async def _chosen(
         return {broker: offsets}
     found: dict[str | None, list[int]] = {}
     letters = client.admin.groups.dead_letters(group, broker=broker)
-    async with aclosing(session.each(letters)) as all_of_them:
+    async with aclosing(_reachable(session, letters)) as all_of_them:
         async for letter in all_of_them:
             found.setdefault(letter.broker, []).append(letter.offset)
     return found

@@ -146,6 +146,8 @@ async def create(
         made = await session.call(
             client.admin.groups.create(group, settings, broker=broker, exist_ok=exist_ok)
         )
+    if not exist_ok:
+        session.tell_existing(made.existing)
     show_groups(session, made)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
 
+from trovemq.cli.away import Away
 from trovemq.cli.columns import Columns, Shown
 from trovemq.cli.connecting import NAMES, Connecting, verb_parameters
 from trovemq.cli.options import (
@@ -64,9 +65,11 @@ class Session:
     """Without secrets; set when there is a connection."""
     connected: Client | None = None
     progress: Progress = field(init=False)
+    away: Away = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.output)
+        self.away = Away(self.output)
 
     async def run(self, verb: Coroutine[Any, Any, None]) -> None:
         """Awaits the verb; shows a bar if it takes long and standard error is a terminal."""
@@ -114,6 +117,12 @@ class Session:
 
         self.output.show(table(columns.titles, rows, columns.numbers))
 
+    def tell_existing(self, brokers: Sequence[str]) -> None:
+        """Says on which brokers something existed that was made on others."""
+        if brokers:
+            self.output.note(existing=list(brokers))
+            self.output.remark(f"it existed on {', '.join(brokers)} already, with the same settings")
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Asks before an action that cannot be undone. Raises typer.Abort for a no, KeyboardInterrupt for
         Ctrl-C, BadParameter (usage) if the input is not a terminal and --yes is not given."""
@@ -135,9 +144,13 @@ class Session:
             signal.signal(signal.SIGINT, handler)
 
     async def call(self, awaitable: Awaitable[Result]) -> Result:
-        """Awaits one request within --timeout. Raises TroveError REQUEST_TIMEOUT."""
+        """Awaits one request within --timeout, and says which brokers are not in its answer.
+
+        Raises TroveError REQUEST_TIMEOUT."""
         try:
-            return await asyncio.wait_for(_as_coroutine(awaitable), self.timeout_s)
+            answer = await asyncio.wait_for(_as_coroutine(awaitable), self.timeout_s)
+            self.away.note(answer)
+            return answer
         except TimeoutError:
             message = f"{self._silent()} did not answer within {self.timeout_s:g} s"
             raise TroveError(errors.REQUEST_TIMEOUT, message, server=self.server) from None

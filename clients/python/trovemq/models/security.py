@@ -34,11 +34,13 @@ class UserCredentials:
         access_key: The user's name.
         secret_key: The secret; not part of the repr.
         users: The user as each broker has it.
+        pending: Brokers that are away: the user, or the secret, is not there yet.
     """
 
     access_key: str
     secret_key: str = field(repr=False)
     users: tuple[UserDescription, ...]
+    pending: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""The answers of all brokers to one call, and the names of those that gave none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+_Answer = TypeVar("_Answer")
+_Other = TypeVar("_Other")
+
+
+class BrokerAnswers(list[_Answer]):
+    """What the brokers answered, as a list: a broker that is away hides no other.
+
+    Attributes:
+        missing: Of a read: brokers that did not answer, or that the nameserver has lost. What only they have
+            is not in the list.
+        pending: Of a change: such brokers. It is not made there, or not known to be: call again when they are
+            back.
+        existing: Of a creation: brokers that had it already, with the same settings.
+    """
+
+    def __init__(
+        self,
+        answers: Iterable[_Answer] = (),
+        *,
+        missing: Iterable[str] = (),
+        pending: Iterable[str] = (),
+        existing: Iterable[str] = (),
+    ) -> None:
+        super().__init__(answers)
+        self.missing = tuple(sorted(missing))
+        self.pending = tuple(sorted(pending))
+        self.existing = tuple(sorted(existing))
+
+    def of(self, answers: Iterable[_Other]) -> BrokerAnswers[_Other]:
+        """Other answers of the same brokers."""
+        return BrokerAnswers(answers, missing=self.missing, pending=self.pending, existing=self.existing)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """The deletion of a topic.
+
+    Attributes:
+        offsets: For each broker that had it, the physical offset below which its records are deleted.
+        pending: Brokers that did not answer, or that are lost and had the topic. It is still there when they
+            are back: delete it again then.
+    """
+
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    pending: tuple[str, ...] = ()

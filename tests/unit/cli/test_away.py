@@ -1,0 +1,55 @@
+"""Brokers that are away: each command line answers with what there is, and names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.conftest import FakeClient
+
+READS = [("topic", "list")]
+CHANGES = [
+    ("topic", "create", "bills"),
+    ("topic", "alter", "orders", "--queues", "3"),
+    ("topic", "delete", "orders", "--yes"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"), [*((one, "missing") for one in READS), *((one, "pending") for one in CHANGES)]
+)
+def test_a_broker_that_is_away_is_named_beside_the_answer(
+    run: Any, client: FakeClient, words: tuple[str, ...], kind: str
+) -> None:
+    client.away = ("broker-c", "broker-b")
+    client.topics["orders"] = 2
+    ran = run("--json", *words)
+    assert ran.code == 0
+    assert ran.objects
+    assert ran.note[kind] == ["broker-b", "broker-c"]
+
+
+def test_people_read_which_broker_is_away(run: Any, client: FakeClient) -> None:
+    client.away = ("broker-b",)
+    assert "not all brokers answered, broker-b is missing" in run("topic", "list").err
+    assert "not done on broker-b, which did not answer" in run("topic", "create", "bills").err
+
+
+def test_a_topic_that_another_broker_had_is_made_and_said_to_exist_there(
+    run: Any, client: FakeClient
+) -> None:
+    client.existing = ("broker-b",)
+    ran = run("topic", "create", "bills")
+    assert (ran.code, "it existed on broker-b already, with the same settings" in ran.err) == (0, True)
+    assert "existed" not in run("topic", "create", "bills", "--exist-ok").err
+
+
+def test_a_file_is_not_applied_to_brokers_that_are_away(run: Any, client: FakeClient, tmp_path: Any) -> None:
+    (tmp_path / "topics.yaml").write_text("topics:\n  - {name: bills, queues: 2}\n")
+    client.away = ("broker-a",)
+    ran = run("--json", "apply", str(tmp_path / "topics.yaml"))
+    assert (ran.code, ran.note["error"]) == (1, "BROKER_UNREACHABLE")
+    assert "bills" not in client.topics
+    client.away = ("broker-lost",)
+    assert run("apply", str(tmp_path / "topics.yaml")).code == 0, "it is in no route"
