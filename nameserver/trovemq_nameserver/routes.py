@@ -10,7 +10,8 @@ Invariants
 - Times are milliseconds of one monotonic clock and never go back.
 
 A broker whose session ended without a leave is *lost*: it is known for LOST_KEPT_MS more, or until a broker
-of its name registers. At most `brokers_max` are, with `topic_routes_max` topics together; the newest count.
+of its name registers, or until it is removed for good (`forget`). At most `brokers_max` are, with
+`topic_routes_max` topics together; the newest count.
 
 States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
 live -leave, silent-> absent;  broken -broker_broken_ms later-> absent.
@@ -232,6 +233,14 @@ class RouteTable:
         self._lost_topics += len(lost.topics)
         while len(self._lost) > self._limits.brokers_max or self._lost_topics > self._limits.topic_routes_max:
             self._forget(next(iter(self._lost)))
+
+    def forget(self, name: str) -> bool:
+        """Forgets a lost broker that does not come back. Returns whether it was one."""
+        if name not in self._lost:
+            return False
+        self._forget(name)
+        self.version += 1
+        return True
 
     def _forget(self, name: str) -> None:
         lost = self._lost.pop(name, None)

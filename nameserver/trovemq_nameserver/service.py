@@ -207,6 +207,15 @@ class RegistrationService:
         finally:
             self._registry.table.stream_broken(session, self._registry.clock())
 
+    async def forget(
+        self, request: route_pb2.ForgetRequest, context: ServicerContext[Any, Any]
+    ) -> route_pb2.ForgetReply:
+        was_lost = self._registry.table.forget(request.broker)
+        if was_lost:
+            self._registry.changed()
+            get_logger().info("broker.forgotten", broker=request.broker, peer=context.peer())
+        return route_pb2.ForgetReply(was_lost=was_lost)
+
     async def _serve(
         self, session: int, heartbeats: AsyncIterator[route_pb2.Heartbeat], context: ServicerContext[Any, Any]
     ) -> None:

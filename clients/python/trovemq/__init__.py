@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trovemq.fetched import FetchedBatch
     from trovemq.handlers import Call, Handlers, Retry
     from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
-    from trovemq.models.broker import BrokerCondition, DrainStatus, SettingDescription
+    from trovemq.models.broker import BrokerCondition, DrainStatus, Remainder, SettingDescription
     from trovemq.models.cluster import (
         BrokerInfo,
         BrokerRoute,
@@ -131,6 +131,7 @@ __all__ = [
     "ReceivedBatch",
     "ReceivedMessage",
     "RecordBatch",
+    "Remainder",
     "ResentDeadLetter",
     "Retry",
     "Running",
@@ -171,7 +172,7 @@ _MODULES: Final = {
     "trovemq.atomic": ("AtomicTransaction", "CommitReceipt"),
     "trovemq.models.track": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
     "trovemq.models.all_brokers": ("BrokerAnswers", "TopicDeletion"),
-    "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "SettingDescription"),
+    "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "Remainder", "SettingDescription"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),

@@ -99,6 +99,18 @@ class Heartbeat(_message.Message):
     leaving: bool
     def __init__(self, broker: _Optional[_Union[_common_pb2.BrokerInfo, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicRoute, _Mapping]]] = ..., data_version: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
 
+class ForgetRequest(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ("was_lost",)
+    WAS_LOST_FIELD_NUMBER: _ClassVar[int]
+    was_lost: bool
+    def __init__(self, was_lost: _Optional[bool] = ...) -> None: ...
+
 class HeartbeatReply(_message.Message):
     __slots__ = ("error", "data_version")
     ERROR_FIELD_NUMBER: _ClassVar[int]

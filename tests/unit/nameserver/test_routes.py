@@ -191,6 +191,18 @@ def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> N
     assert table.lost(31_000) == []
 
 
+def test_a_lost_broker_that_is_removed_for_good_is_forgotten_and_a_live_one_is_not() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), of(TopicRoute("t1", 4)), 1, 0)
+    assert not table.forget("a"), "it is live"
+    table.expire(10_000)
+    version = table.version
+    assert table.forget("a")
+    assert (table.lost(11_000), table.version) == ([], version + 1)
+    assert not table.forget("a")
+    assert table.version == version + 1
+
+
 def test_lost_brokers_are_limited_by_number_and_topics() -> None:
     table = RouteTable(replace(LIMITS, brokers_max=2, topic_routes_max=4))
     for number, topics in enumerate((1, 1, 2, 3)):

@@ -332,7 +332,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "GetCluster": Row(Level.USER, show=show_routes),
         "WatchRoutes": Row(Level.USER, show=show_routes, narrow=without_changes),
     },
-    "trovemq.v1.RegistrationService": {"Register": _SUPER},  # of nameservers
+    "trovemq.v1.RegistrationService": {"Register": _SUPER, "Forget": _SUPER},  # of nameservers
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,
         "CreateUser": _SUPER_ACT,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from trovemq._admin.removal import remainders
 from trovemq._common.arguments import check_number
-from trovemq._net.all_brokers import ask_brokers
+from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers, outcomes_of
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.brokers import BrokerCalls
+from trovemq._wire.nameservers import forget
 from trovemq.models.all_brokers import BrokerAnswers
-from trovemq.models.broker import BrokerCondition, DrainStatus, SettingDescription
+from trovemq.models.broker import BrokerCondition, DrainStatus, Remainder, SettingDescription
 from trovemq.models.cluster import BrokerInfo
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -56,6 +58,34 @@ class Brokers:
     async def condition(self, broker: str | None = None) -> BrokerCondition:
         """The condition of a broker as a process. Raises as `drain`."""
         return await self._calls_of(broker).condition()
+
+    async def remainders(self, broker: str) -> tuple[Remainder, ...]:
+        """What would be lost if the broker were removed now. Raises as `drain`."""
+        return await remainders(self._pool, self._pool.routes.broker(broker))
+
+    async def forget(self, broker: str) -> BrokerAnswers[str]:
+        """Has the nameservers forget a lost broker that does not come back. Nothing is done to a live one.
+
+        Returns:
+            The nameservers that had lost it; `pending` names those that did not answer.
+
+        Raises:
+            TroveError: BROKER_UNREACHABLE if no nameserver answers; ACCESS_DENIED, …
+        """
+        servers = self._pool.servers
+        outcomes = await outcomes_of(forget(self._pool.server(one), broker) for one in servers)
+        pending, forgotten = [], []
+        for server, outcome in zip(servers, outcomes, strict=True):
+            if not isinstance(outcome, TroveError):
+                forgotten += [server] if outcome else []
+            elif outcome.spec in NOT_ANSWERED:
+                pending.append(server)
+            elif outcome.fields.get("grpc_status") != "UNIMPLEMENTED":  # a broker, which loses no others
+                raise outcome
+        if len(pending) == len(servers):
+            raise next(one for one in outcomes if isinstance(one, TroveError))
+        self._pool.routes.lost.pop(broker, None)
+        return BrokerAnswers(forgotten, pending=pending)
 
     async def settings(self, *names: str, broker: str | None = None) -> BrokerAnswers[SettingDescription]:
         """The settings of all brokers, or of one.

@@ -11,6 +11,7 @@ from trovemq._common.arguments import check_numbers, check_optional_text, check_
 from trovemq._lookup.queries import TIME_MAX, KeyQuestion, Queries
 from trovemq._net.connections import ConnectionPool
 from trovemq.answers import GetAnswer, QueryAnswer
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import QueueOffsets
 from trovemq_proto import errors
 from trovemq_proto.records import Message
@@ -277,7 +278,7 @@ class Lookups:
 
     async def queue_offsets(
         self, topic: str, *, queue_ids: Sequence[int] | None = None, broker: str | None = None
-    ) -> list[QueueOffsets]:
+    ) -> BrokerAnswers[QueueOffsets]:
         """The valid offsets of the topic's queues, on every broker that has it.
 
         Raises:

@@ -224,6 +224,10 @@ class ConnectionPool:
             )
         return self._connection(address)
 
+    def server(self, address: str) -> Connection:
+        """The connection to one of the given servers."""
+        return self._connection(address)
+
     def stream(self, broker: BrokerInfo) -> AppendStream:
         """The Append stream to a broker of the routes."""
         address = self._address_of(broker)

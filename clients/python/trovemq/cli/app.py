@@ -136,7 +136,7 @@ VERBS: Final = (
     Verb("acl", "acl", "Rules of access: allow, deny, delete, list, test."),
     Verb("quota", "quotas", "Quotas: set, list."),
     Verb("audit", "audit", "Audit records: list, tail."),
-    Verb("broker", "brokers", "Brokers: drain."),
+    Verb("broker", "brokers", "Brokers: drain, remove."),
     Verb("config", "config", "Settings of running brokers: list, get, set."),
     Verb(
         "store",

@@ -1,24 +1,17 @@
-"""broker drain: takes a broker out of service, for a restart that no client notices."""
+"""broker drain|remove: takes a broker out of service, for a restart that no client notices, or for good."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated
 
 import typer
 
+from trovemq.cli.broker_removal import drained, remove
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import parse_duration_ms
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 
-if TYPE_CHECKING:
-    from trovemq import Client, DrainStatus
-
-app = typer.Typer(help="Brokers: drain.", no_args_is_help=True)
-
-POLL_S: Final = 0.2
-_GONE: Final = (errors.BROKER_UNREACHABLE, errors.BROKER_NOT_FOUND, errors.SERVICE_NOT_AVAILABLE)
+app = typer.Typer(help="Brokers: drain, remove.", no_args_is_help=True)
+verb(app, "remove")(remove)
 
 GraceOption = Annotated[
     int,
@@ -61,24 +54,10 @@ async def drain(
         else:
             stop_wait_max_ms = within if stop else None
             begun = client.admin.brokers.drain(broker, grace_ms=grace, stop_wait_max_ms=stop_wait_max_ms)
-            status = await _ended(session, client, await session.call(begun))
+            status = await drained(session, client, await session.call(begun))
     state = "stopped" if stop else status.state
     session.output.item({"broker": status.broker, "state": state})
     if not session.output.objects:
         from trovemq.cli.render import card
 
         session.output.show(card({"broker": status.broker, "state": state}))
-
-
-async def _ended(session: Session, client: Client, begun: DrainStatus) -> DrainStatus:
-    """Waits until the broker is drained, or has ended if it is to stop."""
-    status = begun
-    while status.stops or status.state == "draining":
-        await asyncio.sleep(POLL_S)
-        try:
-            status = await session.call(client.admin.brokers.drain_status(begun.broker))
-        except TroveError as error:
-            if begun.stops and error.spec in _GONE:
-                return begun
-            raise
-    return status

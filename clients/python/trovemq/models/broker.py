@@ -62,6 +62,26 @@ class BrokerCondition:
 
 
 @dataclass(frozen=True, slots=True)
+class Remainder:
+    """Something that would be lost with a broker that is removed.
+
+    Attributes:
+        kind: `unconsumed`: messages of a topic that a group has not consumed; `unread`: messages of a topic
+            that no group reads; `dead_letters` of a group; `delayed`: messages that wait for their delivery
+            time; `half_messages`: transactions that are not ended; `topic`: no other broker has it;
+            `unknown`: the broker is away.
+        count: How many messages; for `topic` and `unknown` topics.
+        topic: The topic, if it is of one.
+        group: The group, if it is of one.
+    """
+
+    kind: str
+    count: int
+    topic: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SettingDescription:
     """A setting of a broker, with its present value.
 

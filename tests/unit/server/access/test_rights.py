@@ -83,6 +83,7 @@ trovemq.v1.RouteService
     WatchRoutes: user
 trovemq.v1.RegistrationService
     Register: super
+    Forget: super
 trovemq.v1.SecurityService
     Authenticate: open
     CreateUser: super

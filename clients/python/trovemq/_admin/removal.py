@@ -1,0 +1,100 @@
+"""What would be lost with a broker that is removed.
+
+A broker's place in a cluster is its routes, which its stop ends, and its name among the lost brokers of each
+nameserver, which `forget` ends. Its topics, messages, groups and their offsets, timers and transactions are
+in its own store: no other broker refers to them. They stay on its disk, and come back if it is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from typing import Final
+
+from trovemq._net.connections import ConnectionPool
+from trovemq._wire.connection import Connection
+from trovemq._wire.groups import GroupCalls
+from trovemq.models.broker import Remainder
+from trovemq.models.cluster import BrokerInfo, TopicDescription
+from trovemq.models.group import QueueLag
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+ASKED_AT_ONCE_MAX: Final = 16
+_COUNTERS: Final = {"timers_pending": "delayed", "half_messages": "half_messages"}
+_GONE: Final = (errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND)
+
+
+async def remainders(pool: ConnectionPool, info: BrokerInfo) -> tuple[Remainder, ...]:
+    """All of it, by kind. Raises TroveError."""
+    connection = pool.connection(info)
+    topics = await connection.list_topics(True)
+    groups = [one.group for one in await GroupCalls(connection, info.name).list_all()]
+    lags = await _lags(GroupCalls(connection, info.name), groups)
+    read = {queue.topic for queues in lags for queue in queues}
+    counters = (await connection.statistics()).counters
+    return (
+        *_unconsumed(groups, lags),
+        *[one async for one in _unread(connection, info.name, topics, read)],
+        *(Remainder(kind, counters[name]) for name, kind in _COUNTERS.items() if counters.get(name)),
+        *_alone(pool, info.name, topics),
+    )
+
+
+async def _lags(calls: GroupCalls, groups: Sequence[str]) -> list[list[QueueLag]]:
+    slots = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+    async def one(group: str) -> list[QueueLag]:
+        async with slots:
+            try:
+                return await calls.lag(group, "")
+            except TroveError as error:
+                if error.spec not in _GONE:
+                    raise
+                return []
+
+    return list(await asyncio.gather(*map(one, groups)))
+
+
+def _unconsumed(groups: Sequence[str], lags: Sequence[Sequence[QueueLag]]) -> Iterator[Remainder]:
+    for group, queues in zip(groups, lags, strict=True):
+        for topic in sorted({queue.topic for queue in queues}):
+            count = sum(queue.lag for queue in queues if queue.topic == topic)
+            if count:
+                yield Remainder("unconsumed", count, topic, group)
+
+
+async def _unread(
+    connection: Connection, broker: str, topics: Sequence[TopicDescription], read: Collection[str]
+) -> AsyncIterator[Remainder]:
+    """Messages of topics that no group reads, and dead letters."""
+    slots = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+    async def count(topic: str) -> int:
+        async with slots:
+            try:
+                queues = await connection.queue_offsets(topic, (), broker)
+            except TroveError as error:
+                if error.spec not in _GONE:
+                    raise
+                return 0
+            return sum(queue.max_offset - queue.min_offset for queue in queues)
+
+    names = [one.topic for one in topics if one.topic not in read and _has_messages_of_users(one)]
+    for topic, messages in zip(names, await asyncio.gather(*map(count, names)), strict=True):
+        if messages and topic.startswith(DEAD_LETTER_PREFIX):
+            yield Remainder("dead_letters", messages, topic, topic.removeprefix(DEAD_LETTER_PREFIX))
+        elif messages:
+            yield Remainder("unread", messages, topic)
+
+
+def _has_messages_of_users(topic: TopicDescription) -> bool:
+    return topic.topic.startswith(DEAD_LETTER_PREFIX) or not topic.system
+
+
+def _alone(pool: ConnectionPool, broker: str, topics: Sequence[TopicDescription]) -> Iterator[Remainder]:
+    others = {one.topic for r in pool.routes.state.brokers if r.broker.name != broker for one in r.topics}
+    for topic in topics:
+        if not topic.system and topic.topic not in others:
+            yield Remainder("topic", 1, topic.topic)

@@ -1,0 +1,212 @@
+"""broker remove: takes a broker out of the cluster for good.
+
+| the broker                     | steps                                                                    |
+|--------------------------------|--------------------------------------------------------------------------|
+| serves                         | what can never become less is counted; it is drained; groups have the    |
+|                                | time of --within to consume the rest; it stops, and is forgotten         |
+| is lost                        | nothing is known of it but its topics; with --accept-loss it is forgotten |
+| is in the routes, and silent   | BROKER_UNREACHABLE: stop its process first                               |
+
+Where something is left, and without --accept-loss, it serves again as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import YesOption
+from trovemq.cli.columns import Column, Columns
+from trovemq.cli.session import Session
+from trovemq.cli.times import duration_text, parse_duration_ms
+from trovemq.models.broker import Remainder
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import Client, ClusterState, DrainStatus, LostBroker
+
+POLL_S: Final = 0.2
+NAMED_MAX: Final = 5
+STOP_WAIT_MS: Final = 30_000
+GONE: Final = (errors.BROKER_UNREACHABLE, errors.BROKER_NOT_FOUND, errors.SERVICE_NOT_AVAILABLE)
+_LASTING: Final = ("unread", "dead_letters", "topic")
+"""Kinds of which a drain leaves as much as before."""
+
+GraceOption = Annotated[
+    int,
+    typer.Option(
+        "--grace",
+        metavar="TIME",
+        parser=parse_duration_ms,
+        help="How long new messages are still stored, while clients learn of the drain.",
+    ),
+]
+WithinOption = Annotated[
+    int,
+    typer.Option(
+        "--within",
+        metavar="TIME",
+        parser=parse_duration_ms,
+        help="How long groups may take to consume what is left.",
+    ),
+]
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option("--accept-loss", help="Remove it although messages, timers or topics are lost with it."),
+]
+
+
+async def remove(
+    session: Session,
+    broker: Annotated[str, typer.Argument(metavar="BROKER", show_default=False)],
+    accept_loss: AcceptLossOption = False,
+    grace: GraceOption = "2s",  # type: ignore[assignment]  # parsed by the option
+    within: WithinOption = "30s",  # type: ignore[assignment]
+    yes: YesOption = False,
+) -> None:
+    """Remove a broker for good. It is drained and stopped; refused while messages are left there."""
+    async with session.client() as client:
+        state = await session.call(client.admin.cluster())
+        lost = next((one for one in state.lost if one.name == broker), None)
+        if lost is not None:
+            left: Sequence[Remainder] = [Remainder("unknown", lost.topics)]
+            if not accept_loss:
+                raise _refusal(session, broker, left, _lost_text(lost))
+            session.confirm(f"Forget broker {broker}? {_lost_text(lost)}.", yes=yes)
+        else:
+            left = await _stopped(session, client, state, broker, accept_loss, grace, within, yes)
+        await session.call(client.admin.brokers.forget(broker))
+    _show(session, broker, left)
+
+
+async def _stopped(
+    session: Session,
+    client: Client,
+    state: ClusterState,
+    broker: str,
+    accept_loss: bool,
+    grace_ms: int,
+    within_ms: int,
+    yes: bool,
+) -> Sequence[Remainder]:
+    """Drains and stops the broker. Returns what is lost. Raises TroveError BROKER_NOT_EMPTY."""
+    brokers = client.admin.brokers
+    if state.broker(broker) is None:
+        names = ", ".join(route.broker.name for route in state.brokers) or "none"
+        raise TroveError(errors.BROKER_NOT_FOUND, f"broker {broker} is neither live nor lost (live: {names})")
+    left = await _answered(session, broker, brokers.remainders(broker))
+    if not accept_loss and any(one.kind in _LASTING for one in left):
+        raise _refusal(session, broker, left)
+    loss = f" This is lost: {_text(left)}." if accept_loss and left else ""
+    session.confirm(f"Drain and stop broker {broker}?{loss}", yes=yes)
+    before = await session.call(brokers.drain_status(broker))
+    await drained(session, client, await session.call(brokers.drain(broker, grace_ms=grace_ms)))
+    if not accept_loss and (left := await _consumed(session, client, broker, within_ms)):
+        if before.state == "serving":
+            await session.call(brokers.undrain(broker))
+        raise _refusal(session, broker, left)
+    if accept_loss:
+        left = await _answered(session, broker, brokers.remainders(broker))
+    stop = brokers.drain(broker, grace_ms=0, stop_wait_max_ms=STOP_WAIT_MS)
+    await drained(session, client, await session.call(stop))
+    return left
+
+
+async def _answered(
+    session: Session, broker: str, call: Awaitable[tuple[Remainder, ...]]
+) -> tuple[Remainder, ...]:
+    try:
+        return await session.call(call)
+    except TroveError as error:
+        if error.spec not in GONE:
+            raise
+        text = f"{broker} is in the routes and does not answer: stop its process first ({error.message})"
+        raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=broker) from error
+
+
+async def _consumed(session: Session, client: Client, broker: str, within_ms: int) -> tuple[Remainder, ...]:
+    """What groups have not consumed within the time."""
+    clock = asyncio.get_running_loop()
+    ends = clock.time() + within_ms / 1000
+    most = 0
+    while left := await session.call(client.admin.brokers.remainders(broker)):
+        now = sum(one.count for one in left)
+        most = max(most, now)
+        session.progress.at(most - now, most, f"groups consume what is left on {broker}")
+        if clock.time() >= ends or any(one.kind in _LASTING for one in left):
+            break
+        await asyncio.sleep(POLL_S)
+    return left
+
+
+async def drained(session: Session, client: Client, begun: DrainStatus) -> DrainStatus:
+    """Waits until the broker is drained, or has ended if it is to stop."""
+    status, clock = begun, asyncio.get_running_loop()
+    started = clock.time()
+    while status.stops or status.state == "draining":
+        session.progress.at(int(clock.time() - started), None, f"{begun.broker} is {status.state}, seconds")
+        await asyncio.sleep(POLL_S)
+        try:
+            status = await session.call(client.admin.brokers.drain_status(begun.broker))
+        except TroveError as error:
+            if begun.stops and error.spec in GONE:
+                return begun
+            raise
+    return status
+
+
+def _refusal(session: Session, broker: str, left: Sequence[Remainder], text: str = "") -> TroveError:
+    """BROKER_NOT_EMPTY; with --json all that is left is beside it."""
+    session.output.note(left=[_COLUMNS.fields(one) for one in left])
+    return TroveError(errors.BROKER_NOT_EMPTY, text or f"{broker} still has {_text(left)}", broker=broker)
+
+
+def _show(session: Session, broker: str, left: Sequence[Remainder]) -> None:
+    lost = [_COLUMNS.fields(one) for one in left]
+    session.output.item({"broker": broker, "state": "removed", "lost": lost})
+    if session.output.objects:
+        return
+    from trovemq.cli.render import card
+
+    session.output.show(card({"broker": broker, "state": "removed", "lost": _text(left) or "nothing"}))
+    session.output.remark("its store stays on its disk: delete it there, and disable its service")
+
+
+def _lost_text(lost: LostBroker) -> str:
+    alone = f", {lost.topics_alone} of them on no other broker" if lost.topics_alone else ""
+    return (
+        f"{lost.name} is away since {duration_text(lost.lost_ms)}, so its messages cannot be counted;"
+        f" it had {lost.topics} topics{alone}"
+    )
+
+
+_TEXTS: Final[dict[str, Callable[[Remainder], str]]] = {
+    "unconsumed": lambda one: (
+        f"{one.count:,} messages of {one.topic} that group {one.group} has not consumed"
+    ),
+    "unread": lambda one: f"{one.count:,} messages of {one.topic} that no group reads",
+    "dead_letters": lambda one: f"{one.count:,} dead letters of group {one.group}",
+    "delayed": lambda one: f"{one.count:,} messages that wait for their delivery time",
+    "half_messages": lambda one: f"{one.count:,} half messages",
+    "topic": lambda one: f"topic {one.topic}, which no other broker has",
+    "unknown": lambda one: f"{one.count:,} topics with an unknown number of messages",
+}
+
+
+def _text(left: Sequence[Remainder]) -> str:
+    """The first ones in words."""
+    words = [_TEXTS[one.kind](one) for one in left[:NAMED_MAX]]
+    more = [f"{len(left) - NAMED_MAX:,} more"] if len(left) > NAMED_MAX else []
+    return "; ".join([*words, *more])
+
+
+_COLUMNS: Final[Columns[Remainder]] = Columns(
+    Column("kind", "kind", lambda one: one.kind),
+    Column("count", "count", lambda one: one.count),
+    Column("topic", "topic", lambda one: one.topic or None),
+    Column("group", "group", lambda one: one.group or None),
+)

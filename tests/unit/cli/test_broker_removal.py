@@ -1,0 +1,152 @@
+"""`trovemq broker remove`: what it counts, when it refuses, and what it has done by then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from trovemq import BrokerInfo, BrokerRoute, ClusterState, DrainStatus, LostBroker, Remainder
+from trovemq.cli import broker_removal
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+LOST = LostBroker("b9", "c", "10.0.0.9:8081", 90_000, 3, 2)
+UNCONSUMED = Remainder("unconsumed", 4, "orders", "billing")
+UNREAD = Remainder("unread", 2, "audit")
+ALL_KINDS = [
+    UNCONSUMED,
+    UNREAD,
+    Remainder("dead_letters", 1, "%DLQ%billing", "billing"),
+    Remainder("delayed", 7),
+    Remainder("half_messages", 3),
+    Remainder("topic", 1, "bills"),
+]
+
+
+class Cluster:
+    """Brokers b1 and b2, and b9 that is lost. `left`: what `remainders` answers, one after the other."""
+
+    def __init__(self, *left: Sequence[Remainder], silent: bool = False, state: str = "serving") -> None:
+        self.left = [*left]
+        self.silent = silent
+        self.state = state
+        self.done: list[str] = []
+
+    @property
+    def admin(self) -> Cluster:
+        return self
+
+    brokers = admin
+
+    async def close(self) -> None:
+        """It has no connection."""
+
+    async def cluster(self) -> ClusterState:
+        infos = [BrokerInfo("c", name, "10.0.0.1:8081") for name in ("b1", "b2")]
+        return ClusterState(tuple(BrokerRoute(info, ()) for info in infos), 1, (LOST,))
+
+    async def remainders(self, broker: str) -> tuple[Remainder, ...]:
+        if self.silent:
+            raise TroveError(errors.BROKER_UNREACHABLE, f"{broker} does not answer")
+        return tuple(self.left.pop(0) if len(self.left) > 1 else self.left[0])
+
+    async def drain_status(self, broker: str) -> DrainStatus:
+        if self.state == "stopped":
+            raise TroveError(errors.BROKER_UNREACHABLE, "it has stopped")
+        return DrainStatus(broker, self.state, False, 0)
+
+    async def drain(self, broker: str, *, grace_ms: int, stop_wait_max_ms: int | None = None) -> DrainStatus:
+        stops = stop_wait_max_ms is not None
+        self.done.append("stop" if stops else "drain")
+        self.state = "stopped" if stops else "drained"
+        return DrainStatus(broker, "stopping" if stops else "drained", stops, 0)
+
+    async def undrain(self, broker: str) -> DrainStatus:
+        self.done.append("undrain")
+        return DrainStatus(broker, "serving", False, 0)
+
+    async def forget(self, broker: str) -> list[str]:
+        self.done.append("forget")
+        return []
+
+
+@pytest.fixture
+def removed(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(broker_removal, "POLL_S", 0)
+
+    def of(cluster: Cluster, *words: str, broker: str = "b2", json: bool = True) -> Any:
+        run.client = cluster
+        shown = ["--json"] if json else []
+        return run(*shown, "broker", "remove", broker, "--yes", "--within", "0s", *words)
+
+    return of
+
+
+def test_an_empty_broker_is_drained_stopped_and_forgotten(removed: Any) -> None:
+    cluster = Cluster(())
+    ran = removed(cluster)
+    assert (ran.code, ran.objects) == (0, [{"broker": "b2", "state": "removed", "lost": []}])
+    assert cluster.done == ["drain", "stop", "forget"]
+
+
+def test_every_kind_is_counted_and_named(removed: Any) -> None:
+    ran = removed(Cluster(ALL_KINDS))
+    assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "BROKER_NOT_EMPTY")
+    assert [one["kind"] for one in ran.note["left"]] == [one.kind for one in ALL_KINDS]
+    for words in (
+        "b2 still has 4 messages of orders that group billing has not consumed; 2 messages of audit",
+        "; 1 dead letters of group billing; 7 messages that wait for their delivery time; 3 half messages",
+    ):
+        assert words in ran.note["message"]
+
+
+def test_a_broker_with_messages_that_no_group_will_consume_is_not_drained_in_vain(removed: Any) -> None:
+    cluster = Cluster([UNREAD])
+    assert removed(cluster).code == 1
+    assert cluster.done == []
+
+
+def test_a_removal_that_is_refused_after_its_drain_ends_the_drain(removed: Any) -> None:
+    cluster = Cluster([UNCONSUMED])
+    assert removed(cluster).note["error"] == "BROKER_NOT_EMPTY"
+    assert cluster.done == ["drain", "undrain"]
+    cluster = Cluster([UNCONSUMED], state="drained")
+    assert removed(cluster).code == 1
+    assert cluster.done == ["drain"], "it was drained before"
+
+
+def test_groups_have_time_to_consume_the_rest(removed: Any) -> None:
+    cluster = Cluster([UNCONSUMED], [UNCONSUMED], [UNCONSUMED], ())
+    assert removed(cluster, "--within", "1h").code == 0
+    assert cluster.done == ["drain", "stop", "forget"]
+
+
+def test_a_loss_that_is_accepted_is_listed(removed: Any) -> None:
+    cluster = Cluster([UNCONSUMED, UNREAD])
+    ran = removed(cluster, "--accept-loss")
+    assert (ran.code, [one["count"] for one in ran.objects[0]["lost"]]) == (0, [4, 2])
+    assert cluster.done == ["drain", "stop", "forget"]
+    text = removed(Cluster([UNREAD]), "--accept-loss", json=False)
+    assert b"2 messages of audit that no group reads" in text.out
+
+
+def test_a_lost_broker_is_forgotten_only_where_its_loss_is_accepted(removed: Any) -> None:
+    cluster = Cluster(())
+    ran = removed(cluster, broker="b9")
+    assert (ran.code, ran.note["error"], cluster.done) == (1, "BROKER_NOT_EMPTY", [])
+    assert "it had 3 topics, 2 of them on no other broker" in ran.note["message"]
+    assert removed(cluster, "--accept-loss", broker="b9").code == 0
+    assert cluster.done == ["forget"]
+
+
+def test_a_broker_that_is_silent_in_the_routes_must_be_stopped_first(removed: Any) -> None:
+    cluster = Cluster((), silent=True)
+    ran = removed(cluster, "--accept-loss")
+    assert (ran.code, ran.note["error"], cluster.done) == (1, "BROKER_UNREACHABLE", [])
+    assert "stop its process first" in ran.note["message"]
+
+
+def test_a_broker_that_nobody_knows_is_not_found(removed: Any) -> None:
+    assert removed(Cluster(()), broker="b7").note["error"] == "BROKER_NOT_FOUND"
