@@ -11,10 +11,14 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trovemq import ClusterState
+from trovemq.cli.doctor_evidence import Load
+from trovemq.cli.doctor_spread import uneven
 from trovemq_console.charts import Point, spark
 from trovemq_console.cluster import BrokerAnswer, number_of
 from trovemq_console.pages.console import Console
 from trovemq_console.sampling import RATED, History
+from trovemq_proto.system_topics import is_system_topic
 
 REACH_SECONDS: Final = 1.0
 _HealthTest = Callable[[int], bool]
@@ -78,12 +82,14 @@ async def overview(console: Console, request: Request) -> Response:
             console.sampler.add_counters(answer.info.name, answer.counters)
     rows = [_row(answer, history) for answer in answers]
     topics, state = await console.cluster.topics(), await console.cluster.state()
+    uneven_loads = _uneven(rows, state)
     totals = {name: _sum(row.rates.get(name) for row in rows) for name in RATED}
     return console.respond(
         request,
         "overview.html",
         rows=rows,
         lost=state.lost,
+        uneven=uneven_loads,
         nameservers=nameservers,
         totals=totals,
         stored=sum(stored_bytes(answer.counters) for answer in answers),
@@ -116,6 +122,18 @@ def remarks_of(answer: BrokerAnswer) -> tuple[Remark, ...]:
             if is_so(value := number_of(answer.counters, name))
         ),
     )
+
+
+def _uneven(rows: Iterable[BrokerRow], state: ClusterState) -> list[tuple[str, str]]:
+    """The brokers that have much more than another one, with a text; drained ones are not compared."""
+    loads: dict[str, Load] = {}
+    for row in rows:
+        info, counters = row.answer.info, row.answer.counters
+        route = state.broker(info.name)
+        if counters is not None and route is not None and not info.draining:
+            queues = sum(one.queue_count for one in route.topics if not is_system_topic(one.topic))
+            loads[info.name] = Load(row.rates.get("messages_in"), stored_bytes(counters), queues)
+    return [(most, text) for most, _, text in uneven(loads)]
 
 
 def stored_bytes(counters: dict[str, int] | None) -> int:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from trovemq.cli.doctor import counted
-from trovemq.cli.doctor_checks import CHECKS, BrokerEvidence, Evidence, Finding, GroupEvidence, findings
+from trovemq.cli.doctor_checks import CHECKS, findings
+from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding, GroupEvidence, Holdings, Load
 from trovemq.models.broker import BrokerCondition, SettingDescription
-from trovemq.models.cluster import BrokerInfo, LostBroker
+from trovemq.models.cluster import BrokerInfo, LostBroker, TopicDescription
+from trovemq.models.group import GroupDescription, GroupSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -76,6 +78,16 @@ def test_nothing_is_found_in_a_healthy_cluster() -> None:
     assert found(of(broker("a"), broker("b"), groups=(group(),))) == []
 
 
+def holding(name: str, *queues: int, settings: GroupSettings | None = None, **more: Any) -> BrokerEvidence:
+    """A healthy broker with topics t0, t1, … of so many queues, and with group billing if it has settings."""
+    topics = {
+        f"t{number}": TopicDescription(f"t{number}", count, "NORMAL", False, (), name)
+        for number, count in enumerate(queues)
+    }
+    groups = {} if settings is None else {"billing": GroupDescription("billing", settings, 1, (), name)}
+    return replace(broker(name), holdings=Holdings(topics, groups, Load(**more)))
+
+
 EXPOSED = {"plain_exposed": "0.0.0.0:8081"}
 FAILURE = TroveError(errors.BROKER_UNREACHABLE, "no answer")
 DENIED = TroveError(errors.ACCESS_DENIED, "alice may not Get the cluster")
@@ -130,6 +142,48 @@ BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
         'flush_mode differs: "sync" on a, "async" on b',
     ),
     "orphan": (of(groups=(group(members=0),)), "groups", False, "no member"),
+    "a topic is lacked": (
+        of(holding("a", 4, 8), holding("b", 4)),
+        "topic_spread",
+        True,
+        "it lacks topic t1, which a has",
+    ),
+    "many topics are lacked": (
+        of(holding("a", *[1] * 20), holding("b")),
+        "topic_spread",
+        True,
+        "it lacks 20 topics that other brokers have: t0, t1, t10, ",
+    ),
+    "a topic differs": (
+        of(holding("a", 4), holding("b", 8)),
+        "topic_spread",
+        False,
+        "topic t0 differs: 4 queues, NORMAL on a; 8 queues, NORMAL on b",
+    ),
+    "a group is lacked": (
+        of(holding("a", settings=GroupSettings()), holding("b")),
+        "group_spread",
+        True,
+        "it lacks group billing, which a has",
+    ),
+    "a group differs": (
+        of(holding("a", settings=GroupSettings()), holding("b", settings=GroupSettings(orderly=True))),
+        "group_spread",
+        False,
+        "group billing has other settings",
+    ),
+    "rates differ": (
+        of(holding("a", rate=300.0), holding("b", rate=100.0)),
+        "balance",
+        True,
+        "300 messages a second; b has 100",
+    ),
+    "sizes differ": (
+        of(holding("a", log_bytes=3 << 30), holding("b", log_bytes=1 << 20)),
+        "balance",
+        True,
+        "3.0 GiB of stored messages; b has 1.0 MiB",
+    ),
     "lag grows": (of(groups=(group(lag=60, oldest_ms=90_000),)), "groups", False, "the oldest for 90 s"),
 }
 
@@ -154,11 +208,54 @@ def test_every_check_finds_something_here() -> None:
         of(broker(store_mode=0, open_files=0, open_files_max=0)),
         of(groups=(group(lag=51, oldest_ms=5_000),)),
         of(groups=(group(members=0, lag=0, lag_before=0),)),
+        of(holding("a", 4), holding("b", 4), holding("c", 4)),
+        of(holding("a", rate=99.0), holding("b", rate=0.0)),
+        of(holding("a", 4)),
+        of(
+            holding("a", 4),
+            replace(holding("b"), info=BrokerInfo("other", "b", "10.0.0.1:8081", version=VERSION)),
+        ),
     ],
-    ids=["a small difference", "a slow answer", "unknown to the machine", "a moment's lag", "an idle group"],
+    ids=[
+        "a small difference",
+        "a slow answer",
+        "unknown to the machine",
+        "a moment's lag",
+        "an idle group",
+        "the same everywhere",
+        "a low rate",
+        "one broker",
+        "two clusters",
+    ],
 )
 def test_what_is_no_fault_is_not_found(evidence: Evidence) -> None:
     assert found(evidence) == []
+
+
+def test_a_topic_that_is_lacked_comes_with_the_command_that_makes_it() -> None:
+    options = {"deduplicate": "1h", "indexed_properties": "carrier,origin"}
+    there = Holdings({"orders": TopicDescription("orders", 3, "FIFO", False, (), "a", options)})
+    evidence = of(replace(broker("a"), holdings=there), replace(broker("b"), holdings=Holdings()))
+    (finding,) = found(evidence)
+    assert (finding.where, finding.to_do) == (
+        "b",
+        "trovemq topic create orders --queues 3 --type FIFO --deduplicate 1h --indexed-property carrier"
+        " --indexed-property origin --broker b",
+    )
+
+
+def test_a_group_with_settings_of_its_own_is_carried_over_by_a_file() -> None:
+    for settings, to_do in (
+        (GroupSettings(orderly=True), "trovemq group create billing --orderly --broker b"),
+        (GroupSettings(retry_max=3), "trovemq export --group billing > group.yaml, then: trovemq apply"),
+    ):
+        (finding,) = found(of(holding("a", settings=settings), holding("b")))
+        assert finding.to_do.startswith(to_do)
+
+
+def test_a_drained_broker_is_compared_with_none() -> None:
+    leaving = replace(holding("b"), condition=broker("b", drain="drained").condition)
+    assert {one.check for one in found(of(holding("a", 4), leaving))} == {"drained"}
 
 
 def test_problems_come_before_notes() -> None:

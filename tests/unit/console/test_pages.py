@@ -69,6 +69,15 @@ def test_a_killed_broker_was_not_shown_at_all() -> None:
     assert "2 of its 3 topics are on no other broker" in page
 
 
+def test_a_broker_with_much_more_than_another_one_is_shown() -> None:
+    counters = {name: {**COUNTERS, "log_end_offset": size} for name, size in (("a", 4 << 30), ("b", 1 << 30))}
+    with console(FakeCluster(brokers=("a", "b"), counters=counters)) as browser:
+        assert "a has 4.0 GiB of stored messages; b has 1.0 GiB" in browser.get("/")
+    counters["b"] = counters["a"]
+    with console(FakeCluster(brokers=("a", "b"), counters=counters)) as browser:
+        assert "of stored messages; " not in browser.get("/")
+
+
 def test_a_search_was_called_complete_without_the_lost_broker() -> None:
     cluster = cluster_of_messages(b"x")
     asyncio.run(cluster.send("orders", b"y", keys=["order-0"], tag="paid"))

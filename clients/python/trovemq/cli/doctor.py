@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.doctor_checks import CHECKS, BrokerEvidence, Evidence, Finding, GroupEvidence, findings
+from trovemq.cli.doctor_checks import CHECKS, findings
+from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding, GroupEvidence, Holdings, Load
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -85,8 +87,10 @@ async def gathered(session: Session, watch_s: float) -> Evidence:
     try:
         async with session.client() as client:
             state = await session.call(client.admin.cluster())
-            brokers = await asyncio.gather(*(_broker(session, client, one.broker) for one in state.brokers))
-            groups = await _groups(session, client, watch_s) if _all_answer(brokers) else ()
+            brokers = await asyncio.gather(
+                *(_broker(session, client, one.broker, watch_s) for one in state.brokers)
+            )
+            groups = await _groups(session, client, watch_s) if _any_answers(brokers) else ()
             return Evidence(session.server, own, brokers, groups, state.lost)
     except TroveError as failure:
         if failure.spec not in EVIDENT:
@@ -94,11 +98,11 @@ async def gathered(session: Session, watch_s: float) -> Evidence:
         return Evidence(session.server or "the server", own, failure=failure)
 
 
-def _all_answer(brokers: Sequence[BrokerEvidence]) -> bool:
-    return bool(brokers) and all(broker.failure is None for broker in brokers)
+def _any_answers(brokers: Sequence[BrokerEvidence]) -> bool:
+    return any(broker.failure is None for broker in brokers)
 
 
-async def _broker(session: Session, client: Client, info: BrokerInfo) -> BrokerEvidence:
+async def _broker(session: Session, client: Client, info: BrokerInfo, watch_s: float) -> BrokerEvidence:
     asked = _now_ms()
     try:
         condition = await session.call(client.admin.brokers.condition(info.name))
@@ -106,7 +110,31 @@ async def _broker(session: Session, client: Client, info: BrokerInfo) -> BrokerE
         settings = await session.call(client.admin.brokers.settings(broker=info.name))
     except TroveError as failure:
         return BrokerEvidence(info, failure=failure)
-    return BrokerEvidence(info, condition, {one.name: one for one in settings}, asked, answered)
+    found = BrokerEvidence(info, condition, {one.name: one for one in settings}, asked, answered)
+    try:
+        return replace(found, holdings=await _holdings(session, client, info.name, watch_s))
+    except TroveError as failure:
+        return replace(found, failure=failure)
+
+
+async def _holdings(session: Session, client: Client, broker: str, watch_s: float) -> Holdings:
+    """Its topics and groups, and its counters at two times."""
+    admin = client.admin
+    topics = await session.call(admin.list_topics(broker=broker))
+    groups = await session.call(admin.groups.list_all(broker=broker))
+    (before,) = await session.call(admin.statistics(broker=broker))
+    began = _now_ms()
+    await asyncio.sleep(watch_s)
+    (after,) = await session.call(admin.statistics(broker=broker)) if watch_s else [before]
+    counters = after.counters
+    stored = counters.get("messages_in", 0) - before.counters.get("messages_in", 0)
+    of_users = {one.topic: one for one in topics if not one.system}
+    load = Load(
+        stored / (_now_ms() - began) * 1000 if watch_s else None,
+        counters.get("log_end_offset", 0) - counters.get("log_min_offset", 0),
+        sum(one.queue_count for one in of_users.values()),
+    )
+    return Holdings(of_users, {one.group: one for one in groups if one.created}, load)
 
 
 async def _groups(session: Session, client: Client, watch_s: float) -> list[GroupEvidence]:

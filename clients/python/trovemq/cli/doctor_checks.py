@@ -5,13 +5,13 @@ A problem needs action; a note is only information.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding
+from trovemq.cli.doctor_spread import balance, group_spread, topic_spread
 from trovemq.cli.times import duration_text
-from trovemq.models.broker import BrokerCondition, SettingDescription
-from trovemq.models.cluster import BrokerInfo, LostBroker
+from trovemq.models.broker import BrokerCondition
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -21,52 +21,6 @@ OPEN_FILES_SHARE_MAX: Final = 0.8
 OPEN_FILES_MIN: Final = 4_096
 LAG_OLD_MS: Final = 60_000
 SAME_EVERYWHERE: Final = ("cluster", "flush_mode", "body_size_max", "authentication_enable")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that looks wrong: where, what, and what to do. `check` is the name of the check."""
-
-    check: str
-    where: str
-    what: str
-    to_do: str
-    note: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerEvidence:
-    """A broker's answers. `asked`, `answered`: this machine's time before and after the call, epoch ms."""
-
-    info: BrokerInfo
-    condition: BrokerCondition | None = None
-    settings: Mapping[str, SettingDescription] = field(default_factory=dict)
-    asked: float = 0.0
-    answered: float = 0.0
-    failure: TroveError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupEvidence:
-    """A group on all brokers: its lag at two times, and the age of the oldest waiting message."""
-
-    group: str
-    members: int
-    lag_before: int
-    lag: int
-    oldest_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Everything that was collected. `failure`: the error of the first connection."""
-
-    server: str
-    version: str
-    brokers: Sequence[BrokerEvidence] = ()
-    groups: Sequence[GroupEvidence] = ()
-    lost: Sequence[LostBroker] = ()
-    failure: TroveError | None = None
 
 
 def reachable(evidence: Evidence) -> Iterator[Finding]:
@@ -89,6 +43,7 @@ def lost(evidence: Evidence) -> Iterator[Finding]:
         if one.topics_alone:
             what += f"; {one.topics_alone} of its {one.topics} topics are on no other broker"
         to_do = "start it again; if it runs, look in its log for nameserver.unreachable"
+        to_do += f"; if it does not come back: trovemq broker remove {one.name} --accept-loss"
         yield Finding("lost", f"{one.name} at {one.address}", what, to_do)
 
 
@@ -238,6 +193,9 @@ CHECKS: Final[Mapping[str, Callable[[Evidence], Iterator[Finding]]]] = {
         kept_settings,
         same_settings,
         groups,
+        topic_spread,
+        group_spread,
+        balance,
     )
 }
 

@@ -1,0 +1,146 @@
+"""Faults of a cluster of several brokers: what one lacks, what differs, what is uneven.
+
+Only brokers that serve are compared, each with those of its cluster: a drained one is leaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from shlex import join
+from typing import Final, TypeVar
+
+from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding, Holdings, Load
+from trovemq.cli.render import humane_size
+from trovemq.models.cluster import TopicDescription
+from trovemq.models.group import BACKOFF_MS_DEFAULT, GroupDescription, GroupSettings
+
+LACKED_NAMED_MAX: Final = 8
+UNEVEN_FACTOR: Final = 3
+RATE_MIN: Final = 100
+BYTES_MIN: Final = 1 << 30
+QUEUES_MIN: Final = 32
+
+_Thing = TypeVar("_Thing")
+_Held = Mapping[str, Holdings]
+"""What each broker of a cluster has, by name."""
+
+
+def topic_spread(evidence: Evidence) -> Iterator[Finding]:
+    """Every broker of a cluster has each topic, with the same settings."""
+    for held in _clusters(evidence):
+        topics = {name: one.topics for name, one in held.items()}
+        yield from _lacked("topic_spread", "topic", topics, _create_topic)
+        for name, having in _by_name(topics):
+            said = {broker: _topic_text(topic) for broker, topic in having.items()}
+            if len(set(said.values())) > 1:
+                what = f"topic {name} differs: {_listed(said)}"
+                to_do = f"make it the same, with as many queues as the most: trovemq topic alter {name}"
+                yield Finding("topic_spread", ", ".join(said), what, to_do)
+
+
+def group_spread(evidence: Evidence) -> Iterator[Finding]:
+    """Every broker of a cluster has each group that was created, with the same settings."""
+    for held in _clusters(evidence):
+        groups = {name: one.groups for name, one in held.items()}
+        yield from _lacked("group_spread", "group", groups, _create_group)
+        for name, having in _by_name(groups):
+            if len({group.settings for group in having.values()}) > 1:
+                what = f"group {name} has other settings on each of {', '.join(having)}"
+                to_do = f"compare trovemq group describe {name}, then: trovemq group alter {name}"
+                yield Finding("group_spread", ", ".join(having), what, to_do)
+
+
+def balance(evidence: Evidence) -> Iterator[Finding]:
+    """Rates, sizes and queues of a cluster's brokers are of the same order."""
+    for held in _clusters(evidence):
+        for most, fewest, what in uneven({name: one.load for name, one in held.items()}):
+            to_do = f"see which topics {fewest} lacks: trovemq topic list --broker {fewest}"
+            yield Finding("balance", most, what, to_do, note=True)
+
+
+def uneven(loads: Mapping[str, Load]) -> Iterator[tuple[str, str, str]]:
+    """Of each measure that differs much: the brokers with most and least of it, and a text."""
+    for what, least, value, text in _MEASURES:
+        values = {name: found for name, one in loads.items() if (found := value(one)) is not None}
+        if len(values) < 2:
+            continue
+        most, fewest = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+        if values[most] >= max(least, UNEVEN_FACTOR * values[fewest]):
+            yield most, fewest, f"{text(values[most])} {what}; {fewest} has {text(values[fewest])}"
+
+
+_MEASURES: Final[Sequence[tuple[str, float, Callable[[Load], float | None], Callable[[float], str]]]] = (
+    ("messages a second", RATE_MIN, lambda one: one.rate, lambda value: f"{value:,.0f}"),
+    ("of stored messages", BYTES_MIN, lambda one: one.log_bytes, lambda value: humane_size(int(value))),
+    ("queues", QUEUES_MIN, lambda one: one.queue_count, lambda value: f"{value:,.0f}"),
+)
+
+
+def _clusters(evidence: Evidence) -> Iterable[_Held]:
+    """The brokers of each cluster that are compared; a cluster of one has nothing to compare."""
+    found: dict[str, dict[str, Holdings]] = {}
+    for broker in evidence.brokers:
+        if broker.holdings is not None and _serves(broker):
+            found.setdefault(broker.info.cluster, {})[broker.info.name] = broker.holdings
+    return [held for held in found.values() if len(held) > 1]
+
+
+def _serves(broker: BrokerEvidence) -> bool:
+    return broker.condition is not None and broker.condition.drain == "serving"
+
+
+def _by_name(held: Mapping[str, Mapping[str, _Thing]]) -> Iterator[tuple[str, dict[str, _Thing]]]:
+    """Each name, with what the brokers that have it say."""
+    for name in sorted({name for things in held.values() for name in things}):
+        yield name, {broker: things[name] for broker, things in held.items() if name in things}
+
+
+def _lacked(
+    check: str,
+    noun: str,
+    held: Mapping[str, Mapping[str, _Thing]],
+    create: Callable[[_Thing, str], str],
+) -> Iterator[Finding]:
+    """What each broker lacks, with the command that makes it there."""
+    everything = dict(_by_name(held))
+    for broker, things in held.items():
+        lacked = {name: having for name, having in everything.items() if name not in things}
+        if len(lacked) > LACKED_NAMED_MAX:
+            some = ", ".join(list(lacked)[:LACKED_NAMED_MAX])
+            what = f"it lacks {len(lacked):,} {noun}s that other brokers have: {some}, …"
+            to_do = f"trovemq export > cluster.yaml, then: trovemq apply cluster.yaml --broker {broker}"
+            yield Finding(check, broker, what, to_do, note=True)
+            continue
+        for name, having in lacked.items():
+            what = f"it lacks {noun} {name}, which {', '.join(having)} has"
+            yield Finding(check, broker, what, create(next(iter(having.values())), broker), note=True)
+
+
+def _create_topic(topic: TopicDescription, broker: str) -> str:
+    words = ["trovemq", "topic", "create", topic.topic, "--queues", str(topic.queue_count)]
+    words += ["--type", topic.message_type] if topic.message_type != "NORMAL" else []
+    for name, value in topic.options.items():
+        if name == "indexed_properties":
+            words += [word for one in value.split(",") for word in ("--indexed-property", one)]
+        else:
+            words += [f"--{name.replace('_', '-')}", value]
+    return join([*words, "--broker", broker])
+
+
+def _create_group(group: GroupDescription, broker: str) -> str:
+    plain = replace(group.settings, orderly=False)
+    if plain not in (GroupSettings(), GroupSettings(backoff_ms=BACKOFF_MS_DEFAULT)):
+        name = join([group.group])
+        return f"trovemq export --group {name} > group.yaml, then: trovemq apply group.yaml --broker {broker}"
+    words = ["trovemq", "group", "create", group.group, *(["--orderly"] if group.settings.orderly else [])]
+    return join([*words, "--broker", broker])
+
+
+def _topic_text(topic: TopicDescription) -> str:
+    options = "".join(f", {name} {value}" for name, value in sorted(topic.options.items()))
+    return f"{topic.queue_count} queues, {topic.message_type}{options}"
+
+
+def _listed(said: Mapping[str, str]) -> str:
+    return "; ".join(f"{text} on {broker}" for broker, text in said.items())
