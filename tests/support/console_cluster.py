@@ -14,8 +14,8 @@ import httpx
 
 from tests.unit.cli.conftest import FIRST_TIMESTAMP, FakeClient, Page
 from trovemq import (
-    BrokerAnswers,
     AccessRule,
+    BrokerAnswers,
     BrokerInfo,
     BrokerRoute,
     BrokerStatistics,

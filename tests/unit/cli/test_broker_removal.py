@@ -1,4 +1,4 @@
-"""`trovemq broker remove`: what it counts, when it refuses, and what it has done by then."""
+"""`trovemq broker remove`: its counts, its refusals, and the steps before them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_every_kind_is_counted_and_named(removed: Any) -> None:
         assert words in ran.note["message"]
 
 
-def test_a_broker_with_messages_that_no_group_will_consume_is_not_drained_in_vain(removed: Any) -> None:
+def test_a_broker_was_drained_for_messages_that_no_group_reads(removed: Any) -> None:
     cluster = Cluster([UNREAD])
     assert removed(cluster).code == 1
     assert cluster.done == []

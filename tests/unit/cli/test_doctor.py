@@ -79,7 +79,7 @@ def test_nothing_is_found_in_a_healthy_cluster() -> None:
 
 
 def holding(name: str, *queues: int, settings: GroupSettings | None = None, **more: Any) -> BrokerEvidence:
-    """A healthy broker with topics t0, t1, … of so many queues, and with group billing if it has settings."""
+    """A healthy broker with topics t0, t1, … of these queues, and with group billing if it has settings."""
     topics = {
         f"t{number}": TopicDescription(f"t{number}", count, "NORMAL", False, (), name)
         for number, count in enumerate(queues)

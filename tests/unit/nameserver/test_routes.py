@@ -191,7 +191,7 @@ def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> N
     assert table.lost(31_000) == []
 
 
-def test_a_lost_broker_that_is_removed_for_good_is_forgotten_and_a_live_one_is_not() -> None:
+def test_a_lost_broker_is_forgotten_and_a_live_one_is_not() -> None:
     table = RouteTable(LIMITS)
     table.register(1, broker(), of(TopicRoute("t1", 4)), 1, 0)
     assert not table.forget("a"), "it is live"

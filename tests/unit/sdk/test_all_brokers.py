@@ -1,4 +1,4 @@
-"""A call to every broker while some are away: it answers with what it has, and names them."""
+"""A call to every broker while some are away: it answers without them, and names them."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def created(*found: Created[TopicDescription], pending: tuple[str, ...] = ()) ->
     return topics_created("orders", BrokerAnswers(found, pending=pending), exist_ok=False)
 
 
-def test_a_topic_that_one_broker_had_with_the_same_settings_is_made_on_the_other() -> None:
+def test_a_topic_that_one_broker_had_is_made_on_the_other() -> None:
     found = created(Created(topic("a"), EXISTS), Created(topic("b")), pending=("c",))
     assert [one.broker for one in found] == ["a", "b"]
     assert (found.existing, found.pending) == (("a",), ("c",))
 
 
-def test_a_topic_with_other_settings_elsewhere_is_an_error_that_says_what_was_made() -> None:
+def test_a_topic_with_other_settings_elsewhere_is_an_error() -> None:
     with pytest.raises(TroveError) as caught:
         created(Created(topic("a", 8, order="priority"), EXISTS), Created(topic("b")))
     assert caught.value.spec is errors.TOPIC_SETTINGS_DIFFER

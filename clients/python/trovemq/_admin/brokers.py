@@ -60,7 +60,7 @@ class Brokers:
         return await self._calls_of(broker).condition()
 
     async def remainders(self, broker: str) -> tuple[Remainder, ...]:
-        """What would be lost if the broker were removed now. Raises as `drain`."""
+        """The losses of a removal of the broker now. Raises as `drain`."""
         return await remainders(self._pool, self._pool.routes.broker(broker))
 
     async def forget(self, broker: str) -> BrokerAnswers[str]:

@@ -1,4 +1,4 @@
-"""What would be lost with a broker that is removed.
+"""The losses of a broker's removal.
 
 A broker's place in a cluster is its routes, which its stop ends, and its name among the lost brokers of each
 nameserver, which `forget` ends. Its topics, messages, groups and their offsets, timers and transactions are

@@ -54,11 +54,11 @@ async def ask_brokers(
 
     Args:
         pool: The client's connections.
-        brokers: Those that are called.
+        brokers: The brokers to call.
         ask: The call.
         broker: The broker that the caller named; None if all are meant.
         topic: The topic that the call is about.
-        absent: Errors of a broker that lacks what the call is about.
+        absent: Errors of a broker that lacks the topic, group or user.
         change: Whether the call changes something: then brokers that are away are pending, else missing.
     """
 

@@ -2,12 +2,12 @@
 
 | the broker                     | steps                                                                    |
 |--------------------------------|--------------------------------------------------------------------------|
-| serves                         | what can never become less is counted; it is drained; groups have the    |
+| serves                         | lasting rest is counted; it is drained; groups have the                  |
 |                                | time of --within to consume the rest; it stops, and is forgotten         |
 | is lost                        | nothing is known of it but its topics; with --accept-loss it is forgotten |
 | is in the routes, and silent   | BROKER_UNREACHABLE: stop its process first                               |
 
-Where something is left, and without --accept-loss, it serves again as before.
+If there is a rest, and without --accept-loss, it serves again as before.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WithinOption = Annotated[
         "--within",
         metavar="TIME",
         parser=parse_duration_ms,
-        help="How long groups may take to consume what is left.",
+        help="How long groups may take to consume the rest.",
     ),
 ]
 AcceptLossOption = Annotated[
@@ -68,7 +68,7 @@ async def remove(
     within: WithinOption = "30s",  # type: ignore[assignment]
     yes: YesOption = False,
 ) -> None:
-    """Remove a broker for good. It is drained and stopped; refused while messages are left there."""
+    """Remove a broker for good. It is drained and stopped; refused while it has messages."""
     async with session.client() as client:
         state = await session.call(client.admin.cluster())
         lost = next((one for one in state.lost if one.name == broker), None)
@@ -93,7 +93,7 @@ async def _stopped(
     within_ms: int,
     yes: bool,
 ) -> Sequence[Remainder]:
-    """Drains and stops the broker. Returns what is lost. Raises TroveError BROKER_NOT_EMPTY."""
+    """Drains and stops the broker. Returns the losses. Raises TroveError BROKER_NOT_EMPTY."""
     brokers = client.admin.brokers
     if state.broker(broker) is None:
         names = ", ".join(route.broker.name for route in state.brokers) or "none"
@@ -129,14 +129,14 @@ async def _answered(
 
 
 async def _consumed(session: Session, client: Client, broker: str, within_ms: int) -> tuple[Remainder, ...]:
-    """What groups have not consumed within the time."""
+    """The rest after the time for groups."""
     clock = asyncio.get_running_loop()
     ends = clock.time() + within_ms / 1000
     most = 0
     while left := await session.call(client.admin.brokers.remainders(broker)):
         now = sum(one.count for one in left)
         most = max(most, now)
-        session.progress.at(most - now, most, f"groups consume what is left on {broker}")
+        session.progress.at(most - now, most, f"groups consume the rest on {broker}")
         if clock.time() >= ends or any(one.kind in _LASTING for one in left):
             break
         await asyncio.sleep(POLL_S)
@@ -160,7 +160,7 @@ async def drained(session: Session, client: Client, begun: DrainStatus) -> Drain
 
 
 def _refusal(session: Session, broker: str, left: Sequence[Remainder], text: str = "") -> TroveError:
-    """BROKER_NOT_EMPTY; with --json all that is left is beside it."""
+    """BROKER_NOT_EMPTY; with --json the whole rest is beside it."""
     session.output.note(left=[_COLUMNS.fields(one) for one in left])
     return TroveError(errors.BROKER_NOT_EMPTY, text or f"{broker} still has {_text(left)}", broker=broker)
 

@@ -33,7 +33,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a broker has: topics of users and created groups by name, and its load."""
+    """The contents of a broker: topics of users and created groups by name, and its load."""
 
     topics: Mapping[str, TopicDescription] = field(default_factory=dict)
     groups: Mapping[str, GroupDescription] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Faults of a cluster of several brokers: what one lacks, what differs, what is uneven.
+"""Faults of a cluster of several brokers: things that one lacks, differences, uneven loads.
 
 Only brokers that serve are compared, each with those of its cluster: a drained one is leaving.
 """
@@ -23,7 +23,7 @@ QUEUES_MIN: Final = 32
 
 _Thing = TypeVar("_Thing")
 _Held = Mapping[str, Holdings]
-"""What each broker of a cluster has, by name."""
+"""The holdings of each broker of a cluster, by name."""
 
 
 def topic_spread(evidence: Evidence) -> Iterator[Finding]:
@@ -54,9 +54,9 @@ def group_spread(evidence: Evidence) -> Iterator[Finding]:
 def balance(evidence: Evidence) -> Iterator[Finding]:
     """Rates, sizes and queues of a cluster's brokers are of the same order."""
     for held in _clusters(evidence):
-        for most, fewest, what in uneven({name: one.load for name, one in held.items()}):
+        for most, fewest, text in uneven({name: one.load for name, one in held.items()}):
             to_do = f"see which topics {fewest} lacks: trovemq topic list --broker {fewest}"
-            yield Finding("balance", most, what, to_do, note=True)
+            yield Finding("balance", most, text, to_do, note=True)
 
 
 def uneven(loads: Mapping[str, Load]) -> Iterator[tuple[str, str, str]]:
@@ -91,7 +91,7 @@ def _serves(broker: BrokerEvidence) -> bool:
 
 
 def _by_name(held: Mapping[str, Mapping[str, _Thing]]) -> Iterator[tuple[str, dict[str, _Thing]]]:
-    """Each name, with what the brokers that have it say."""
+    """Each name, with the descriptions of the brokers that have it."""
     for name in sorted({name for things in held.values() for name in things}):
         yield name, {broker: things[name] for broker, things in held.items() if name in things}
 
@@ -102,7 +102,7 @@ def _lacked(
     held: Mapping[str, Mapping[str, _Thing]],
     create: Callable[[_Thing, str], str],
 ) -> Iterator[Finding]:
-    """What each broker lacks, with the command that makes it there."""
+    """The things that each broker lacks, with the command that makes them there."""
     everything = dict(_by_name(held))
     for broker, things in held.items():
         lacked = {name: having for name, having in everything.items() if name not in things}

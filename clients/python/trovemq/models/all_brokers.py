@@ -11,11 +11,11 @@ _Other = TypeVar("_Other")
 
 
 class BrokerAnswers(list[_Answer]):
-    """What the brokers answered, as a list: a broker that is away hides no other.
+    """The answers of the brokers, as a list: a broker that is away hides no other.
 
     Attributes:
-        missing: Of a read: brokers that did not answer, or that the nameserver has lost. What only they have
-            is not in the list.
+        missing: Of a read: brokers that did not answer, or that the nameserver has lost. The list
+            lacks things that only they have.
         pending: Of a change: such brokers. It is not made there, or not known to be: call again when they are
             back.
         existing: Of a creation: brokers that had it already, with the same settings.
