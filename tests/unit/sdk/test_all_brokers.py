@@ -49,11 +49,12 @@ def ask(pool: Pool, outcomes: tuple[ErrorSpec | None, ...], **more: Any) -> Brok
             raise TroveError(spec, f"{info.name} says so")
         return info.name
 
-    return run(
+    found: BrokerAnswers[str] = run(
         lambda: ask_brokers(
             cast(Any, pool), pool.routes.brokers(), one, absent=(ABSENT,), **{"broker": None, **more}
         )
     )
+    return found
 
 
 def run(call: Callable[[], Awaitable[Any]]) -> Any:
