@@ -518,6 +518,48 @@ DAEMON_FAILED = _add(
     "Read the reason in its log, which the message names, and correct it; the stores stay.",
 )  # fmt: skip
 
+# Codes from 430: the cluster's configuration (trovemq_broker.cluster_config).
+CONFIG_OWNER_UNREACHABLE = _add(
+    "CONFIG_OWNER_UNREACHABLE", 430, "UNAVAILABLE", True,
+    "The broker that owns the cluster's configuration does not answer, so nothing of it can be changed; messages flow on.",
+    "Start the owner that the message names, and try again; if it is lost: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+CONFIG_VERSION_CONFLICT = _add(
+    "CONFIG_VERSION_CONFLICT", 431, "ABORTED", True,
+    "The entry was changed after the version that the change names.",
+    "Read the entry again, decide again, and send the change with its present version.",
+)  # fmt: skip
+CONFIG_OWNER_MOVED = _add(
+    "CONFIG_OWNER_MOVED", 432, "UNAVAILABLE", True,
+    "This broker no longer owns the cluster's configuration: another one has taken it over.",
+    "Send the change to the owner that the message names; one that was in doubt may have to be sent again.",
+)  # fmt: skip
+CONFIG_GENERATION_OLD = _add(
+    "CONFIG_GENERATION_OLD", 433, "FAILED_PRECONDITION", False,
+    "The table is of an older generation than this broker has seen, or has promised to wait for.",
+    "Let the sender follow the present owner (trovemq cluster); if there is none: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+CONFIG_OTHER_CLUSTER = _add(
+    "CONFIG_OTHER_CLUSTER", 434, "FAILED_PRECONDITION", False,
+    "The configuration is that of another cluster than the one that this broker's store belongs to.",
+    "Correct config_owner, or start with an empty store; an owner that lost its disk: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+CONFIG_GAP = _add(
+    "CONFIG_GAP", 435, "OUT_OF_RANGE", True,
+    "Changes of the configuration do not continue where this broker's table ends.",
+    "The broker connects to the owner again and gets the missing part; report it if it stays.",
+)  # fmt: skip
+CONFIG_OWNER_OLD = _add(
+    "CONFIG_OWNER_OLD", 436, "FAILED_PRECONDITION", False,
+    "The owner's table is older than, or differs from, the one that a broker has of the same generation.",
+    "The owner's store was put back from an older copy: run trovemq cluster config-owner NAME, which takes the highest copy.",
+)  # fmt: skip
+CONFIG_SETTINGS_DIFFER = _add(
+    "CONFIG_SETTINGS_DIFFER", 437, "FAILED_PRECONDITION", False,
+    "A topic, group, user, rule or quota of this name exists on this broker with other settings than in the cluster's table.",
+    "Make both equal: alter the cluster's entry, or delete the one on this broker; until then the broker keeps its settings.",
+)  # fmt: skip
+
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(
     "UNKNOWN_ERROR", 500, "INTERNAL", False,
