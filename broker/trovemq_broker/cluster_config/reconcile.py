@@ -1,0 +1,150 @@
+"""The actions that make a broker's own tables equal to the cluster's, and the differences that stay.
+
+The broker keeps the id of the cluster's entry with each topic, group, user, rule and quota. One without an id
+was made before the broker joined, or by another program.
+
+| the table has        | the broker has            | then                                                  |
+|----------------------|---------------------------|-------------------------------------------------------|
+| an entry             | nothing                   | CREATE (a topic: if it has queues on this broker)     |
+| an entry             | the same id               | ALTER where settings, queues or secrets differ        |
+| an entry             | no id, equal settings     | ADOPT: it gets the id                                 |
+| an entry             | no id, other settings     | reported: CONFIG_SETTINGS_DIFFER; nothing changes     |
+| an entry             | an earlier id             | DELETE, then CREATE: it was made again                |
+| an entry, a deletion | an id that it never had   | reported: CONFIG_SETTINGS_DIFFER; nothing changes     |
+| a deletion           | its id, or an earlier one | DELETE                                                |
+| a deletion           | no id                     | reported as unlisted; nothing changes                 |
+| nothing              | no id                     | reported as unlisted; nothing changes                 |
+| nothing              | an id                     | WITHHOLD: kept on disk and not served                 |
+
+An id that the table never had is that of a change that a take-over has dropped: messages may lie in such a
+topic, so it is not deleted. WITHHOLD is for a broker that was away until the deletion was forgotten.
+
+Invariant: nothing is deleted because it is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trovemq_broker.cluster_config.entries import Entry, Key, Kind, Position
+from trovemq_broker.cluster_config.table import ConfigTable, Head
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class ActionKind(StrEnum):
+    CREATE = "create"
+    ALTER = "alter"
+    DELETE = "delete"
+    ADOPT = "adopt"
+    WITHHOLD = "withhold"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEntry:
+    """An entry of the broker's own tables. `id`: of the cluster's entry that it was made for, or None.
+    `queues`: of a topic."""
+
+    key: Key
+    id: Position | None
+    settings: Mapping[str, str]
+    queues: int = 0
+    secrets: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """`id`: of the entry that is made, or of the local one that is deleted. `entry`: as it is to be; None for
+    DELETE and WITHHOLD. A topic gets entry.queues_on(broker) queues; 0: it takes no new messages here."""
+
+    kind: ActionKind
+    key: Key
+    id: Position
+    entry: Entry | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """Actions in the order in which they are to be done. `unlisted`: the broker has them, the table has not.
+    `differing`: an error for each name that exists here with other settings."""
+
+    actions: list[Action] = field(default_factory=list)
+    unlisted: list[Key] = field(default_factory=list)
+    differing: list[TroveError] = field(default_factory=list)
+
+
+def plan(table: ConfigTable, broker: str, local: Iterable[LocalEntry]) -> Plan:
+    """The plan for everything: at a start, and when a whole table came."""
+    by_key = {entry.key: entry for entry in local}
+    made = plan_of(table, broker, table, by_key)
+    for key, entry in by_key.items():
+        if table.get(key.kind, key.name) is None:
+            _absent(made, entry)
+    return made
+
+
+def plan_of(
+    table: ConfigTable, broker: str, entries: Iterable[Entry], local: Mapping[Key, LocalEntry]
+) -> Plan:
+    """The plan for these entries of the table alone, after changes of them."""
+    made = Plan()
+    for entry in entries:
+        if entry.kind is Kind.BROKER:
+            continue
+        own = local.get(entry.key)
+        if own is None:
+            if not entry.deleted and (entry.kind is not Kind.TOPIC or entry.queues_on(broker)):
+                made.actions.append(Action(ActionKind.CREATE, entry.key, entry.id, entry))
+        elif own.id is None:
+            _without_id(made, entry, own, broker)
+        elif own.id == entry.id:
+            _same_id(made, entry, own, broker)
+        else:
+            _other_id(made, entry, own, broker, table.head)
+    return made
+
+
+def _absent(made: Plan, own: LocalEntry) -> None:
+    if own.id is None:
+        made.unlisted.append(own.key)
+    else:
+        made.actions.append(Action(ActionKind.WITHHOLD, own.key, own.id))
+
+
+def _without_id(made: Plan, entry: Entry, own: LocalEntry, broker: str) -> None:
+    if entry.deleted:
+        made.unlisted.append(own.key)
+    elif _equal(entry, own, broker):
+        made.actions.append(Action(ActionKind.ADOPT, entry.key, entry.id, entry))
+    else:
+        what = f"{own.key} exists on broker {broker} with other settings than in the cluster's configuration"
+        made.differing.append(_differs(own, what))
+
+
+def _same_id(made: Plan, entry: Entry, own: LocalEntry, broker: str) -> None:
+    if entry.deleted:
+        made.actions.append(Action(ActionKind.DELETE, entry.key, entry.id))
+    elif not _equal(entry, own, broker):
+        made.actions.append(Action(ActionKind.ALTER, entry.key, entry.id, entry))
+
+
+def _other_id(made: Plan, entry: Entry, own: LocalEntry, broker: str, head: Head) -> None:
+    assert own.id is not None, "the caller has checked"
+    if not head.contains(own.id) or own.id.version > entry.id.version:
+        what = f"{own.key} on broker {broker} was made by a change ({own.id}) that a take-over has dropped"
+        made.differing.append(_differs(own, what))
+        return
+    made.actions.append(Action(ActionKind.DELETE, entry.key, own.id))
+    if not entry.deleted and (entry.kind is not Kind.TOPIC or entry.queues_on(broker)):
+        made.actions.append(Action(ActionKind.CREATE, entry.key, entry.id, entry))
+
+
+def _equal(entry: Entry, own: LocalEntry, broker: str) -> bool:
+    queues = entry.queues_on(broker) if entry.kind is Kind.TOPIC else 0
+    return (dict(entry.settings), queues, entry.secrets) == (dict(own.settings), own.queues, own.secrets)
+
+
+def _differs(own: LocalEntry, what: str) -> TroveError:
+    return TroveError(errors.CONFIG_SETTINGS_DIFFER, what, kind=own.key.kind, name=own.key.name)

@@ -1,0 +1,227 @@
+"""The table of one store: in memory, and in its file (table_file.py).
+
+A change is begin(), run() of its result (which blocks, and may run in another thread), and finish(). One
+change at a time.
+
+Invariants
+- The table in memory changes in finish(), when the change is on disk, or not at all.
+- `promised` never falls within a cluster: nothing of an older generation is stored any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from trovemq_broker.cluster_config.entries import (
+    NO_GENERATION,
+    Entry,
+    Generation,
+    entry_from,
+    entry_json,
+    generation_from,
+    generation_json,
+    position_from,
+    position_json,
+)
+from trovemq_broker.cluster_config.table import NO_TABLE, ConfigTable, Head, Update
+from trovemq_broker.cluster_config.table_file import FORMAT, PATH, JsonObject, TableFile
+from trovemq_proto import errors
+from trovemq_proto.errors import DamagedError, TroveError
+from trovemq_store.files.files import FileSystem
+
+DIGESTS_MAX: Final = 1_024
+"""Of the last versions; a follower that is further away gets all entries."""
+
+
+class StoredWork:
+    """A change that has begun. After run(), even if that failed, StoredTable.finish() is to be called."""
+
+    def __init__(self, save: Callable[[], None], update: Update | None, promised: Generation) -> None:
+        self._save = save
+        self.update = update
+        self.promised = promised
+        self.saved = False
+
+    def run(self) -> None:
+        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR, LIMIT_EXCEEDED; then nothing has changed."""
+        self._save()
+        self.saved = True
+
+
+class StoredTable:
+    """The table, and the highest generation that this store has seen or promised to wait for."""
+
+    def __init__(self, file: TableFile) -> None:
+        self._file = file
+        self._work: StoredWork | None = None
+        self._digests: dict[int, str] = {}
+        self.table: Final = ConfigTable()
+        self.promised = NO_GENERATION
+
+    @classmethod
+    def load(cls, files: FileSystem) -> StoredTable:
+        """Reads the file; an empty table if there is none. TroveError STORE_FAILED, STORE_NEWER."""
+        stored = cls(TableFile(files))
+        try:
+            for body in stored._file.load():
+                stored._read(body)
+        except (ValueError, TypeError) as error:
+            what = f"{PATH}: {error}: put it back from a backup of the store"
+            raise DamagedError(errors.STORE_FAILED, what, file=PATH) from error
+        return stored
+
+    @property
+    def fault(self) -> str:
+        """The damage of one of the two copies; empty if both were whole."""
+        return self._file.fault
+
+    @property
+    def head(self) -> Head:
+        return self.table.head
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether a later generation than the table's was seen or promised. The broker's own tables are not
+        changed by this table then: its last changes may be dropped."""
+        return self.promised > self.head.generation
+
+    @property
+    def busy(self) -> bool:
+        """Whether a change is under way."""
+        return self._work is not None
+
+    def digest_at(self, version: int) -> str:
+        """The digest of the table at that version; empty if it is not known any more."""
+        return self._digests.get(version, "")
+
+    # --- changes --------------------------------------------------------------------------------------
+    def begin(self, update: Update) -> StoredWork:
+        """Begins to store an update that continues the table, or replaces it. TroveError
+        SERVICE_NOT_AVAILABLE while another change is under way."""
+        other = update.head.cluster != self.head.cluster
+        promised = update.head.generation if other else max(self.promised, update.head.generation)
+        return self._begin(_change_body(update, self.head), update, promised)
+
+    def begin_promise(self, generation: Generation) -> StoredWork:
+        """Begins to store that no older generation is obeyed. TroveError CONFIG_GENERATION_OLD unless it is
+        higher than any that was seen; SERVICE_NOT_AVAILABLE."""
+        if generation <= self.promised:
+            what = f"generation {generation} is not above {self.promised}, which this broker has seen"
+            raise TroveError(errors.CONFIG_GENERATION_OLD, what, promised=str(self.promised))
+        return self._begin({"promised": generation_json(generation)}, None, generation)
+
+    def _begin(self, change: JsonObject, update: Update | None, promised: Generation) -> StoredWork:
+        if self._work is not None:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the configuration is being changed; try again")
+        body = b"" if update is not None and update.base is None else _rendered(change)
+        save = partial(self._file.append, body)
+        if not body or not self._file.has_space(body):
+            save = partial(self._replace, promised, update, self.head, tuple(self.table))
+        self._work = StoredWork(save, update, promised)
+        return self._work
+
+    def _replace(
+        self, promised: Generation, update: Update | None, head: Head, entries: tuple[Entry, ...]
+    ) -> None:
+        """Writes the table as it is after the update. Runs in another thread: nothing of `self` but the file
+        is used."""
+        after = ConfigTable()
+        after.apply(Update(None, head, entries))
+        if update is not None:
+            after.apply(update)
+        image: JsonObject = {
+            "format": FORMAT,
+            "promised": generation_json(promised),
+            "head": _head_json(after.head),
+            "entries": [entry_json(entry) for entry in after],
+        }
+        self._file.replace(_rendered(image))
+
+    def finish(self, work: StoredWork) -> None:
+        """Ends the change; to be called after run(), even if that failed."""
+        assert work is self._work, "one change at a time"
+        self._work = None
+        if work.saved:
+            self.promised = work.promised
+            if work.update is not None:
+                self._apply(work.update)
+
+    def _apply(self, update: Update) -> None:
+        if update.base is None:
+            self._digests = {}
+        self.table.apply(update)
+        self._digests[update.head.version] = update.head.digest
+        if len(self._digests) > DIGESTS_MAX:
+            del self._digests[min(self._digests)]
+
+    # --- from JSON ------------------------------------------------------------------------------------
+    def _read(self, body: JsonObject) -> None:
+        """Applies one record. ValueError, TypeError."""
+        if "promised" in body:
+            self.promised = generation_from(body["promised"])
+        if "head" not in body and "version" not in body:
+            return
+        before = self.head
+        head = _head_from(body["head"]) if "head" in body else _same_generation(before, body)
+        entries = body.get("entries")
+        if not isinstance(entries, list):
+            raise ValueError("a record has no list of entries")
+        base = None if "format" in body else before.position
+        self._apply(Update(base, head, tuple(entry_from(entry) for entry in entries)))
+        self.promised = max(self.promised, head.generation)
+
+
+def _rendered(body: JsonObject) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _change_body(update: Update, before: Head) -> JsonObject:
+    head = update.head
+    body: JsonObject = {"entries": [entry_json(entry) for entry in update.entries]}
+    same = (head.cluster, head.owner, head.generation) == (before.cluster, before.owner, before.generation)
+    if not same:
+        return {"head": _head_json(head), **body}
+    return {"version": head.version, "digest": head.digest, "horizon": head.horizon, **body}
+
+
+def _head_json(head: Head) -> JsonObject:
+    return {
+        "cluster": head.cluster,
+        "owner": head.owner,
+        "generation": generation_json(head.generation),
+        "version": head.version,
+        "digest": head.digest,
+        "horizon": head.horizon,
+        "history": [position_json(end) for end in head.history],
+    }
+
+
+def _head_from(value: object) -> Head:
+    """ValueError."""
+    if not isinstance(value, dict) or not isinstance(value.get("history"), list):
+        raise ValueError("a head is damaged")
+    numbers = [value.get(name) for name in ("version", "horizon")]
+    texts = [value.get(name) for name in ("cluster", "owner", "digest")]
+    if not all(isinstance(n, int) for n in numbers) or not all(isinstance(t, str) for t in texts):
+        raise ValueError("a head lacks a member")
+    return Head(
+        value["cluster"],
+        value["owner"],
+        generation_from(value.get("generation")),
+        value["version"],
+        value["digest"],
+        value["horizon"],
+        tuple(position_from(end) for end in value["history"]),
+    )
+
+
+def _same_generation(before: Head, body: JsonObject) -> Head:
+    version, digest, horizon = body.get("version"), body.get("digest"), body.get("horizon")
+    if not (isinstance(version, int) and isinstance(digest, str) and isinstance(horizon, int)):
+        raise ValueError("a change lacks a member")
+    if before is NO_TABLE:
+        raise ValueError("a change comes before the table")
+    return Head(before.cluster, before.owner, before.generation, version, digest, horizon, before.history)

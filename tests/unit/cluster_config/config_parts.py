@@ -1,0 +1,71 @@
+"""An owner and its followers for tests of one message: no faults, no time that passes."""
+
+from __future__ import annotations
+
+from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Entry, Kind, Position
+from trovemq_broker.cluster_config.follower import Follower, Stored
+from trovemq_broker.cluster_config.owner import CONNECT_WAIT_MS, Owner, begin_founding
+from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_proto.positions import EpochMs
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.memory import MemoryFileSystem
+
+START: EpochMs = EpochMs(1_000_000)
+LATER: EpochMs = EpochMs(1_000_000 + CONNECT_WAIT_MS)
+MARK = "0123456789abcdef"
+
+
+def founded(files: FileSystem | None = None, *, cluster: str = "c1", name: str = "a") -> Owner:
+    stored = StoredTable.load(files or MemoryFileSystem())
+    work = begin_founding(stored, name, f"store-{name}", cluster=cluster, mark=MARK)
+    work.run()
+    stored.finish(work)
+    return Owner(stored, name, START)
+
+
+def follower(name: str = "b", files: FileSystem | None = None) -> Follower:
+    return Follower(StoredTable.load(files or MemoryFileSystem()), name, f"store-{name}", START)
+
+
+def created(name: str, kind: Kind = Kind.TOPIC, **settings: str) -> ConfigChange:
+    return ConfigChange(ChangeKind.CREATE, kind, name, settings=settings)
+
+
+def deleted(entry: Entry) -> ConfigChange:
+    return ConfigChange(ChangeKind.DELETE, entry.kind, entry.name, entry.version)
+
+
+def altered(entry: Entry, seen: Position | None = None, **settings: str) -> ConfigChange:
+    return ConfigChange(ChangeKind.ALTER, entry.kind, entry.name, seen or entry.version, settings)
+
+
+def make(owner: Owner, *changes: ConfigChange, now_ms: EpochMs = START) -> list[Entry]:
+    work = owner.begin(changes)
+    refused = [refusal for refusal in work.refusals if refusal is not None]
+    try:
+        work.run()
+    finally:
+        owner.finish(work, now_ms)
+    if refused:
+        raise refused[0]
+    return [entry for entry in work.entries if entry is not None]
+
+
+def connect(owner: Owner, one: Follower) -> Stored | None:
+    """Connects, makes the follower a member, and delivers everything, with the reports."""
+    change = owner.connected(one.hello(), START)
+    if change is not None:
+        make(owner, change)
+    return deliver(owner, one)
+
+
+def deliver(owner: Owner, one: Follower, *, report: bool = True) -> Stored | None:
+    stored = None
+    for part in owner.parts_for(one.hello().broker, START):
+        work = one.begin(part)
+        if work is not None:
+            work.run()
+            stored = one.finish(work)
+    if stored is not None and report:
+        owner.reported(stored.report, START)
+    return stored
