@@ -1,0 +1,94 @@
+"""One broker of a walk: its disk, which may fail, and the parts that are there while it is up."""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from dataclasses import dataclass, field
+
+from trovemq_broker.cluster_config.entries import (
+    Entry,
+    Key,
+)
+from trovemq_broker.cluster_config.follower import Follower
+from trovemq_broker.cluster_config.messages import Report, TablePart
+from trovemq_broker.cluster_config.owner import Owner
+from trovemq_broker.cluster_config.reconcile import LocalEntry
+from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.cluster_config.table import Head
+from trovemq_proto.positions import EpochMs
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
+
+
+@dataclass
+class Stream:
+    """One open stream from a follower to the owner."""
+
+    follower: str
+    owner: str
+    parts: deque[TablePart] = field(default_factory=deque)
+    reports: deque[Report] = field(default_factory=deque)
+
+
+@dataclass
+class Disk:
+    """The disk of a broker. `lineage`: another one after the disk was lost or put back from an older copy."""
+
+    lineage: int
+    store_id: str
+    files: MemoryFileSystem = field(default_factory=MemoryFileSystem)
+    local: dict[Key, LocalEntry] = field(default_factory=dict)
+    withheld: set[Key] = field(default_factory=set)
+
+
+class Node:
+    """One broker. Its parts are there while it is up."""
+
+    def __init__(self, name: str, disk: Disk) -> None:
+        self.name = name
+        self.disk = disk
+        self.up = False
+        self.fails = False
+        self.old = False
+        """Its disk was put back from an older copy, and no take-over has followed."""
+        self.stored: StoredTable
+        self.owner: Owner | None = None
+        self.compared: Owner | None = None
+        """The owner that has compared all of this broker's tables."""
+        self.follower: Follower | None = None
+
+    @property
+    def head(self) -> Head:
+        return self.stored.head
+
+    def start(self, now_ms: int) -> None:
+        def decide(operation: str, _path: str) -> int | None:
+            return errno.ENOSPC if self.fails and operation in ("write", "write_atomic") else None
+
+        self.stored = StoredTable.load(FaultyFileSystem(self.disk.files, decide))
+        self.up, self.owner, self.follower = True, None, None
+        self.choose_role(now_ms)
+
+    def choose_role(self, now_ms: int) -> None:
+        """The owner of its table is the owner, unless it has promised a later generation."""
+        head = self.head
+        if head.owner == self.name and self.stored.promised == head.generation:
+            self.owner, self.follower = Owner(self.stored, self.name, EpochMs(now_ms)), None
+        elif self.follower is None:
+            self.owner = None
+            self.follower = Follower(self.stored, self.name, self.disk.store_id, EpochMs(now_ms))
+
+    def stop(self, files: MemoryFileSystem) -> None:
+        self.disk.files = files
+        self.up, self.owner, self.follower = False, None, None
+
+
+@dataclass
+class Acknowledged:
+    """A change that was acknowledged to its caller. `holders`: names and lineages. `lost`: in a take-over no
+    holder took part."""
+
+    entry: Entry
+    holders: set[tuple[str, int]]
+    lost: bool = False
