@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.durability.cluster_config_faults import CLUSTER_CONFIG_FAULTS
 from tests.durability.console_faults import CONSOLE_FAULTS
 from tests.durability.daemon_faults import DAEMON_FAULTS
 from tests.durability.engine_faults import ENGINE_FAULTS
@@ -30,4 +31,5 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *CONSOLE_FAULTS,
     *RECORD_FAULTS,
     *PIPELINE_FAULTS,
+    *CLUSTER_CONFIG_FAULTS,
 )

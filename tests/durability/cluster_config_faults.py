@@ -1,0 +1,150 @@
+"""Planted faults of the cluster's configuration (cluster_config/): the walks find all but three, which need
+rare steps. See planted.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+PACKAGE: Final = "broker/trovemq_broker/cluster_config/"
+WALK: Final = "tests/unit/cluster_config/test_config_walks.py::test_a_walk_loses_no_acknowledged_change[0]"
+REFUSALS: Final = "tests/unit/cluster_config/test_config_refusals.py::"
+
+CLUSTER_CONFIG_FAULTS: Final = (
+    Planted(
+        "the owner acknowledges a change that no other live broker holds",
+        f"{PACKAGE}owner.py",
+        "self.head.version if alone else held)",
+        "self.head.version)",
+        (WALK,),
+    ),
+    Planted(
+        "the owner applies a change to its tables before it is acknowledged",
+        f"{PACKAGE}owner.py",
+        "if entry.version.version <= self.acknowledged)",
+        "if entry.version.version)",
+        (WALK,),
+    ),
+    Planted(
+        "the owner forgets deletions that a member has not stored",
+        f"{PACKAGE}owner.py",
+        "        horizon = min([self._applied, *(self._version_of(name) for name in members)])",
+        "        horizon = self._applied",
+        (WALK,),
+    ),
+    Planted(
+        "a broker that was away longer than deletions are kept gets the changes since",
+        f"{PACKAGE}owner.py",
+        " or hello.position.version < self.head.horizon:",
+        ":",
+        (f"{REFUSALS}test_a_broker_away_for_longer_than_deletions_are_kept_gets_everything",),
+    ),
+    Planted(
+        "a broker that has promised a later generation obeys an older owner",
+        f"{PACKAGE}follower.py",
+        "        if head.generation < self._stored.promised:",
+        "        if False:",
+        (f"{REFUSALS}test_a_follower_that_has_promised_does_not_obey_the_older_owner",),
+    ),
+    Planted(
+        "a gap between updates is not noticed",
+        f"{PACKAGE}follower.py",
+        "        if base is not None and base != own.position:",
+        "        if False:",
+        (WALK,),
+        {"TRIAL": "6"},
+    ),
+    Planted(
+        "changes that a take-over drops are gone silently",
+        f"{PACKAGE}table.py",
+        "    if update.base is not None:\n        return ()\n    if update",
+        "    if True:\n        return ()\n    if update",
+        (WALK,),
+    ),
+    Planted(
+        "a broker that joins serves before it has the table",
+        f"{PACKAGE}follower.py",
+        "            return Serving.JOINING",
+        "            return Serving.STORED",
+        (WALK,),
+    ),
+    Planted(
+        "a broker that returns does not wait for the owner",
+        f"{PACKAGE}follower.py",
+        "or now_ms >= self._serves_from_ms:",
+        "or True:",
+        (WALK,),
+    ),
+    Planted(
+        "a promise is forgotten by a restart",
+        f"{PACKAGE}stored.py",
+        '        if "promised" in body:',
+        '        if "promised" in body and "format" in body:',
+        (WALK,),
+    ),
+    Planted(
+        "a change that was not stored counts",
+        f"{PACKAGE}stored.py",
+        "        if work.saved:",
+        "        if True:",
+        (WALK,),
+    ),
+    Planted(
+        "the take-over continues with the lowest copy",
+        f"{PACKAGE}take_over.py",
+        "    best = max(usable,",
+        "    best = min(usable,",
+        (WALK,),
+    ),
+    Planted(
+        "a take-over does not note where the generation before it ended",
+        f"{PACKAGE}table.py",
+        "(*self.history, self.position)[-HISTORY_MAX:]",
+        "self.history",
+        (WALK,),
+    ),
+    Planted(
+        "the older of the two copies of the table is read",
+        f"{PACKAGE}table_file.py",
+        "        best = max(copies,",
+        "        best = min(copies,",
+        ("tests/unit/cluster_config/test_config_table_file.py::test_the_copy_with_the_later_change_is_read",),
+    ),
+    Planted(
+        "a change is made whatever version its caller has seen",
+        f"{PACKAGE}table.py",
+        "        if before.version != change.seen:",
+        "        if False:",
+        (WALK,),
+    ),
+    Planted(
+        "an entry that is made again keeps the id of the deleted one",
+        f"{PACKAGE}table.py",
+        "        return self._made(change, position, position)\n",
+        "        old = self.get(change.kind, change.name) or self._made(change, position, position)\n"
+        "        return self._made(change, old.id, position)\n",
+        (WALK,),
+    ),
+    Planted(
+        "a follower misses the first change since its position",
+        f"{PACKAGE}table.py",
+        "            if entry.version.version <= version:",
+        "            if entry.version.version <= version + 1:",
+        (WALK,),
+    ),
+    Planted(
+        "all deletions are forgotten together",
+        f"{PACKAGE}table.py",
+        "if e.deleted and e.version.version <= horizon]",
+        "if e.deleted]",
+        (WALK,),
+    ),
+    Planted(
+        "an entry is deleted because the table lacks it",
+        f"{PACKAGE}reconcile.py",
+        "Action(ActionKind.WITHHOLD, own.key",
+        "Action(ActionKind.DELETE, own.key",
+        (WALK,),
+    ),
+)
