@@ -9,7 +9,7 @@ and signed calls as at a broker (daemon/trovemq_daemon/sessions.py).
 
 Invariants
 - No handler begins before its call is admitted; each message of a stream is admitted before the handler gets
-  it.
+  it. Only a large heartbeat's broker is checked later, when it is read, and before it is registered.
 - A session ends when its secret is no longer valid: an open stream at its next message or reply.
 """
 
@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -34,6 +34,7 @@ from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SESSION_TIME_MAX_MS, Sessions
 from trovemq_daemon.users import User
+from trovemq_nameserver.heartbeats import LargeHeartbeat
 from trovemq_nameserver.users import KnownUsers, read_users
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY, message_checker
@@ -159,8 +160,13 @@ class _Call:
 
     def admitted(self, data: bytes) -> Any:
         """Checks and parses a message. Raises TroveError."""
-        try:
+        with self._counting_refusals():
             return self._admitted(data)
+
+    @contextmanager
+    def _counting_refusals(self) -> Iterator[None]:
+        try:
+            yield
         except TroveError as error:
             self._access.refused(self._path, error, self._context, self._access_key)
             raise
@@ -174,7 +180,14 @@ class _Call:
             raise message
         if isinstance(message, route_pb2.Heartbeat):
             self._check_broker(message)
+        if isinstance(message, LargeHeartbeat):
+            message.check = self._check_large
         return message
+
+    def _check_large(self, heartbeat: route_pb2.Heartbeat) -> None:
+        """Checks the broker of a heartbeat that was read in steps."""
+        with self._counting_refusals():
+            self._check_broker(heartbeat)
 
     def check_session(self) -> None:
         """Raises TroveError if the session's secret is no longer valid."""

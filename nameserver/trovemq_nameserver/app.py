@@ -19,7 +19,8 @@ from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_nameserver.access import NameserverAccess
 from trovemq_nameserver.metrics import RegistryCollector
-from trovemq_nameserver.service import RegistrationService, Registry, RouteService
+from trovemq_nameserver.registration import RegistrationService
+from trovemq_nameserver.service import Registry, RouteService
 from trovemq_nameserver.settings import NameserverSettings
 
 DISTRIBUTION: Final = "trovemq-nameserver"

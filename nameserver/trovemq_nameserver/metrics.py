@@ -22,7 +22,8 @@ class RegistryCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         registry = self._registry
         gauges = (
-            ("rocketmq_topic_number", "Topics that some live broker has.", len(registry.table.topic_names)),
+            ("rocketmq_topic_number", "Topics that some live broker has.", len(registry.table.names)),
+            ("trovemq_topic_routes", "Topics of all brokers together.", registry.table.topic_routes),
             ("trovemq_registered_brokers", "Live brokers.", registry.table.broker_count),
             ("trovemq_route_watchers", "Clients that watch the routes.", len(registry.watchers)),
             ("trovemq_route_version", "Version of the route table.", registry.table.version),
@@ -30,6 +31,12 @@ class RegistryCollector(Collector):
         counters = (
             ("trovemq_registrations", "Registrations accepted.", registry.registrations),
             ("trovemq_registrations_refused", "Registration streams ended with an error.", registry.refusals),
+            ("trovemq_heartbeats_with_changes", "Heartbeats with changes of topics.", registry.changes),
+            (
+                "trovemq_all_topics_asked",
+                "Heartbeats with changes that did not fit.",
+                registry.all_topics_asked,
+            ),
             ("trovemq_brokers_lost", "Brokers removed that did not unregister.", registry.expirations),
         )
         yield from (GaugeMetricFamily(name, text, value=value) for name, text, value in gauges)

@@ -1,19 +1,29 @@
 """The replies to clients that ask for many topics, made on the event loop in steps.
 
 The reply with all topics is made once for each version of the table, for all callers, and of the brokers
-that have not changed since the version before, the bytes are used again. So 200 clients that watch 10,000
-topics cost a change no more than one of them.
+that have not changed since it was made before, the bytes are used again. A reply with changes is made once
+for all callers that have the same version. So 200 clients that watch 10,000 topics cost a change no more than
+one of them.
+
+While a reply is made the table may change: a reply has at least what its version has, and the changes since
+that version name all that it may lack.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Final
 
 from trovemq_daemon.turns import Turns
-from trovemq_nameserver.routes import TOPICS_A_STEP, BrokerRoute, LostBroker, RouteTable
-from trovemq_nameserver.wire import lost_to_wire, routes_to_wire
+from trovemq_nameserver.changes import Changed
+from trovemq_nameserver.lost import LostBroker
+from trovemq_nameserver.routes import BrokerRoute, RouteTable
+from trovemq_nameserver.wire import changed_route_to_wire, lost_to_wire, routes_to_wire
 from trovemq_proto.v1 import route_pb2
+
+CHANGES_KEPT: Final = 64
+"""Replies with changes that are kept for other callers, until the table changes."""
 
 
 class ClusterReplies:
@@ -26,11 +36,13 @@ class ClusterReplies:
         self._lock = asyncio.Lock()
         self._made_version = -1
         self._brokers = b""
-        self._by_name: dict[str, tuple[BrokerRoute, bytes]] = {}
-        self._lost_version = -1
-        self._lost: list[tuple[LostBroker, int]] = []
+        self._by_name: dict[str, tuple[BrokerRoute, slice]] = {}
+        """What was made: its bytes are a part of `_brokers`."""
+        self._changes_to = -1
+        self._changes: dict[int, bytes] = {}
         self.routes_made = 0
         """Of brokers, for the reply with all topics."""
+        self.changes_made = 0
 
     async def of_everything(self) -> tuple[int, bytes]:
         """The version, which is the present one or a later one, and the reply with all brokers of it, and
@@ -39,22 +51,69 @@ class ClusterReplies:
         async with self._lock:
             if self._made_version < wanted:
                 version = self._table.version
-                self._brokers = await self._turns.run(self._everything(self._table.routes()))
+                await self._turns.run(self._everything(self._table.routes(), version))
                 self._made_version = version
-            brokers, version = self._brokers, self._made_version
-        rest = route_pb2.ClusterReply(version=version, lost=await self.lost())
-        return version, brokers + rest.SerializeToString()
+            reply, version = self._brokers, self._made_version
+        lost = await self.lost()
+        return version, reply + route_pb2.ClusterReply(lost=lost).SerializeToString() if lost else reply
 
-    def _everything(self, routes: Sequence[BrokerRoute]) -> Generator[None, None, bytes]:
-        made: dict[str, tuple[BrokerRoute, bytes]] = {}
+    def _everything(self, routes: Sequence[BrokerRoute], version: int) -> Generator[None, None, None]:
+        before = memoryview(self._brokers)
+        parts: list[bytes | memoryview] = []
+        made: dict[str, tuple[BrokerRoute, slice]] = {}
+        size = 0
         for route in routes:
-            before, wire = self._by_name.get(route.broker.name, (None, b""))
-            if before is not route:
+            known, place = self._by_name.get(route.broker.name, (None, slice(0)))
+            if known is route:
+                parts.append(before[place])
+            else:
                 self.routes_made += 1
-                wire = yield from routes_to_wire([route])
-            made[route.broker.name] = route, wire
-        self._by_name = made
-        return b"".join(wire for _, wire in made.values())
+                parts.append((yield from routes_to_wire([route])))
+            made[route.broker.name] = route, slice(size, size + len(parts[-1]))
+            size += len(parts[-1])
+        parts.append(route_pb2.ClusterReply(version=version).SerializeToString())
+        self._brokers, self._by_name = b"".join(parts), made
+
+    async def since(self, version: int) -> tuple[int, bytes] | None:
+        """The present version, and the reply with what changed since that one; None if that is too long
+        ago."""
+        async with self._lock:
+            table = self._table
+            if self._changes_to != table.version:
+                self._changes_to = table.version
+                self._changes.clear()
+            to, known = table.version, self._changes.get(version)
+            if known is not None:
+                return to, known
+            changed = table.changes.since(version)
+            if changed is None:
+                return None
+            self.changes_made += 1
+            reply = await self._turns.run_from_now(self._changed(changed))
+            lost = await self.lost()
+            rest = route_pb2.ClusterReply(version=to, changes=True, lost=lost)
+            reply += rest.SerializeToString()
+            if len(self._changes) < CHANGES_KEPT:
+                self._changes[version] = reply
+            return to, reply
+
+    def _changed(self, changed: Mapping[str, Changed]) -> Generator[None, None, bytes]:
+        """The brokers in their present state; a removed one, and one that is sent whole, is named first."""
+        removed = [
+            name for name, one in changed.items() if one.whole or self._table.route_named(name) is None
+        ]
+        parts = [route_pb2.ClusterReply(removed_brokers=removed).SerializeToString()]
+        for name, one in changed.items():
+            route = self._table.route_named(name)
+            if route is None:
+                continue
+            if one.whole or name in removed:
+                parts.append((yield from routes_to_wire([route])))
+            else:
+                some = changed_route_to_wire(route, one.topics)
+                parts.append(route_pb2.ClusterReply(brokers=[some]).SerializeToString())
+            yield
+        return b"".join(parts)
 
     async def of(self, routes: Sequence[BrokerRoute], version: int) -> bytes:
         """These routes, which are some topics' of that version."""
@@ -63,27 +122,15 @@ class ClusterReplies:
 
     async def lost(self, topic: str | None = None) -> list[route_pb2.LostBroker]:
         """The lost brokers; with `topic`, those that had it."""
-        table, now = self._table, self._clock()
-        if not table.lost(now, topic):
-            return []
-        if self._lost_version != table.version:
-            version = table.version
-            self._lost = await self._turns.run(_topics_alone(table.lost(now), table.routes()))
-            self._lost_version = version
-        known = {one.broker.name for one in table.lost(now, topic)}
-        return [lost_to_wire(one, alone, now) for one, alone in self._lost if one.broker.name in known]
+        now = self._clock()
+        lost = self._table.lost(now, topic)
+        return await self._turns.run_from_now(self._lost(lost, now)) if lost else []
 
-
-def _topics_alone(
-    lost: Sequence[LostBroker], routes: Sequence[BrokerRoute]
-) -> Generator[None, None, list[tuple[LostBroker, int]]]:
-    """The lost brokers, each with the number of its topics that no live broker has."""
-    counted: list[tuple[LostBroker, int]] = []
-    for one in lost:
-        alone = 0
-        for number, topic in enumerate(one.topics, 1):
-            alone += not any(topic in route.topics for route in routes)
-            if number % TOPICS_A_STEP == 0:
-                yield
-        counted.append((one, alone))
-    return counted
+    def _lost(
+        self, lost: Sequence[LostBroker], now: int
+    ) -> Generator[None, None, list[route_pb2.LostBroker]]:
+        made = []
+        for one in lost:
+            made.append(lost_to_wire(one, self._table.topics_alone(one), now))
+            yield
+        return made

@@ -6,69 +6,34 @@ the caller.
 
 Invariants
 - One broker name belongs to at most one session, and a session to at most one name.
-- `version` is raised by one with every change that a client can see, and only then.
+- `version` is raised by one with every change that a client can see, and only then; `changes` names each.
 - Times are milliseconds of one monotonic clock and never go back.
-
-A broker whose session ended without a leave is *lost*: it is known for LOST_KEPT_MS more, or until a broker
-of its name registers, or until it is removed for good (`forget`). At most `brokers_max` are, with
-`topic_routes_max` topics together; the newest count.
+- A change of some topics of a broker takes time for those only.
 
 States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
-live -leave, silent-> absent;  broken -broker_broken_ms later-> absent.
+live -leave, silent-> absent;  broken -broker_broken_ms later-> absent. A broker that becomes absent without a
+leave is lost (lost.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Annotated
 
-from trovemq_daemon.addresses import parse_address
-from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.settings import setting
+from trovemq_nameserver.broker import Broker, check_broker
+from trovemq_nameserver.changes import ChangeLog
+from trovemq_nameserver.lost import LostBroker, LostBrokers
+from trovemq_nameserver.topics import TopicNames, TopicRoute
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-
-NAME_LENGTH_MAX: Final = 127
-TOPIC_LENGTH_MAX: Final = 255
-ADDRESS_LENGTH_MAX: Final = 262
-TEXT_LENGTH_MAX: Final = 64
-QUEUE_COUNT_MAX: Final = 65_536
-LOST_KEPT_MS: Final = 24 * 3_600_000
-TOPICS_A_STEP: Final = 256
-"""Topics that are read, compared or written in one step of long work."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRoute:
-    """One topic's queues on one broker: 0 .. queue_count - 1."""
-
-    topic: str
-    queue_count: int
-    message_type: str = "NORMAL"
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """A broker's description of itself; the fields are those of BrokerInfo in common.proto."""
-
-    cluster: str
-    name: str
-    address: str
-    store_host_ipv6: bool = False
-    append_property_crc: bool = False
-    body_size_max: int = 0
-    batch_size_max: int = 0
-    flush_mode: str = ""
-    version: str = ""
-    tls_address: str = ""
-    draining: bool = False
-    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRoute:
-    """A live broker with its topics by name. `data_version`: the one that the broker has sent."""
+    """A live broker with its topics by name, which change while it is in the table. `data_version`: the one
+    that the broker has sent."""
 
     broker: Broker
     topics: dict[str, TopicRoute]
@@ -79,12 +44,12 @@ class BrokerRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class LostBroker:
-    """A broker whose session ended without a leave, and its topics then. `lost_at`: by the table's clock."""
+class TopicChanges:
+    """The topics of a broker that changed since it had sent `base_version`."""
 
-    broker: Broker
-    topics: frozenset[str]
-    lost_at: int
+    base_version: int
+    topics: Mapping[str, TopicRoute]
+    removed: Collection[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +64,7 @@ class RouteLimits:
     """Brokers that may be registered."""
     topics_per_broker_max: Annotated[int, setting("topics", 1, 1_000_000)] = 65_536
     """Topics of one broker."""
-    topic_routes_max: Annotated[int, setting("topics", 1, 10_000_000)] = 262_144
+    topic_routes_max: Annotated[int, setting("topics", 1, 10_000_000)] = 2_000_000
     """Topics of all brokers together."""
 
 
@@ -122,8 +87,11 @@ class RouteTable:
         self._limits = limits
         self._by_name: dict[str, _Registration] = {}
         self._name_by_session: dict[int, str] = {}
-        self._lost: dict[str, LostBroker] = {}  # the newest last
-        self._lost_topics = 0  # of all of them together
+        self.names = TopicNames()
+        self.changes = ChangeLog()
+        self._lost = LostBrokers(limits.brokers_max, limits.topic_routes_max)
+        self.topic_routes = 0
+        """Topics of all brokers together."""
         self.version = 0
 
     # --- for brokers -------------------------------------------------------------------------------------
@@ -148,17 +116,20 @@ class RouteTable:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{self._limits.brokers_max} brokers are registered already"
             )
-        self._check_counts(topics, before)
+        known = {} if before is None else before.route.topics
+        self._check_counts(len(topics), len(known))
         route = BrokerRoute(broker, dict(topics), data_version)
         if before is not None:
             del self._name_by_session[before.session]
         if before is not None and before.route == route:
             route = before.route
         else:
-            self.version += 1
+            changed = self._replace_topics(known, route.topics)
+            described = before is not None and before.route.broker != broker
+            self._changed(broker.name, None if before is None else changed, described=described)
         self._by_name[broker.name] = _Registration(session, route, heard_at=now)
         self._name_by_session[session] = broker.name
-        self._forget(broker.name)
+        self._lost.forget(broker.name)
 
     def _may_replace(self, before: _Registration, broker: Broker, now: int) -> bool:
         """Whether it is the same broker, which returns: its old stream broke, or is a dead connection that
@@ -174,30 +145,81 @@ class RouteTable:
         now: int,
         *,
         broker: Broker | None = None,
-        topics: Mapping[str, TopicRoute] | None = None,
+        topics: Mapping[str, TopicRoute] | TopicChanges | None = None,
         data_version: int = 0,
-    ) -> None:
-        """Handles a later message of a session; `topics` counts if `data_version` has changed.
+    ) -> bool:
+        """Handles a later message of a session; `topics` counts if `data_version` has changed. False: changes
+        were ignored, for the broker's topics are not those of their base version.
 
         Raises TroveError BROKER_NOT_FOUND if the session is no longer registered, REQUEST_ILLEGAL,
-        LIMIT_EXCEEDED.
+        LIMIT_EXCEEDED; the table is then unchanged.
         """
         found = self._registration(session)
         if found is None:
             raise TroveError(errors.BROKER_NOT_FOUND, "this stream's broker is no longer registered")
-        route = found.route
+        route, changed = found.route, list[str]()
         if broker is not None and broker != route.broker:
             check_broker(broker)
             if broker.name != route.broker.name:
                 raise TroveError(errors.REQUEST_ILLEGAL, "a broker cannot change its name within one stream")
             route = replace(route, broker=broker)
         if data_version != route.data_version:
-            self._check_counts(topics or {}, found)
-            route = replace(route, topics=dict(topics or {}), data_version=data_version)
+            if isinstance(topics, TopicChanges):
+                if topics.base_version != route.data_version:
+                    found.heard_at = now
+                    return False
+                changed = self._change_topics(route.topics, topics)
+                route = replace(route, data_version=data_version)
+            else:
+                self._check_counts(len(topics or {}), len(route.topics))
+                changed = self._replace_topics(route.topics, topics or {})
+                route = replace(route, topics=dict(topics or {}), data_version=data_version)
         found.heard_at = now
-        if route != found.route:
+        if route is not found.route:
+            described = route.broker is not found.route.broker
             found.route = route
-            self.version += 1
+            self._changed(route.broker.name, changed, described=described)
+        return True
+
+    def _change_topics(self, known: dict[str, TopicRoute], changes: TopicChanges) -> list[str]:
+        """Applies the changes to a broker's topics. Returns the names of those that changed."""
+        added = [name for name in changes.topics if name not in known]
+        removed = [
+            name for name in dict.fromkeys(changes.removed) if name in known and name not in changes.topics
+        ]
+        self._check_counts(len(known) + len(added) - len(removed), len(known))
+        self._add_names(added)
+        self._remove_names(removed)
+        known.update(changes.topics)
+        for name in removed:
+            del known[name]
+        return [*changes.topics, *removed]
+
+    def _replace_topics(self, known: Mapping[str, TopicRoute], topics: Mapping[str, TopicRoute]) -> list[str]:
+        """A broker has these topics instead of the known ones. Returns the names of those that differ."""
+        added = [name for name in topics if name not in known]
+        removed = [name for name in known if name not in topics]
+        altered = [
+            name
+            for name, route in topics.items()
+            if (before := known.get(name, route)) is not route and before != route
+        ]
+        self._add_names(added)
+        self._remove_names(removed)
+        return [*added, *removed, *altered]
+
+    def _add_names(self, names: Sequence[str]) -> None:
+        self.topic_routes += len(names)
+        self._lost.topics_changed(self.names.add(names), -1)
+
+    def _remove_names(self, names: Collection[str]) -> None:
+        self.topic_routes -= len(names)
+        self._lost.topics_changed(self.names.remove(names), 1)
+
+    def _changed(self, broker: str, topics: Collection[str] | None, *, described: bool = False) -> None:
+        """The next version: these topics of the broker changed, or its description; None: all of it."""
+        self.version += 1
+        self.changes.add(self.version, broker, topics, described=described)
 
     def stream_broken(self, session: int, now: int) -> None:
         """Notes that the session's stream ended without unregistering: the broker may return within
@@ -211,8 +233,8 @@ class RouteTable:
         name."""
         name = self._name_by_session.pop(session, None)
         if name is not None:
-            del self._by_name[name]
-            self.version += 1
+            self._remove_names(self._by_name.pop(name).route.topics.keys())
+            self._changed(name, None)
         return name
 
     def expire(self, now: int) -> list[str]:
@@ -228,24 +250,14 @@ class RouteTable:
         if found is None:
             return
         self.leave(session)
-        lost = LostBroker(found.route.broker, frozenset(found.route.topics), now)
-        self._lost[lost.broker.name] = lost
-        self._lost_topics += len(lost.topics)
-        while len(self._lost) > self._limits.brokers_max or self._lost_topics > self._limits.topic_routes_max:
-            self._forget(next(iter(self._lost)))
+        self._lost.add(LostBroker(found.route.broker, found.route.topics.keys(), now))
 
     def forget(self, name: str) -> bool:
         """Forgets a lost broker that does not come back. Returns whether it was one."""
-        if name not in self._lost:
+        if not self._lost.forget(name):
             return False
-        self._forget(name)
-        self.version += 1
+        self._changed(name, ())
         return True
-
-    def _forget(self, name: str) -> None:
-        lost = self._lost.pop(name, None)
-        if lost is not None:
-            self._lost_topics -= len(lost.topics)
 
     def next_expiry(self) -> int | None:
         """When `expire` will next have something to do, if no message arrives before."""
@@ -259,11 +271,6 @@ class RouteTable:
         found = self._registration(session)
         return None if found is None else found.route
 
-    def topics_of(self, name: str) -> Mapping[str, TopicRoute]:
-        """The topics of the live broker of this name."""
-        found = self._by_name.get(name)
-        return {} if found is None else found.route.topics
-
     # --- for clients --------------------------------------------------------------------------------
     def routes(self) -> list[BrokerRoute]:
         """Live brokers by name."""
@@ -274,39 +281,50 @@ class RouteTable:
         wanted = list(dict.fromkeys(topics))
         found = []
         for route in self.routes():
-            some = route.only(wanted)
-            if some.topics:
-                found.append(some)
+            if any(name in route.topics for name in wanted):
+                found.append(route.only(wanted))
             yield
         return found
 
     def lost(self, now: int, topic: str | None = None) -> list[LostBroker]:
         """Lost brokers by name; with `topic`, those that had it."""
-        for name in [name for name, one in self._lost.items() if now - one.lost_at >= LOST_KEPT_MS]:
-            self._forget(name)
-        everything = [self._lost[name] for name in sorted(self._lost)]
-        return [one for one in everything if topic is None or topic in one.topics]
+        return self._lost.at(now, topic)
+
+    def topics_alone(self, lost: LostBroker) -> int:
+        """How many topics of a lost broker no live broker has."""
+        return self._lost.topics_alone(lost, self.names)
+
+    def route_named(self, broker: str) -> BrokerRoute | None:
+        """The live broker of this name."""
+        found = self._by_name.get(broker)
+        return None if found is None else found.route
+
+    def may_concern(self, topics: Set[str], version: int) -> bool:
+        """Whether a change after that version may have altered the routes of these topics."""
+        changed = self.changes.since(version)
+        return changed is None or any(
+            one.whole or one.described or not topics.isdisjoint(one.topics) for one in changed.values()
+        )
 
     @property
     def broker_count(self) -> int:
         return len(self._by_name)
-
-    @property
-    def topic_names(self) -> set[str]:
-        return {topic for found in self._by_name.values() for topic in found.route.topics}
 
     # ----------------------------------------------------------------------------------------------------
     def _registration(self, session: int) -> _Registration | None:
         name = self._name_by_session.get(session)
         return None if name is None else self._by_name[name]
 
-    def _check_counts(self, topics: Mapping[str, TopicRoute], before: _Registration | None) -> None:
-        check_topic_count(len(topics), self._limits)
-        others = sum(len(found.route.topics) for found in self._by_name.values() if found is not before)
-        if others + len(topics) > self._limits.topic_routes_max:
+    def _check_counts(self, topics: int, before: int) -> None:
+        """Whether a broker may have so many topics instead of those before. Raises TroveError
+        LIMIT_EXCEEDED."""
+        check_topic_count(topics, self._limits)
+        together = self.topic_routes - before + topics
+        if together > self._limits.topic_routes_max:
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
-                f"{others + len(topics)} topics of all brokers; the limit is {self._limits.topic_routes_max}",
+                f"{together} topics of all brokers; the limit is topic_routes_max = "
+                f"{self._limits.topic_routes_max}",
             )
 
 
@@ -317,56 +335,3 @@ def check_topic_count(count: int, limits: RouteLimits) -> None:
             errors.LIMIT_EXCEEDED,
             f"{count} topics of one broker; the limit is {limits.topics_per_broker_max}",
         )
-
-
-def checked_topics(
-    topics: Iterable[TopicRoute], known: Mapping[str, TopicRoute]
-) -> Generator[None, None, dict[str, TopicRoute]]:
-    """The topics by name, in steps. A topic that the broker had before, in `known`, keeps its object:
-    a comparison of two routes finds it equal at once. Raises TroveError REQUEST_ILLEGAL."""
-    found: dict[str, TopicRoute] = {}
-    for number, topic in enumerate(topics, 1):
-        for problem in _topic_problems(topic):
-            raise TroveError(errors.REQUEST_ILLEGAL, problem)
-        before = known.get(topic.topic)
-        found[topic.topic] = before if before is not None and before == topic else topic
-        if number % TOPICS_A_STEP == 0:
-            yield
-    return found
-
-
-def check_broker(broker: Broker) -> None:
-    """Raises TroveError REQUEST_ILLEGAL if names are too long or the address cannot be dialled."""
-    for problem in _broker_problems(broker):
-        raise TroveError(errors.REQUEST_ILLEGAL, problem)
-
-
-def _broker_problems(broker: Broker) -> Iterator[str]:
-    for what, text, length_min, length_max in (
-        ("name", broker.name, 1, NAME_LENGTH_MAX),
-        ("cluster", broker.cluster, 1, NAME_LENGTH_MAX),
-        ("address", broker.address, 1, ADDRESS_LENGTH_MAX),
-        ("tls_address", broker.tls_address, 0, ADDRESS_LENGTH_MAX),
-        ("flush_mode", broker.flush_mode, 0, TEXT_LENGTH_MAX),
-        ("version", broker.version, 0, TEXT_LENGTH_MAX),
-    ):
-        if not length_min <= len(text) <= length_max or not text.isprintable():
-            yield f"a broker's {what} must have {length_min} to {length_max} printable characters"
-            return
-    for text in filter(None, (broker.address, broker.tls_address)):
-        try:
-            address = parse_address(text)
-        except SettingsError as error:
-            yield f"a broker's address must be HOST:PORT: {error}"
-            return
-        if address.port == 0 or address.is_unspecified:
-            yield f"a broker's address {text} cannot be dialled"
-
-
-def _topic_problems(topic: TopicRoute) -> Iterator[str]:
-    if not 1 <= len(topic.topic) <= TOPIC_LENGTH_MAX or not topic.topic.isprintable():
-        yield f"a topic's name must have 1 to {TOPIC_LENGTH_MAX} printable characters"
-    if not 0 <= topic.queue_count <= QUEUE_COUNT_MAX:
-        yield f"topic {topic.topic!r} has a queue count of {topic.queue_count}"
-    if len(topic.message_type) > TEXT_LENGTH_MAX or not topic.message_type.isprintable():
-        yield f"topic {topic.topic!r} has an illegal message type"

@@ -6,7 +6,10 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from trovemq_nameserver.routes import TOPICS_A_STEP, Broker, BrokerRoute, LostBroker, TopicRoute
+from trovemq_nameserver.broker import Broker
+from trovemq_nameserver.lost import LostBroker
+from trovemq_nameserver.routes import BrokerRoute
+from trovemq_nameserver.topics import TOPICS_A_STEP, TopicFields, TopicRoute
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_proto.varints import write_varint
 
@@ -30,13 +33,22 @@ def broker_from_wire(info: common_pb2.BrokerInfo) -> Broker:
     )
 
 
-def topics_from_wire(topics: Iterable[common_pb2.TopicRoute]) -> Iterator[TopicRoute]:
-    return (TopicRoute(topic.topic, topic.queue_count, topic.message_type) for topic in topics)
+def topics_from_wire(topics: Iterable[common_pb2.TopicRoute]) -> Iterator[TopicFields]:
+    return ((topic.topic, topic.queue_count, topic.message_type) for topic in topics)
 
 
 def route_to_wire(route: BrokerRoute) -> common_pb2.BrokerRoute:
-    topics = map(_topic_to_wire, route.topics.values())
-    return common_pb2.BrokerRoute(broker=_broker_to_wire(route), topics=topics)
+    return common_pb2.BrokerRoute(broker=_broker_to_wire(route), topics=_topics_to_wire(route.topics.items()))
+
+
+def changed_route_to_wire(route: BrokerRoute, names: Iterable[str]) -> common_pb2.BrokerRoute:
+    """The broker with those of the named topics that it has, and the names of the others."""
+    topics = [(name, route.topics.get(name)) for name in names]
+    return common_pb2.BrokerRoute(
+        broker=_broker_to_wire(route),
+        topics=_topics_to_wire((name, topic) for name, topic in topics if topic is not None),
+        removed_topics=[name for name, topic in topics if topic is None],
+    )
 
 
 def routes_to_wire(routes: Iterable[BrokerRoute]) -> Generator[None, None, bytes]:
@@ -50,17 +62,18 @@ def routes_to_wire(routes: Iterable[BrokerRoute]) -> Generator[None, None, bytes
 
 def _route_to_wire(route: BrokerRoute) -> Generator[None, None, bytes]:
     parts = [common_pb2.BrokerRoute(broker=_broker_to_wire(route)).SerializeToString()]
-    topics = iter(route.topics.values())
+    topics = iter(dict(route.topics).items())  # others may run, and change the topics, between two steps
     while some := list(islice(topics, TOPICS_A_STEP)):
-        parts.append(common_pb2.BrokerRoute(topics=map(_topic_to_wire, some)).SerializeToString())
+        parts.append(common_pb2.BrokerRoute(topics=_topics_to_wire(some)).SerializeToString())
         yield
     whole = b"".join(parts)
     return _BROKERS_TAG + write_varint(len(whole)) + whole
 
 
-def _topic_to_wire(topic: TopicRoute) -> common_pb2.TopicRoute:
-    return common_pb2.TopicRoute(
-        topic=topic.topic, queue_count=topic.queue_count, message_type=topic.message_type
+def _topics_to_wire(topics: Iterable[tuple[str, TopicRoute]]) -> Iterator[common_pb2.TopicRoute]:
+    return (
+        common_pb2.TopicRoute(topic=name, queue_count=route.queue_count, message_type=route.message_type)
+        for name, route in topics
     )
 
 

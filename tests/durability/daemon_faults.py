@@ -34,8 +34,8 @@ DAEMON_FAULTS: Final = (
     Planted(
         "a heartbeat without news is a change of the routes",
         "nameserver/trovemq_nameserver/routes.py",
-        "        if route != found.route:\n            found.route = route\n            self.version += 1",
-        "        if True:\n            found.route = route\n            self.version += 1",
+        "        if route is not found.route:\n",
+        "        if True:\n",
         ("tests/unit/nameserver/test_routes.py::test_a_heartbeat_alone_changes_no_version",),
     ),
     Planted(

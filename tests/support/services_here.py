@@ -41,8 +41,9 @@ from trovemq_daemon.calls import calls_of, for_batches, takes_one_request
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.sessions import Sessions
+from trovemq_nameserver.registration import RegistrationService
 from trovemq_nameserver.routes import RouteLimits
-from trovemq_nameserver.service import RegistrationService, Registry, RouteService
+from trovemq_nameserver.service import Registry, RouteService
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
@@ -457,6 +458,7 @@ def faults_seen(calls: Calls) -> Iterator[None]:
         "trovemq_daemon.handler_guard",
         "trovemq_broker.server.wire.statuses",
         "trovemq_broker.server.native.store_service",
+        "trovemq_nameserver.registration",
         "trovemq_nameserver.service",
     )
     with ExitStack() as stack:

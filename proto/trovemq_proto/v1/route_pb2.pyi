@@ -52,16 +52,18 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterReply(_message.Message):
-    __slots__ = ("brokers", "version", "changes", "lost")
+    __slots__ = ("brokers", "version", "changes", "lost", "removed_brokers")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_BROKERS_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
     version: int
     changes: bool
     lost: _containers.RepeatedCompositeFieldContainer[LostBroker]
-    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ...) -> None: ...
+    removed_brokers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ..., removed_brokers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LostBroker(_message.Message):
     __slots__ = ("name", "cluster", "address", "lost_ms", "topics", "topics_alone")
@@ -80,24 +82,30 @@ class LostBroker(_message.Message):
     def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., address: _Optional[str] = ..., lost_ms: _Optional[int] = ..., topics: _Optional[int] = ..., topics_alone: _Optional[int] = ...) -> None: ...
 
 class WatchRoutesRequest(_message.Message):
-    __slots__ = ("topics", "changes")
+    __slots__ = ("topics", "changes", "removed_brokers")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_BROKERS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     changes: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., changes: _Optional[bool] = ...) -> None: ...
+    removed_brokers: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., changes: _Optional[bool] = ..., removed_brokers: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("broker", "topics", "data_version", "leaving")
+    __slots__ = ("broker", "topics", "data_version", "leaving", "base_version", "removed_topics")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     broker: _common_pb2.BrokerInfo
     topics: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicRoute]
     data_version: int
     leaving: bool
-    def __init__(self, broker: _Optional[_Union[_common_pb2.BrokerInfo, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicRoute, _Mapping]]] = ..., data_version: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    base_version: int
+    removed_topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker: _Optional[_Union[_common_pb2.BrokerInfo, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicRoute, _Mapping]]] = ..., data_version: _Optional[int] = ..., leaving: _Optional[bool] = ..., base_version: _Optional[int] = ..., removed_topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("broker",)
@@ -112,9 +120,13 @@ class ForgetReply(_message.Message):
     def __init__(self, was_lost: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("error", "data_version")
+    __slots__ = ("error", "data_version", "changes", "all_topics")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    ALL_TOPICS_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     data_version: int
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., data_version: _Optional[int] = ...) -> None: ...
+    changes: bool
+    all_topics: bool
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., data_version: _Optional[int] = ..., changes: _Optional[bool] = ..., all_topics: _Optional[bool] = ...) -> None: ...

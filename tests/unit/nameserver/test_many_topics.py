@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -15,16 +14,13 @@ import pytest
 from tests.support.fake_loop import fake_time
 from tests.support.services_here import CallContext, NameserverServices
 from trovemq_daemon.turns import Turns
+from trovemq_nameserver.broker import Broker
+from trovemq_nameserver.heartbeats import HeartbeatReader
+from trovemq_nameserver.registration import Received, RegistrationService
 from trovemq_nameserver.replies import ClusterReplies
-from trovemq_nameserver.routes import (
-    TOPICS_A_STEP,
-    Broker,
-    RouteLimits,
-    RouteTable,
-    TopicRoute,
-    checked_topics,
-)
-from trovemq_nameserver.service import RegistrationService, Registry, RouteService
+from trovemq_nameserver.routes import RouteLimits, RouteTable
+from trovemq_nameserver.service import Registry, RouteService
+from trovemq_nameserver.topics import TOPICS_A_STEP, TopicNames, TopicRoute, checked_topics
 from trovemq_nameserver.wire import lost_to_wire, route_to_wire, routes_to_wire
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_store.engine.steps import Steps, finished
@@ -34,8 +30,8 @@ WATCHERS = 200
 
 
 def topics_of(count: int) -> dict[str, TopicRoute]:
-    routes = (TopicRoute(f"topic-{number}", 8, "NORMAL") for number in range(count))
-    return finished(checked_topics(routes, {}))
+    topics = ((f"topic-{number}", 8, "NORMAL") for number in range(count))
+    return finished(checked_topics(topics, TopicNames()))
 
 
 def broker(name: str) -> Broker:
@@ -47,23 +43,25 @@ def step_count(steps: Steps[Any]) -> int:
 
 
 def test_topics_are_read_and_written_in_small_steps() -> None:
-    routes = [TopicRoute(f"topic-{number}", 8) for number in range(10 * TOPICS_A_STEP)]
-    assert step_count(checked_topics(routes, {})) == 10
+    topics = [(f"topic-{number}", 8, "NORMAL") for number in range(10 * TOPICS_A_STEP)]
+    assert step_count(checked_topics(topics, TopicNames())) == 10
     table = RouteTable(RouteLimits())
     table.register(1, broker("a"), topics_of(10 * TOPICS_A_STEP), 1, 0)
     assert step_count(routes_to_wire(table.routes())) == 10
 
 
-def test_topics_that_are_registered_again_keep_their_objects() -> None:
-    before = topics_of(3)
-    again = finished(checked_topics([TopicRoute("topic-1", 8, "NORMAL"), TopicRoute("topic-2", 9)], before))
-    assert again["topic-1"] is before["topic-1"]
-    assert again["topic-2"] == TopicRoute("topic-2", 9)
+def test_equal_names_and_routes_of_two_brokers_are_one_object() -> None:
+    names = TopicNames()
+    first = finished(checked_topics([("orders-1", 8, "NORMAL")], names))
+    names.add(first)
+    second = finished(checked_topics([("-".join(("orders", "1")), 8, "NORMAL")], names))
+    assert next(iter(first)) is next(iter(second))
+    assert first["orders-1"] is second["orders-1"]
 
 
 def plain(table: RouteTable, now: int) -> route_pb2.ClusterReply:
     """The reply with everything, made in one go."""
-    live = table.topic_names
+    live = {topic for route in table.routes() for topic in route.topics}
     lost = [lost_to_wire(one, len(one.topics - live), now) for one in table.lost(now)]
     brokers = map(route_to_wire, table.routes())
     return route_pb2.ClusterReply(brokers=brokers, version=table.version, lost=lost)
@@ -135,7 +133,7 @@ async def test_at_a_change_each_of_200_watchers_made_all_routes_again() -> None:
     await watching.end()
 
 
-async def heartbeats(sent: Sequence[route_pb2.Heartbeat]) -> AsyncIterator[route_pb2.Heartbeat]:
+async def heartbeats(sent: Sequence[Received]) -> AsyncIterator[Received]:
     for one in sent:
         yield one
 
@@ -151,8 +149,8 @@ async def test_a_registration_of_60_000_topics_takes_turns(monkeypatch: pytest.M
     registry = Registry(RouteLimits(), WATCHERS, lambda: 0)
     service, context = RegistrationService(registry), CallContext()
     some: Any = context
-    await service.register(heartbeats([first]), some)
-    assert registry.turns.turn_count == math.ceil(60_000 / TOPICS_A_STEP)
+    await service.register(heartbeats([HeartbeatReader()(first.SerializeToString())]), some)
+    assert registry.turns.turn_count == 2 * (60_000 // TOPICS_A_STEP) + 1  # cut into parts, then read
     assert registry.table.routes()[0].topics.keys() == {topic.topic for topic in topics}
     assert [reply.error.symbol for reply in context.written] == [""]
 
@@ -163,7 +161,9 @@ async def test_too_many_topics_are_refused_before_they_are_converted(count: int)
     """131,072 empty ones are so few bytes that their parts are not counted before they are parsed."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr("trovemq_nameserver.service.topics_from_wire", lambda _topics: pytest.fail("converted"))
+        patch.setattr(
+            "trovemq_nameserver.heartbeats.topics_from_wire", lambda _topics: pytest.fail("converted")
+        )
         services = NameserverServices()
         info = common_pb2.BrokerInfo(cluster="c", name="a", address="10.0.0.1:8081")
         data = route_pb2.Heartbeat(broker=info).SerializeToString() + b"\x12\x00" * count

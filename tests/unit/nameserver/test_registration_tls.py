@@ -21,7 +21,7 @@ from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_nameserver.app import NameserverApp
-from trovemq_nameserver.routes import check_broker
+from trovemq_nameserver.broker import check_broker
 from trovemq_nameserver.settings import NameserverSettings
 from trovemq_nameserver.wire import broker_from_wire
 from trovemq_proto.channels import GrpcTransport

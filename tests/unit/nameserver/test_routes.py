@@ -10,14 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from trovemq_nameserver.routes import (
-    LOST_KEPT_MS,
-    Broker,
-    RouteLimits,
-    RouteTable,
-    TopicRoute,
-    checked_topics,
-)
+from trovemq_nameserver.broker import Broker
+from trovemq_nameserver.lost import LOST_KEPT_MS
+from trovemq_nameserver.routes import RouteLimits, RouteTable
+from trovemq_nameserver.topics import TopicFields, TopicNames, TopicRoute, checked_topics
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.steps import finished
 
@@ -29,13 +25,19 @@ LIMITS = RouteLimits(
     topic_routes_max=7,
 )
 NAMES = ("a", "b", "c", "d")
+
+
+def fields(name: str, queue_count: int) -> TopicFields:
+    return name, queue_count, "NORMAL"
+
+
 TOPICS = st.lists(st.sampled_from(["t1", "t2", "t3"]), unique=True).map(
-    lambda names: [TopicRoute(name, 4) for name in names]
+    lambda names: [fields(name, 4) for name in names]
 )
 
 
-def of(*topics: TopicRoute) -> dict[str, TopicRoute]:
-    return finished(checked_topics(topics, {}))
+def of(*topics: TopicFields) -> dict[str, TopicRoute]:
+    return finished(checked_topics(topics, TopicNames()))
 
 
 def broker(name: str = "a", port: int = 8081) -> Broker:
@@ -68,7 +70,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         self.last_seen = (0, repr(self.table.routes()))
 
     @rule(name=st.sampled_from(NAMES), port=st.sampled_from([1, 2]), topics=TOPICS, version=st.integers(0, 3))
-    def register(self, name: str, port: int, topics: list[TopicRoute], version: int) -> None:
+    def register(self, name: str, port: int, topics: list[TopicFields], version: int) -> None:
         self.sessions += 1
         before = self.model.get(name)
         same_returns = (
@@ -87,12 +89,12 @@ class RouteTableMachine(RuleBasedStateMachine):
         else:
             assert allowed
             assert total <= 7
-            by_name = {topic.topic: topic for topic in topics}
+            by_name = of(*topics)
             self.model[name] = Modelled(self.sessions, broker(name, port), by_name, version, self.now)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data(), topics=TOPICS, version=st.integers(0, 3))
-    def heartbeat(self, data: st.DataObject, topics: list[TopicRoute], version: int) -> None:
+    def heartbeat(self, data: st.DataObject, topics: list[TopicFields], version: int) -> None:
         entry = data.draw(st.sampled_from([self.model[name] for name in sorted(self.model)]))
         if entry.broken_at is not None:
             return
@@ -105,7 +107,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             return
         entry.heard_at = self.now
         if version != entry.data_version:
-            entry.topics, entry.data_version = {topic.topic: topic for topic in topics}, version
+            entry.topics, entry.data_version = of(*topics), version
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -161,11 +163,11 @@ TestRouteTable.settings = settings(max_examples=100, stateful_step_count=30)
 
 def test_a_heartbeat_alone_changes_no_version() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), of(TopicRoute("t1", 8)), 5, 0)
+    table.register(1, broker(), of(fields("t1", 8)), 5, 0)
     version = table.version
     table.heartbeat(1, 3_000, broker=broker(), topics={}, data_version=5)
     assert table.version == version
-    assert table.routes()[0].topics == {"t1": TopicRoute("t1", 8)}
+    assert table.routes()[0].topics == {"t1": TopicRoute(8)}
 
 
 def test_a_broker_is_gone_at_ten_silent_seconds_and_not_before() -> None:
@@ -177,7 +179,7 @@ def test_a_broker_is_gone_at_ten_silent_seconds_and_not_before() -> None:
 
 def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), of(TopicRoute("t1", 8)), 0, 0)
+    table.register(1, broker(), of(fields("t1", 8)), 0, 0)
     table.expire(10_000)
     (lost,) = table.lost(11_000)
     assert (lost.broker.name, lost.topics, lost.lost_at) == ("a", frozenset({"t1"}), 10_000)
@@ -206,7 +208,7 @@ def test_a_lost_broker_is_forgotten_and_a_live_one_is_not() -> None:
 def test_lost_brokers_are_limited_by_number_and_topics() -> None:
     table = RouteTable(replace(LIMITS, brokers_max=2, topic_routes_max=4))
     for number, topics in enumerate((1, 1, 2, 3)):
-        routes = of(*(TopicRoute(f"t{topic}", 1) for topic in range(topics)))
+        routes = of(*(fields(f"t{topic}", 1) for topic in range(topics)))
         table.register(number, broker(f"b{number}"), routes, 0, number)
         table.lose(number, number)
         assert [one.broker.name for one in table.lost(number)] == [
@@ -219,7 +221,7 @@ def test_lost_brokers_are_limited_by_number_and_topics() -> None:
 
 def test_topics_of_brokers_that_are_lost_no_longer_do_not_count() -> None:
     table = RouteTable(replace(LIMITS, topic_routes_max=4))
-    three = of(*(TopicRoute(f"t{topic}", 1) for topic in range(3)))
+    three = of(*(fields(f"t{topic}", 1) for topic in range(3)))
     table.register(1, broker("a"), three, 0, 0)
     table.lose(1, 0)
     table.register(2, broker("a"), three, 0, 1)
@@ -227,7 +229,7 @@ def test_topics_of_brokers_that_are_lost_no_longer_do_not_count() -> None:
     assert table.lost(1 + LOST_KEPT_MS) == []
     table.register(3, broker("b"), three, 0, 1 + LOST_KEPT_MS)
     table.lose(3, 1 + LOST_KEPT_MS)
-    table.register(4, broker("c"), of(TopicRoute("t0", 1)), 0, 1 + LOST_KEPT_MS)
+    table.register(4, broker("c"), of(fields("t0", 1)), 0, 1 + LOST_KEPT_MS)
     table.lose(4, 1 + LOST_KEPT_MS)
     assert [one.broker.name for one in table.lost(1 + LOST_KEPT_MS)] == ["b", "c"]
 
@@ -257,8 +259,8 @@ def test_the_end_of_a_replaced_stream_does_not_touch_its_successor() -> None:
 
 def test_topics_asked_for_leave_the_others_out() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker("a"), of(TopicRoute("t1", 8), TopicRoute("t2", 8)), 0, 0)
-    table.register(2, broker("b", 2), of(TopicRoute("t3", 8)), 0, 0)
+    table.register(1, broker("a"), of(fields("t1", 8), fields("t2", 8)), 0, 0)
+    table.register(2, broker("b", 2), of(fields("t3", 8)), 0, 0)
     assert [(r.broker.name, list(r.topics)) for r in finished(table.routes_of(["t2", "t2", "none"]))] == [
         ("a", ["t2"])
     ]
@@ -287,12 +289,10 @@ def test_a_broker_that_nobody_could_use_is_refused(wrong: dict[str, str]) -> Non
     assert table.version == 0
 
 
-@pytest.mark.parametrize(
-    "topic", [TopicRoute("", 1), TopicRoute("x" * 256, 1), TopicRoute("t", -1), TopicRoute("a\x00", 1)]
-)
-def test_an_illegal_topic_refuses_the_heartbeat_and_changes_nothing(topic: TopicRoute) -> None:
+@pytest.mark.parametrize("topic", [fields("", 1), fields("x" * 256, 1), fields("t", -1), fields("a\x00", 1)])
+def test_an_illegal_topic_refuses_the_heartbeat_and_changes_nothing(topic: TopicFields) -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), of(TopicRoute("t1", 8)), 1, 0)
+    table.register(1, broker(), of(fields("t1", 8)), 1, 0)
     with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
         table.heartbeat(1, 1, topics=of(topic), data_version=2)
     assert list(table.routes()[0].topics) == ["t1"]

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from trovemq_nameserver.registration import RegistrationService
 from trovemq_nameserver.routes import RouteLimits
-from trovemq_nameserver.service import EXPIRY_INTERVAL_MS, RegistrationService, Registry
+from trovemq_nameserver.service import EXPIRY_INTERVAL_MS, Registry
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_rpc.testing.loop import MemoryLoop
 

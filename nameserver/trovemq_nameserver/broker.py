@@ -1,0 +1,62 @@
+"""A broker's description of itself, and what is refused of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_daemon.addresses import parse_address
+from trovemq_daemon.errors import SettingsError
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+NAME_LENGTH_MAX: Final = 127
+ADDRESS_LENGTH_MAX: Final = 262
+TEXT_LENGTH_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker's description of itself; the fields are those of BrokerInfo in common.proto."""
+
+    cluster: str
+    name: str
+    address: str
+    store_host_ipv6: bool = False
+    append_property_crc: bool = False
+    body_size_max: int = 0
+    batch_size_max: int = 0
+    flush_mode: str = ""
+    version: str = ""
+    tls_address: str = ""
+    draining: bool = False
+    drained: bool = False
+
+
+def check_broker(broker: Broker) -> None:
+    """Raises TroveError REQUEST_ILLEGAL if names are too long or the address cannot be dialled."""
+    for problem in _broker_problems(broker):
+        raise TroveError(errors.REQUEST_ILLEGAL, problem)
+
+
+def _broker_problems(broker: Broker) -> Iterator[str]:
+    for what, text, length_min, length_max in (
+        ("name", broker.name, 1, NAME_LENGTH_MAX),
+        ("cluster", broker.cluster, 1, NAME_LENGTH_MAX),
+        ("address", broker.address, 1, ADDRESS_LENGTH_MAX),
+        ("tls_address", broker.tls_address, 0, ADDRESS_LENGTH_MAX),
+        ("flush_mode", broker.flush_mode, 0, TEXT_LENGTH_MAX),
+        ("version", broker.version, 0, TEXT_LENGTH_MAX),
+    ):
+        if not length_min <= len(text) <= length_max or not text.isprintable():
+            yield f"a broker's {what} must have {length_min} to {length_max} printable characters"
+            return
+    for text in filter(None, (broker.address, broker.tls_address)):
+        try:
+            address = parse_address(text)
+        except SettingsError as error:
+            yield f"a broker's address must be HOST:PORT: {error}"
+            return
+        if address.port == 0 or address.is_unspecified:
+            yield f"a broker's address {text} cannot be dialled"

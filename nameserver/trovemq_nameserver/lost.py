@@ -1,0 +1,80 @@
+"""The brokers that the nameserver lost: their sessions ended without a leave.
+
+A lost broker is known for LOST_KEPT_MS, or until a broker of its name registers, or until it is removed for
+good. At most `brokers_max` are,
+with `topic_routes_max` topics together; the newest count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_nameserver.broker import Broker
+
+LOST_KEPT_MS: Final = 24 * 3_600_000
+ADJUSTED_MAX: Final = 4_096
+"""The most look-ups that keep the counts of topics without a broker; after a larger change they are counted
+again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostBroker:
+    """A broker whose session ended without a leave, and its topics then. `lost_at`: by the table's clock."""
+
+    broker: Broker
+    topics: Set[str]
+    lost_at: int
+
+
+class LostBrokers:
+    """The lost brokers by name, the newest last; at most so many, with so many topics."""
+
+    def __init__(self, brokers_max: int, topics_max: int) -> None:
+        self._brokers_max = brokers_max
+        self._topics_max = topics_max
+        self._by_name: dict[str, LostBroker] = {}
+        self._topics = 0  # of all of them together
+        self._alone: dict[str, int] = {}  # as far as they are counted
+
+    def add(self, lost: LostBroker) -> None:
+        self._by_name[lost.broker.name] = lost
+        self._topics += len(lost.topics)
+        while len(self._by_name) > self._brokers_max or self._topics > self._topics_max:
+            self.forget(next(iter(self._by_name)))
+
+    def forget(self, name: str) -> bool:
+        """Whether it was one."""
+        lost = self._by_name.pop(name, None)
+        if lost is None:
+            return False
+        self._topics -= len(lost.topics)
+        self._alone.pop(name, None)
+        return True
+
+    def at(self, now: int, topic: str | None = None) -> list[LostBroker]:
+        """Those of this time, by name; with `topic`, those that had it."""
+        for name in [name for name, one in self._by_name.items() if now - one.lost_at >= LOST_KEPT_MS]:
+            self.forget(name)
+        everything = [self._by_name[name] for name in sorted(self._by_name)]
+        return [one for one in everything if topic is None or topic in one.topics]
+
+    def topics_changed(self, names: Sequence[str], change: int) -> None:
+        """No broker in the routes has these topics any more (change: 1), or one has them now (-1)."""
+        if len(names) * len(self._alone) > ADJUSTED_MAX:
+            self._alone.clear()
+        for name in self._alone:
+            topics = self._by_name[name].topics
+            self._alone[name] += change * sum(map(topics.__contains__, names))
+
+    def topics_alone(self, lost: LostBroker, present: Container[str]) -> int:
+        """How many of its topics no broker in the routes has: those that are not `present`."""
+        name = lost.broker.name
+        if self._by_name.get(name) is not lost:
+            return 0  # it has returned
+        alone = self._alone.get(name)
+        if alone is None:
+            alone = len(lost.topics) - sum(map(present.__contains__, lost.topics))
+            self._alone[name] = alone
+        return alone
