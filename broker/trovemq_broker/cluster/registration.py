@@ -6,20 +6,21 @@ another live broker has the name. A state lasts until the nameserver answers the
 
 With credentials each stream begins with a log-in, and its messages are signed.
 
-A heartbeat is sent every interval, and at once when the topics changed. It has the topics only if their data
-version is not the one that this stream sent last.
+A heartbeat is sent every interval, and at once when the topics changed; what it has of them, announced.py
+says. Two heartbeats with all topics have a time between them that grows with their number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final
 
 import grpc
 
+from trovemq_broker.cluster.announced import Announced
 from trovemq_broker.cluster.nameserver_session import (
     Jitter,
     ReadCredentials,
@@ -28,7 +29,7 @@ from trovemq_broker.cluster.nameserver_session import (
     error_in,
     log_in_for,
 )
-from trovemq_broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
+from trovemq_broker.cluster.view import BrokerView, spacing_s
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import get_logger
@@ -194,44 +195,41 @@ class Registration:
         self._lost(reason)
 
     async def _talk(self, call: Any, sign: Sign) -> None:
-        version_sent: int | None = None
-        async for heartbeat in self._heartbeats():
-            if heartbeat.data_version != version_sent:
-                heartbeat.broker.CopyFrom(broker_info(self._view))
-                heartbeat.topics.extend(topic_routes(self._view.topics()))
-                version_sent = heartbeat.data_version
-                self._spaced_until = asyncio.get_running_loop().time() + spacing_s(len(heartbeat.topics))
-            async with asyncio.timeout(self._reply_wait_s(leaving=heartbeat.leaving)):
-                await call.write(sign(heartbeat.SerializeToString()))
-                reply = await call.read()
-            self._answered(reply)
-
-    async def _heartbeats(self) -> AsyncIterator[route_pb2.Heartbeat]:
-        """Yields a heartbeat now, after each interval, after each change, and a last one with `leaving`."""
+        announced = Announced(self._view)
         while True:
             self._wake.clear()
             leaving = self._leaving
-            yield route_pb2.Heartbeat(data_version=self._view.data_version, leaving=leaving)
+            heartbeat, all_topics = announced.next()
+            heartbeat.leaving = leaving
+            if all_topics:
+                self._spaced_until = asyncio.get_running_loop().time() + spacing_s(all_topics)
+            async with asyncio.timeout(self._reply_wait_s(leaving=leaving)):
+                await call.write(sign(heartbeat.SerializeToString()))
+                reply = self._answered(await call.read())
             if leaving:
                 return
+            announced.answered(reply)
+            await self._until_next(announced)
+
+    async def _until_next(self, announced: Announced) -> None:
+        """Waits for the interval's end or a change; then, until all topics may be sent again if they are to
+        be. A stop ends the wait."""
+        if not announced.is_behind():
             try:
                 async with asyncio.timeout(self._settings.heartbeat_interval_ms / 1000):
                     await self._wake.wait()
             except TimeoutError:
                 pass
-            await self._space_out()
-
-    async def _space_out(self) -> None:
-        """Waits until all topics may be sent again; a stop ends the wait."""
         left_s = self._spaced_until - asyncio.get_running_loop().time()
-        if left_s > 0 and not self._leaving:
+        if left_s > 0 and not self._leaving and announced.next_has_all():
             await self._wait(left_s)
 
     def _reply_wait_s(self, *, leaving: bool) -> float:
         interval_s = self._settings.heartbeat_interval_ms / 1000
         return LEAVE_TIME_MAX_S if leaving else max(REPLY_WAIT_MIN_S, REPLY_WAIT_INTERVALS * interval_s)
 
-    def _answered(self, reply: Any) -> None:
+    def _answered(self, reply: Any) -> route_pb2.HeartbeatReply:
+        """The reply, which says that the heartbeat was accepted. Raises TroveError."""
         if not isinstance(reply, route_pb2.HeartbeatReply):  # the transport's end of the stream
             raise TroveError(errors.BROKER_UNREACHABLE, "the nameserver ended the stream")
         if reply.HasField("error"):
@@ -240,6 +238,7 @@ class Registration:
         if self.state != RegistrationState.REGISTERED:
             self.state, self.detail = RegistrationState.REGISTERED, ""
             get_logger().info("nameserver.registered", nameserver=self.nameserver)
+        return reply
 
     def _refused(self, error: TroveError) -> None:
         if error.symbol == errors.BROKER_NAME_TAKEN.symbol:
