@@ -143,7 +143,7 @@ class Connection:
 
     async def watch_routes(self) -> AsyncIterator[ClusterState]:
         """The present routes, then new ones after each change. Raises TroveError when the stream ends."""
-        request = route_pb2.WatchRoutesRequest(changes=True)
+        request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True)
         method, decode = _SERVICE + "RouteService/WatchRoutes", route_pb2.ClusterReply.FromString
         state = ClusterState(())
         async for reply in self.replies(method, request, decode):

@@ -85,6 +85,8 @@ def lost_brokers(reply: route_pb2.ClusterReply | route_pb2.RouteReply) -> tuple[
 def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> ClusterState:
     """The state after a reply that has only changes."""
     routes = {route.broker.name: route for route in before.brokers}
+    for name in reply.removed_brokers:
+        routes.pop(name, None)
     for changed in reply.brokers:
         route = broker_route(changed)
         known = routes.get(route.broker.name)
@@ -93,7 +95,7 @@ def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> Cluste
         for name in changed.removed_topics:
             topics.pop(name, None)
         routes[route.broker.name] = BrokerRoute(route.broker, tuple(topics.values()))
-    return ClusterState(tuple(routes.values()), reply.version)
+    return ClusterState(tuple(routes.values()), reply.version, lost_brokers(reply))
 
 
 def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
