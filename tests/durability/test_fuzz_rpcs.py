@@ -115,7 +115,7 @@ async def fuzz_nameserver(name: str, source: random.Random) -> None:
                     check_outcome(method, outcome, [calls.parse(method, one) for one in outcome.replies])
                 done += length
                 assert registry.table.broker_count <= ROUTE_LIMITS.brokers_max
-                assert len(registry.table.topic_names) <= ROUTE_LIMITS.topic_routes_max
+                assert registry.table.topic_routes <= ROUTE_LIMITS.topic_routes_max
                 assert len(registry.watchers) == 0
                 await asyncio.sleep(source.choice((0, 0, 0, 0.5)))
         await asyncio.sleep(30)
@@ -129,7 +129,11 @@ def heartbeat(source: random.Random) -> route_pb2.Heartbeat:
     number = source.randrange(40)
     info = common_pb2.BrokerInfo(cluster="c", name=f"b{number}", address=f"10.0.0.{number}:8081")
     topics = [common_pb2.TopicRoute(topic=f"t{i}", queue_count=4) for i in range(source.randrange(8))]
-    return route_pb2.Heartbeat(broker=info, topics=topics, data_version=clock_ms())
+    whole = route_pb2.Heartbeat(broker=info, topics=topics, data_version=clock_ms())
+    if source.random() < 0.3:
+        whole.base_version = clock_ms()
+        whole.removed_topics.extend(f"t{i}" for i in range(source.randrange(8)))
+    return whole
 
 
 @pytest.mark.slow

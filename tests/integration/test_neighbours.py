@@ -13,13 +13,15 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trovemq.testing import BrokerProcess
+from trovemq import sync
+from trovemq.testing import BrokerProcess, NameserverProcess
 
 pytestmark = pytest.mark.slow
 
@@ -39,10 +41,19 @@ class ForeignBroker(BrokerProcess):
 
     _popen = subprocess.Popen
 
-    def __init__(self, version: Path, store: Path) -> None:
-        super().__init__(store=store, environment=path_of(version))
+    def __init__(self, version: Path, store: Path, nameservers: Sequence[NameserverProcess] = ()) -> None:
+        super().__init__(store=store, environment=path_of(version), nameservers=nameservers)
         if is_package(version / "broker"):
             self.module = "broker"
+
+
+class ForeignNameserver(NameserverProcess):
+    """As ForeignBroker."""
+
+    _popen = subprocess.Popen
+
+    def __init__(self, version: Path) -> None:
+        super().__init__(environment=path_of(version))
 
 
 def path_of(version: Path) -> dict[str, str]:
@@ -107,3 +118,33 @@ def test_the_sdk_works_at_the_previous_broker(tmp_path: Path) -> None:
 def test_the_broker_works_with_the_previous_sdk_and_store(tmp_path: Path) -> None:
     previous = files_of(PREVIOUS, tmp_path / "previous")
     check([(previous, previous, "old"), (ROOT, previous, "old-sdk")], tmp_path / "store")
+
+
+def check_routes(nameserver_version: Path, broker_version: Path, store: Path) -> None:
+    """Topics that are made and deleted after the registration are in the routes, and out of them."""
+    with (
+        ForeignNameserver(nameserver_version) as nameserver,
+        ForeignBroker(broker_version, store, [nameserver]) as broker,
+        sync.connect(broker.address) as admin,
+        sync.connect(nameserver.address) as client,
+    ):
+        for name in ("t1", "t2", "t3"):
+            admin.admin.create_topic(name, 2)
+        admin.admin.delete_topic("t2")
+        deadline = time.monotonic() + PROGRAM_SECONDS_MAX
+        while topics_of(client) != {"t1", "t3"}:
+            assert time.monotonic() < deadline, topics_of(client)
+            time.sleep(0.05)
+
+
+def topics_of(client: sync.Client) -> set[str]:
+    (route,) = client.admin.cluster().brokers
+    return {topic.topic for topic in route.topics if topic.topic in ("t1", "t2", "t3")}
+
+
+def test_the_broker_registers_at_the_previous_nameserver(tmp_path: Path) -> None:
+    check_routes(files_of(NATIVE, tmp_path / "previous"), ROOT, tmp_path / "store")
+
+
+def test_the_previous_broker_registers_at_the_nameserver(tmp_path: Path) -> None:
+    check_routes(ROOT, files_of(NATIVE, tmp_path / "previous"), tmp_path / "store")
