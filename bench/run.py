@@ -8,6 +8,7 @@
     make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo; some rows need Go
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
     make bench ARGS="brokers"       several brokers on this machine beside one
+    make bench ARGS="nameserver"    100 simulated brokers at a nameserver: registered, idle, one topic changed
     make bench ARGS="users"         asking who calls, TLS, one user's storm beside another's sends
     make bench ARGS="cli"           one call of `trovemq`, in processor time
     make bench ARGS="console"       pages with 10,000 topics, a search, a scrape
@@ -45,6 +46,7 @@ from bench import (
     engine,
     limits,
     measure,
+    nameserver,
     recovery,
     rocketmq,
     safety,
@@ -72,6 +74,7 @@ PARTS = {
     "rpc": "gRPC, our own beside grpc.aio",
     "topics": "Many topics",
     "brokers": "Several brokers",
+    "nameserver": "A nameserver with 100 brokers",
     "users": "Users and TLS",
     "cli": "The command line",
     "console": "The console and a scrape",
@@ -199,6 +202,7 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "rpc": (rpc.measure_rpc, rpc.ABOUT),
     "topics": (topics.measure_topics, topics.ABOUT),
     "brokers": (brokers.measure_brokers, brokers.ABOUT),
+    "nameserver": (nameserver.measure_nameserver, nameserver.ABOUT),
     "users": (users.measure_users, users.ABOUT),
     "cli": (command_line.measure_command_line, command_line.ABOUT),
     "console": (console.measure_console, console.ABOUT),

@@ -70,10 +70,17 @@ def _cuts(data: bytes, limits: RouteLimits) -> Generator[None, None, Sequence[in
     between two."""
     cuts, position, fields, topics = [0], 0, 0, 0
     while position < len(data):
-        tag, position = read_varint(data, position)
-        topics += tag == _TOPICS_TAG
         fields += 1
-        position = _end_of_field(data, tag & 7, position)
+        if data[position] == _TOPICS_TAG:
+            topics += 1
+            size = data[position + 1]
+            position += 2
+            if size >= 0x80:
+                size, position = read_varint(data, position - 1)
+            position += size
+        else:
+            tag, position = read_varint(data, position)
+            position = _end_of_field(data, tag & 7, position)
         if fields % TOPICS_A_STEP == 0:
             check_topic_count(topics, limits)
             if fields - topics > HEARTBEAT_PARTS:

@@ -333,5 +333,6 @@ def check_topic_count(count: int, limits: RouteLimits) -> None:
     if count > limits.topics_per_broker_max:
         raise TroveError(
             errors.LIMIT_EXCEEDED,
-            f"{count} topics of one broker; the limit is {limits.topics_per_broker_max}",
+            f"{count} topics of one broker; the limit is topics_per_broker_max = "
+            f"{limits.topics_per_broker_max}",
         )

@@ -11,12 +11,15 @@ from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.logging import LogFormat, LogLevel
+from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import setting
 from trovemq_daemon.tls_settings import TlsSettings
 from trovemq_nameserver.routes import RouteLimits
 from trovemq_proto.channels import TRANSPORT_DEFAULT
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_NAMESERVER"
+UNREAD_REPLIES_SIZE_MAX: Final = 268_435_456
+"""In bytes, of all connections together, and of one: the reply with 2,000,000 routes has 72 MB and more."""
 
 # Keys of RocketMQ's namesrv.conf that are known and not implemented.
 IGNORED_KEYS: Final = frozenset(
@@ -89,5 +92,6 @@ class NameserverSettings(RouteLimits, ProcessSettings):
         return GrpcLimits(
             transport=self.grpc_transport,
             receive_size_max=self.heartbeat_size_max,
+            replies=ReplyLimits(total_max=UNREAD_REPLIES_SIZE_MAX, connection_max=UNREAD_REPLIES_SIZE_MAX),
             concurrent_calls_max=self.watchers_max + 10_000,
         )

@@ -29,7 +29,7 @@ from trovemq_broker.cluster.nameserver_session import (
     error_in,
     log_in_for,
 )
-from trovemq_broker.cluster.view import BrokerView, spacing_s
+from trovemq_broker.cluster.view import SPACED_FROM, BrokerView, spacing_s
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import get_logger
@@ -45,6 +45,9 @@ from trovemq_proto.v1 import route_pb2
 LEAVE_TIME_MAX_S: Final = 1.0
 REPLY_WAIT_INTERVALS: Final = 3
 REPLY_WAIT_MIN_S: Final = 1.0
+ALL_TOPICS_WAIT_S: Final = 30.0
+"""How much longer a reply to many topics may take: after its start a nameserver reads those of all brokers,
+one after the other."""
 
 _REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
 
@@ -203,7 +206,7 @@ class Registration:
             heartbeat.leaving = leaving
             if all_topics:
                 self._spaced_until = asyncio.get_running_loop().time() + spacing_s(all_topics)
-            async with asyncio.timeout(self._reply_wait_s(leaving=leaving)):
+            async with asyncio.timeout(self._reply_wait_s(leaving=leaving, topics=all_topics)):
                 await call.write(sign(heartbeat.SerializeToString()))
                 reply = self._answered(await call.read())
             if leaving:
@@ -224,9 +227,13 @@ class Registration:
         if left_s > 0 and not self._leaving and announced.next_has_all():
             await self._wait(left_s)
 
-    def _reply_wait_s(self, *, leaving: bool) -> float:
+    def _reply_wait_s(self, *, leaving: bool, topics: int = 0) -> float:
+        """topics: those that the heartbeat has, if these are all topics."""
+        if leaving:
+            return LEAVE_TIME_MAX_S
         interval_s = self._settings.heartbeat_interval_ms / 1000
-        return LEAVE_TIME_MAX_S if leaving else max(REPLY_WAIT_MIN_S, REPLY_WAIT_INTERVALS * interval_s)
+        more_s = ALL_TOPICS_WAIT_S if topics >= SPACED_FROM else 0.0
+        return max(REPLY_WAIT_MIN_S, REPLY_WAIT_INTERVALS * interval_s) + more_s
 
     def _answered(self, reply: Any) -> route_pb2.HeartbeatReply:
         """The reply, which says that the heartbeat was accepted. Raises TroveError."""
