@@ -77,6 +77,7 @@ class RegistrationService:
         if not isinstance(received, LargeHeartbeat):
             return received.leaving, await self._handle(session, received, None)
         registry = self._registry
+        registry.table.heard(session, registry.clock())  # it may wait for those before it
         async with self._reading:  # one at a time: so the first is done soonest, and the names are shared
             reading = read_large(received.data, registry.limits, registry.table.names)
             heartbeat, topics = await registry.turns.run(reading)

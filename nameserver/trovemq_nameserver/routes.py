@@ -221,6 +221,12 @@ class RouteTable:
         self.version += 1
         self.changes.add(self.version, broker, topics, described=described)
 
+    def heard(self, session: int, now: int) -> None:
+        """A message of the session has arrived, and is not read yet."""
+        found = self._registration(session)
+        if found is not None:
+            found.heard_at = now
+
     def stream_broken(self, session: int, now: int) -> None:
         """Notes that the session's stream ended without unregistering: the broker may return within
         `broker_broken_ms`."""

@@ -92,6 +92,7 @@ class NameserverSettings(RouteLimits, ProcessSettings):
         return GrpcLimits(
             transport=self.grpc_transport,
             receive_size_max=self.heartbeat_size_max,
+            send_size_max=UNREAD_REPLIES_SIZE_MAX,
             replies=ReplyLimits(total_max=UNREAD_REPLIES_SIZE_MAX, connection_max=UNREAD_REPLIES_SIZE_MAX),
             concurrent_calls_max=self.watchers_max + 10_000,
         )
