@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import trovemq
 from tests.support.stubs import REGISTRATION, ROUTES, stub_of
-from tests.unit.nameserver.test_registration import FAST, local_broker, until
+from tests.unit.nameserver.test_registration import FAST, Topic, local_broker, until
 from tests.unit.nameserver.test_services import heartbeat, names
 from trovemq._wire.failures import error_from_grpc
 from trovemq_broker.cluster.registration import Registrations, RegistrationState, registration_channels
@@ -78,9 +78,13 @@ async def served(
 
 @asynccontextmanager
 async def registering(
-    nameserver: Address, who: Credentials | None, transport: GrpcTransport = "grpcio"
+    nameserver: Address,
+    who: Credentials | None,
+    transport: GrpcTransport = "grpcio",
+    topic_count: int = 1,
 ) -> AsyncIterator[Registrations]:
-    broker, _ = local_broker()
+    broker, topics = local_broker()
+    topics.topics |= {name: Topic(name) for name in (f"topic-{number}" for number in range(1, topic_count))}
     registrations = Registrations(
         [nameserver],
         broker,
@@ -137,10 +141,14 @@ async def test_other_users_may_not_register(
         assert app.registry.table.broker_count == 0
 
 
-async def test_a_broker_does_not_register_under_the_name_of_another(users_file: Path) -> None:
+@pytest.mark.parametrize("topic_count", [1, 1_000])
+async def test_a_broker_does_not_register_under_the_name_of_another(
+    users_file: Path, topic_count: int
+) -> None:
+    """With many topics its heartbeat is read in steps, and checked afterwards."""
     replace(users_file, users_text(name="broker-b"))
     async with served(users_file) as (app, address):
-        async with registering(address, BROKER) as registrations:
+        async with registering(address, BROKER, topic_count=topic_count) as registrations:
             await refused(registrations, "registers broker 'broker-b', not 'broker-a'")
         assert app.registry.table.broker_count == 0
 
