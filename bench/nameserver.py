@@ -5,7 +5,7 @@
     idle      heartbeats alone, each 3 s
     change    one topic altered: bytes and processor time at broker, nameserver and watchers
 
-Each number of topics has a nameserver of its own. With --quick 1,000 topics alone.
+Each number of topics has a separate nameserver. With --quick 1,000 topics alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trovemq_proto.v1 import route_pb2
 BROKERS: Final = 100
 TOPICS: Final = (1_000, 10_000, 20_000)
 SDK_TOPICS_MAX: Final = 10_000
-"""With more the watcher's memory, which has every route of every broker, is what one measures."""
+"""With more, the figures are those of the watcher's memory, which has every route."""
 AT_ONCE: Final = 8
 CHANGES: Final = 200
 CHANGES_KEPT: Final = 4_096
@@ -159,7 +159,7 @@ def _description(number: int) -> BrokerDescription:
 
 
 async def measure_nameserver(report: Report, directory: Path, *, quick: bool) -> None:
-    """Each number of topics at a nameserver of its own."""
+    """Each number of topics at a separate nameserver."""
     for topics in TOPICS[:1] if quick else TOPICS:
         with NameserverProcess() as nameserver:
             brokers = Brokers(nameserver, topics)
@@ -276,7 +276,7 @@ async def _script(text: str, nameserver: NameserverProcess) -> AsyncIterator[Pro
 
 
 async def _ended(process: Process) -> str:
-    """Ends the script. Returns what it prints."""
+    """Ends the script. Returns its output."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()

@@ -1,4 +1,4 @@
-"""A broker's description of itself, and what is refused of it."""
+"""A broker's description of itself, and its checks."""
 
 from __future__ import annotations
 

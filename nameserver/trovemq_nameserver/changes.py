@@ -1,6 +1,6 @@
 """The log of the route table's changes: which topics of which brokers changed since a version.
 
-It has names only. The reader of a change takes the present state of what it names, so a change that is
+It has names only. The reader of a change takes the present state of the names, so a change that is
 applied twice, or late, does no harm.
 
 Invariants
@@ -27,7 +27,7 @@ class _Change(NamedTuple):
 
 
 class Changed:
-    """What changed of one broker: `whole`, it came, left, or all of its topics may differ; otherwise those of
+    """The changes of one broker: `whole`, it came, left, or all of its topics may differ; otherwise those of
     `topics`, and with `described` its description."""
 
     __slots__ = ("described", "topics", "whole")
@@ -58,7 +58,7 @@ class ChangeLog:
             self._known_from = oldest.version
 
     def since(self, version: int) -> dict[str, Changed] | None:
-        """What changed after that version, by broker; None if that is too long ago."""
+        """The changes after that version, by broker; None if that is too long ago."""
         if version < self._known_from:
             return None
         found: dict[str, Changed] = {}

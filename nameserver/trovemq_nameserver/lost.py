@@ -29,7 +29,7 @@ class LostBroker:
 
 
 class LostBrokers:
-    """The lost brokers by name, the newest last; at most so many, with so many topics."""
+    """The lost brokers by name, the newest last; limited in number and topics."""
 
     def __init__(self, brokers_max: int, topics_max: int) -> None:
         self._brokers_max = brokers_max
@@ -54,7 +54,7 @@ class LostBrokers:
         return True
 
     def at(self, now: int, topic: str | None = None) -> list[LostBroker]:
-        """Those of this time, by name; with `topic`, those that had it."""
+        """The lost brokers of this time, by name; with `topic`, those that had it."""
         for name in [name for name, one in self._by_name.items() if now - one.lost_at >= LOST_KEPT_MS]:
             self.forget(name)
         everything = [self._by_name[name] for name in sorted(self._by_name)]

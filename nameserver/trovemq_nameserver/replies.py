@@ -5,7 +5,7 @@ that have not changed since it was made before, the bytes are used again. A repl
 for all callers that have the same version. So 200 clients that watch 10,000 topics cost a change no more than
 one of them.
 
-While a reply is made the table may change: a reply has at least what its version has, and the changes since
+While a reply is made the table may change: a reply is at least as new as its version, and the changes since
 that version name all that it may lack.
 """
 
@@ -37,7 +37,7 @@ class ClusterReplies:
         self._made_version = -1
         self._brokers = b""
         self._by_name: dict[str, tuple[BrokerRoute, slice]] = {}
-        """What was made: its bytes are a part of `_brokers`."""
+        """The brokers of the reply: their bytes are a part of `_brokers`."""
         self._changes_to = -1
         self._changes: dict[int, bytes] = {}
         self.routes_made = 0
@@ -75,7 +75,7 @@ class ClusterReplies:
         self._brokers, self._by_name = b"".join(parts), made
 
     async def since(self, version: int) -> tuple[int, bytes] | None:
-        """The present version, and the reply with what changed since that one; None if that is too long
+        """The present version, and the reply with the changes since that one; None if that is too long
         ago."""
         async with self._lock:
             table = self._table

@@ -322,8 +322,8 @@ class RouteTable:
         return None if name is None else self._by_name[name]
 
     def _check_counts(self, topics: int, before: int) -> None:
-        """Whether a broker may have so many topics instead of those before. Raises TroveError
-        LIMIT_EXCEEDED."""
+        """Raises TroveError LIMIT_EXCEEDED if a broker may not have this number of topics, with another
+        number before."""
         check_topic_count(topics, self._limits)
         together = self.topic_routes - before + topics
         if together > self._limits.topic_routes_max:

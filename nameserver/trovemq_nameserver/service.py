@@ -1,4 +1,4 @@
-"""The nameserver's service for clients, who ask for routes and watch them, and what it shares with the
+"""The nameserver's service for clients, who ask for routes and watch them, and the state shared with the
 service for brokers (registration.py)."""
 
 from __future__ import annotations

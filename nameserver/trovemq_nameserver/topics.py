@@ -105,7 +105,7 @@ def check_topic_name(name: str) -> None:
 
 @lru_cache(maxsize=ROUTES_KEPT)
 def _route(queue_count: int, message_type: str) -> tuple[TopicRoute, str]:
-    """The route, and what is wrong with it."""
+    """The route, and its fault or an empty text."""
     return TopicRoute(queue_count, message_type), next(_route_problems(queue_count, message_type), "")
 
 

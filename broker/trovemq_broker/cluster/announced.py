@@ -1,7 +1,7 @@
-"""What one registration stream has told its nameserver of this broker, and so what the next heartbeat has.
+"""The state of one registration stream: the topics that its nameserver has, and so the next heartbeat.
 
 The first heartbeat of a stream has all topics. Later ones have those that changed, where the nameserver says
-that it understands changes, and the broker still knows what changed: `change_count` counts the changes of the
+that it understands changes, and the broker still knows the changes: `change_count` counts the changes of the
 topics, and the newest few thousand are kept. Otherwise, and when the nameserver asks for it, they have all.
 """
 

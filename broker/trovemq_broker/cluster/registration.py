@@ -6,8 +6,8 @@ another live broker has the name. A state lasts until the nameserver answers the
 
 With credentials each stream begins with a log-in, and its messages are signed.
 
-A heartbeat is sent every interval, and at once when the topics changed; what it has of them, announced.py
-says. Two heartbeats with all topics have a time between them that grows with their number.
+A heartbeat is sent every interval, and at once when the topics changed; announced.py decides
+which topics it has. Two heartbeats with all topics have a time between them that grows with their number.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class Stream:
-    """A broker's end of a registration stream, and what it has said there."""
+    """A broker's end of a registration stream, and its state there."""
 
     def __init__(self, registry: Registry, broker: LocalBroker) -> None:
         self.announced = Announced(broker)
@@ -82,7 +82,7 @@ class Side:
         if reply.HasField("error"):
             await self.break_stream(name)
             return reply.error.symbol
-        assert not reply.all_topics, "the broker knows what the nameserver has"
+        assert not reply.all_topics, "the broker sends changes of the nameserver's version"
         reply.changes = self._understands_changes
         stream.announced.answered(reply)
         return ""
