@@ -24,7 +24,7 @@ DAEMON_FAULTS: Final = (
     Planted(
         "a lost broker that registers again stays lost, too",
         "nameserver/trovemq_nameserver/routes.py",
-        "        self._name_by_session[session] = broker.name\n        self._forget(broker.name)\n",
+        "        self._name_by_session[session] = broker.name\n        self._lost.forget(broker.name)\n",
         "        self._name_by_session[session] = broker.name\n",
         (
             "tests/unit/nameserver/test_routes.py::"
