@@ -1,8 +1,7 @@
 """The brokers that the nameserver lost: their sessions ended without a leave.
 
 A lost broker is known for LOST_KEPT_MS, or until a broker of its name registers, or until it is removed for
-good. At most `brokers_max` are,
-with `topic_routes_max` topics together; the newest count.
+good. At most `brokers_max` are, with `topic_routes_max` topics together; the newest count.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class ReplyReader:
         reply = route_pb2.ClusterReply.FromString(rest)
         lost = [one.name for one in reply.lost]
         if reply.changes:
-            brokers = yield from self._changed(parts)
+            brokers = yield from self._changed(parts, reply.removed_brokers)
             for name in lost:
                 brokers.pop(name, None)
         else:
@@ -107,8 +107,11 @@ class ReplyReader:
         self._by_digest = by_digest
         return found
 
-    def _changed(self, parts: Sequence[bytes]) -> Steps[dict[str, RoutedBroker]]:
+    def _changed(self, parts: Sequence[bytes], removed: Sequence[str]) -> Steps[dict[str, RoutedBroker]]:
+        """The brokers after these changes. A broker that is removed and has a route, too, is sent whole."""
         found = dict(self._routes.brokers)
+        for name in removed:
+            found.pop(name, None)
         for part in parts:
             route = common_pb2.BrokerRoute.FromString(part)
             if self._is_other(route.broker):

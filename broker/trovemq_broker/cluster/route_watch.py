@@ -83,7 +83,7 @@ class RouteWatch:
         call: Any = None
         try:
             metadata, sign = await log_in_for(channel, _WATCH, self._credentials, LOG_IN_S)
-            request = route_pb2.WatchRoutesRequest(changes=True).SerializeToString()
+            request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True).SerializeToString()
             call = channel.unary_stream(_WATCH)(sign(request), metadata=metadata)
             reader = ReplyReader(*self._identity)
             async for reply in call:

@@ -51,9 +51,18 @@ def entry(
     )
 
 
-def answer(*brokers: common_pb2.BrokerRoute, changes: bool = False, lost: Iterable[str] = ()) -> bytes:
+def answer(
+    *brokers: common_pb2.BrokerRoute,
+    changes: bool = False,
+    lost: Iterable[str] = (),
+    removed_brokers: Iterable[str] = (),
+) -> bytes:
     reply = route_pb2.ClusterReply(
-        brokers=brokers, version=7, changes=changes, lost=[route_pb2.LostBroker(name=name) for name in lost]
+        brokers=brokers,
+        version=7,
+        changes=changes,
+        lost=[route_pb2.LostBroker(name=name) for name in lost],
+        removed_brokers=removed_brokers,
     )
     return reply.SerializeToString()
 
@@ -121,6 +130,14 @@ def test_changes_add_and_remove_topics_and_lost_brokers_leave() -> None:
     assert len(cluster.routes.holding("mail")) == 1
     cluster.hears(changes=True, lost=["b"])
     assert cluster.names == ["a"]
+
+
+def test_a_broker_that_changes_name_as_removed_leaves_or_comes_whole() -> None:
+    cluster = Cluster()
+    cluster.hears(entry("a", {"orders": 8, "bills": 1}), entry("b", {"orders": 2}))
+    cluster.hears(entry("a", {"orders": 8}), changes=True, removed_brokers=["a", "b"])
+    assert cluster.names == ["a"]
+    assert cluster.routes.holding("bills") == []
 
 
 def test_a_broker_that_left_a_nameserver_leaves_the_table() -> None:
@@ -257,7 +274,8 @@ def test_answers_with_all_and_with_changes_lead_to_the_same_routes(
                 entry(name, topics, version=number, removed=before.get(name, {}).keys() - topics.keys())
                 for name, topics in state.items()
             ]
-            data = answer(*changed, changes=True, lost=before.keys() - state.keys())
+            gone = sorted(before.keys() - state.keys())
+            data = answer(*changed, changes=True, lost=gone[::2], removed_brokers=gone[1::2])
         else:
             data = answer(*(entry(name, topics, version=number) for name, topics in state.items()))
         assert shown(read(reader, data)) == state

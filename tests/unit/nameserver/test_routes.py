@@ -195,7 +195,7 @@ def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> N
 
 def test_a_lost_broker_is_forgotten_and_a_live_one_is_not() -> None:
     table = RouteTable(LIMITS)
-    table.register(1, broker(), of(TopicRoute("t1", 4)), 1, 0)
+    table.register(1, broker(), of(fields("t1", 4)), 1, 0)
     assert not table.forget("a"), "it is live"
     table.expire(10_000)
     version = table.version
