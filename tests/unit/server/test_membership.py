@@ -14,6 +14,7 @@ from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.core import clients
 from trovemq_broker.server.native import membership
 from trovemq_broker.server.wire.client_commands import StoredMessage
+from trovemq_broker.server.wire.consumers import ClientType
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
@@ -62,7 +63,7 @@ async def test_a_stream_makes_its_client_a_member_and_names_the_settings() -> No
     (member,) = parts.registry.members(GROUP)
     described = member.description
     assert (described.client_type, described.language, described.version) == (
-        v2.PUSH_CONSUMER,
+        ClientType.PUSH_CONSUMER,
         "PYTHON",
         "7",
     )
@@ -72,7 +73,7 @@ async def test_a_stream_makes_its_client_a_member_and_names_the_settings() -> No
     other = ConsumeClient(parts, "steps")
     await other.open()
     assert set(member.description.subscriptions) == {"orders", "steps"}
-    assert member.description.client_type == v2.SIMPLE_CONSUMER
+    assert member.description.client_type == ClientType.SIMPLE_CONSUMER
     for one in (client, other):
         await one.end()
 
