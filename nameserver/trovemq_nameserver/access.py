@@ -1,11 +1,13 @@
 """Access to a nameserver with authentication: for the brokers and clients of its `users_file`, by sessions
 and signed calls as at a broker (daemon/trovemq_daemon/sessions.py).
 
-| call                   | for                              |
-|------------------------|----------------------------------|
-| health, `Authenticate` | everybody                        |
-| `Register`             | brokers, each under its own name |
-| everything else        | brokers and clients              |
+| call                   | for                                                    |
+|------------------------|--------------------------------------------------------|
+| health, `Authenticate` | everybody                                              |
+| routes, reflection     | every user of the file                                 |
+| `Register`             | brokers, each under its own name                       |
+| `Forget`               | administrators; brokers, each under its own name       |
+| everything else        | none of them                                           |
 
 Invariants
 - No handler begins before its call is admitted; each message of a stream is admitted before the handler gets
@@ -33,7 +35,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.peers import peer_of_call
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SESSION_TIME_MAX_MS, Sessions
-from trovemq_daemon.users import User
+from trovemq_daemon.users import User, UserKind
 from trovemq_nameserver.heartbeats import LargeHeartbeat
 from trovemq_nameserver.users import KnownUsers, read_users
 from trovemq_proto import errors
@@ -46,6 +48,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _SECURITY: Final = security_pb2.DESCRIPTOR.services_by_name["SecurityService"]
 _OPEN: Final = (f"/{_SECURITY.full_name}/Authenticate", "/grpc.health.v1.Health/")
+_FOR_EVERY_USER: Final = ("/trovemq.v1.RouteService/", "/grpc.reflection.")
 _KEY_SIZE: Final = 32
 
 
@@ -136,6 +139,10 @@ class NameserverAccess:
     def broker_of(self, access_key: str) -> str | None:
         return self._users.broker_of(access_key)
 
+    def is_administrator(self, access_key: str) -> bool:
+        user = self.user(access_key)
+        return user is not None and user.kind is UserKind.SUPER
+
     def refused(self, path: str, error: TroveError, context: Context, access_key: str) -> None:
         self.refusals.add(path, error, peer_of_call(context).source, access_key, self.clock_ms())
 
@@ -178,10 +185,8 @@ class _Call:
         message = self._read(data)
         if isinstance(message, TroveError):
             raise message
-        if isinstance(message, route_pb2.Heartbeat):
-            self._check_broker(message)
-        if isinstance(message, LargeHeartbeat):
-            message.check = self._check_large
+        if not self._path.startswith(_FOR_EVERY_USER):
+            self._check_right(message)
         return message
 
     def _check_large(self, heartbeat: route_pb2.Heartbeat) -> None:
@@ -193,6 +198,17 @@ class _Call:
         """Raises TroveError if the session's secret is no longer valid."""
         self._access.sessions.user_of(self._session)
 
+    def _check_right(self, message: object) -> None:
+        """Raises TroveError ACCESS_DENIED unless this user may send the message."""
+        if isinstance(message, route_pb2.Heartbeat):
+            self._check_broker(message)
+        elif isinstance(message, LargeHeartbeat):
+            message.check = self._check_large
+        elif isinstance(message, route_pb2.ForgetRequest):
+            self._check_forget(message.broker)
+        else:
+            raise TroveError(errors.ACCESS_DENIED, f"{self._access_key} may not call {self._path}")
+
     def _check_broker(self, heartbeat: route_pb2.Heartbeat) -> None:
         own = self._access.broker_of(self._access_key)
         if own is None:
@@ -202,6 +218,12 @@ class _Call:
             raise TroveError(
                 errors.ACCESS_DENIED, f"{self._access_key} registers broker {own!a}, not {named!a}"
             )
+
+    def _check_forget(self, broker: str) -> None:
+        key = self._access_key
+        if not self._access.is_administrator(key) and self._access.broker_of(key) != broker:
+            text = f"{key} is neither an administrator of the users_file nor broker {broker[:80]!a}"
+            raise TroveError(errors.ACCESS_DENIED, text)
 
     async def requests(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         async for data in requests:

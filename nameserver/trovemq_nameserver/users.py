@@ -10,6 +10,10 @@
     access_key = "alice"
     secret_key = "…"
 
+    [[administrator]]             # reads routes, and has lost brokers forgotten
+    access_key = "root"
+    secret_key = "…"
+
 The users are only in this file: a nameserver stores nothing on disk. Errors show names, but no secrets.
 """
 
@@ -34,6 +38,7 @@ USERS_MAX: Final = 1_000  # the verifier of a secret takes a millisecond or two 
 _MEMBERS: Final = {
     "broker": {"name", "access_key", "secret_key", "old_secret_key"},
     "client": {"access_key", "secret_key", "old_secret_key"},
+    "administrator": {"access_key", "secret_key", "old_secret_key"},
 }
 _PLACE: Final = re.compile(r"\(at [^()]*\)$")
 
@@ -56,7 +61,7 @@ class KnownUsers:
         return self._users.get(access_key)
 
     def broker_of(self, access_key: str) -> str | None:
-        """The broker name that this user may register; None for a client."""
+        """The broker name that this user may register; None for others."""
         return self._brokers.get(access_key)
 
 
@@ -82,7 +87,9 @@ def parse_users(content: bytes, salt_key: bytes, before: KnownUsers) -> KnownUse
     document = _toml(content)
     unknown = document.keys() - _MEMBERS.keys()
     if unknown:
-        raise ValueError(f"{min(unknown)[:80]!a} is unknown; there are [[broker]] and [[client]]")
+        raise ValueError(
+            f"{min(unknown)[:80]!a} is unknown; there are [[broker]], [[client]] and [[administrator]]"
+        )
     entries = {kind: _list(document, kind) for kind in _MEMBERS}
     if not entries["broker"] or sum(map(len, entries.values())) > USERS_MAX:
         raise ValueError(f"it names no broker, or more than {USERS_MAX} users")
@@ -91,7 +98,7 @@ def parse_users(content: bytes, salt_key: bytes, before: KnownUsers) -> KnownUse
     for kind, members in _MEMBERS.items():
         for number, entry in enumerate(entries[kind], 1):
             values = _texts(entry, members, f"[[{kind}]] {number}")
-            user = _user(values, salt_key, before, f"[[{kind}]] {number}")
+            user = _user(kind, values, salt_key, before, f"[[{kind}]] {number}")
             if user.access_key in users:
                 raise ValueError(f"access key {user.access_key} is there twice")
             users[user.access_key] = user
@@ -130,7 +137,7 @@ def _texts(entry: object, members: set[str], where: str) -> dict[str, str]:
     return entry
 
 
-def _user(values: Mapping[str, str], salt_key: bytes, before: KnownUsers, where: str) -> User:
+def _user(kind: str, values: Mapping[str, str], salt_key: bytes, before: KnownUsers, where: str) -> User:
     try:
         access_key = check_access_key(values["access_key"])
         secrets = [values[name] for name in ("secret_key", "old_secret_key") if name in values]
@@ -139,7 +146,7 @@ def _user(values: Mapping[str, str], salt_key: bytes, before: KnownUsers, where:
         made = {secret.value: secret for secret in known.secrets} if known is not None else {}
         return User(
             access_key,
-            UserKind.NORMAL,
+            UserKind.SUPER if kind == "administrator" else UserKind.NORMAL,
             tuple(
                 made.get(secret.encode()) or Secret.make(secret.encode(), salt, 0)
                 for secret in dict.fromkeys(secrets)

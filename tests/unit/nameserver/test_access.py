@@ -22,7 +22,9 @@ from trovemq_broker.cluster.registration import Registrations, RegistrationState
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.private_files import read_credentials
+from trovemq_nameserver import access
 from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.routes import Broker
 from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import GrpcTransport
@@ -34,6 +36,7 @@ pytestmark = pytest.mark.asyncio
 SECRET = "canary-secret-5"
 BROKER = Credentials("a-key", SECRET)
 ALICE = Credentials("alice", SECRET)
+ROOT = Credentials("root", SECRET)
 
 
 def users_text(secret: str = SECRET, old: str = "", name: str = "broker-a") -> str:
@@ -182,6 +185,7 @@ async def test_without_credentials_there_is_health_and_nothing_else(users_file: 
             routes.GetCluster(route_pb2.GetClusterRequest()),
             routes.WatchRoutes(route_pb2.WatchRoutesRequest()).read(),
             stub_of(REGISTRATION, channel).Register().read(),
+            stub_of(REGISTRATION, channel).Forget(route_pb2.ForgetRequest(broker="broker-a")),
             names(channel),
         )
         for call in calls:
@@ -194,6 +198,47 @@ async def test_without_credentials_there_is_health_and_nothing_else(users_file: 
         assert await unsigned.code() is grpc.StatusCode.UNAUTHENTICATED
         assert app._access is not None
         assert app._access.refusals.counts["AUTHENTICATION_FAILED"] >= len(calls)
+
+
+async def test_any_client_could_have_a_lost_broker_forgotten(
+    users_file: Path, transport: GrpcTransport
+) -> None:
+    administrator = f'[[administrator]]\naccess_key = "root"\nsecret_key = "{SECRET}"\n'
+    replace(users_file, users_text() + administrator)
+    async with served(users_file, transport) as (app, address):
+
+        def lose(name: str) -> None:
+            app.registry.table.register(99, Broker("c", name, "127.0.0.1:1"), {}, 1, app.registry.clock())
+            app.registry.table.lose(99, app.registry.clock())
+
+        async def forgets(who: Credentials, name: str) -> bool:
+            keys = {"access_key": who.access_key, "secret_key": who.secret_key}
+            async with trovemq.connect(str(address), **keys) as client:
+                return bool(await client.admin.brokers.forget(name))
+
+        lose("broker-b")
+        for who in (ALICE, BROKER):
+            text = f"{who.access_key} is neither an administrator of the users_file nor broker 'broker-b'"
+            with pytest.raises(TroveError, match=text) as raised:
+                await forgets(who, "broker-b")
+            assert raised.value.symbol == "ACCESS_DENIED"
+        assert [one.broker.name for one in app.registry.table.lost(app.registry.clock())] == ["broker-b"]
+        assert await forgets(ROOT, "broker-b")
+        lose("broker-a")
+        assert await forgets(BROKER, "broker-a")
+        async with registering(address, ROOT, transport) as registrations:
+            await refused(registrations, "ACCESS_DENIED")
+
+
+async def test_a_call_that_the_check_does_not_know_is_refused(
+    users_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a call would be that a later version adds."""
+    monkeypatch.setattr(access, "_FOR_EVERY_USER", ())
+    async with served(users_file) as (_, address):
+        with pytest.raises(TroveError, match=r"alice may not call /trovemq\.v1\.RouteService/") as raised:
+            await trovemq.connect(str(address), access_key=ALICE.access_key, secret_key=ALICE.secret_key)
+        assert raised.value.symbol == "ACCESS_DENIED"
 
 
 async def test_a_secret_that_is_changed_ends_the_old_ones_registration(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.users import UserKind
 from trovemq_nameserver.users import USERS_MAX, KnownUsers, parse_users, read_users
 
 CANARY = "canary-secret-4"
@@ -24,6 +25,13 @@ def test_brokers_and_clients_are_read() -> None:
     assert users.broker_of("a-key") == "broker-a"
     assert users.broker_of("alice") is None
     assert users.user("nobody") is None
+
+
+def test_only_administrators_are_super_users() -> None:
+    users = parsed(BROKER + CLIENT + CLIENT.replace("client", "administrator").replace("alice", "root"))
+    kinds = {name: user.kind for name in ("a-key", "alice", "root") if (user := users.user(name))}
+    assert kinds == {"a-key": UserKind.NORMAL, "alice": UserKind.NORMAL, "root": UserKind.SUPER}
+    assert users.broker_of("root") is None
 
 
 def test_a_user_who_did_not_change_is_the_same_when_read_again() -> None:
