@@ -21,6 +21,7 @@ ALL_KINDS = [
     Remainder("dead_letters", 1, "%DLQ%billing", "billing"),
     Remainder("delayed", 7),
     Remainder("half_messages", 3),
+    Remainder("transactions", 2),
     Remainder("topic", 1, "bills"),
 ]
 
@@ -97,7 +98,8 @@ def test_every_kind_is_counted_and_named(removed: Any) -> None:
     assert [one["kind"] for one in ran.note["left"]] == [one.kind for one in ALL_KINDS]
     for words in (
         "b2 still has 4 messages of orders that group billing has not consumed; 2 messages of audit",
-        "; 1 dead letters of group billing; 7 messages that wait for their delivery time; 3 half messages",
+        "; 1 dead letters of group billing; 7 messages that wait for their delivery time",
+        "; 3 half messages; 2 more",
     ):
         assert words in ran.note["message"]
 

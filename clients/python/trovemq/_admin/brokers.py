@@ -60,7 +60,8 @@ class Brokers:
         return await self._calls_of(broker).condition()
 
     async def remainders(self, broker: str) -> tuple[Remainder, ...]:
-        """The losses of a removal of the broker now. Raises as `drain`."""
+        """The losses of a removal of the broker now. Raises as `drain`; ACCESS_DENIED if the user does not
+        see all of its topics."""
         return await remainders(self._pool, self._pool.routes.broker(broker))
 
     async def forget(self, broker: str) -> BrokerAnswers[str]:

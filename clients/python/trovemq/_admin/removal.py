@@ -22,24 +22,46 @@ from trovemq_proto.errors import TroveError
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 ASKED_AT_ONCE_MAX: Final = 16
-_COUNTERS: Final = {"timers_pending": "delayed", "half_messages": "half_messages"}
+_COUNTERS: Final = {
+    "timers_pending": "delayed",
+    "half_messages": "half_messages",
+    "atomic_open": "transactions",
+}
 _GONE: Final = (errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND)
 
 
 async def remainders(pool: ConnectionPool, info: BrokerInfo) -> tuple[Remainder, ...]:
-    """All of it, by kind. Raises TroveError."""
+    """All of it, by kind. Raises TroveError; ACCESS_DENIED if the user does not see all topics.
+
+    Delayed messages, half messages and transactions are counted before and after the queues: so a message
+    that moves from one to the other meanwhile is counted.
+    """
     connection = pool.connection(info)
+    before = (await connection.statistics()).counters
     topics = await connection.list_topics(True)
     groups = [one.group for one in await GroupCalls(connection, info.name).list_all()]
     lags = await _lags(GroupCalls(connection, info.name), groups)
     read = {queue.topic for queues in lags for queue in queues}
-    counters = (await connection.statistics()).counters
+    unread = [one async for one in _unread(connection, info.name, topics, read)]
+    after = (await connection.statistics()).counters
+    _check_sees_all(info.name, len(topics), min(before.get("topics", 0), after.get("topics", 0)))
+    waiting = {kind: max(before.get(name, 0), after.get(name, 0)) for name, kind in _COUNTERS.items()}
     return (
         *_unconsumed(groups, lags),
-        *[one async for one in _unread(connection, info.name, topics, read)],
-        *(Remainder(kind, counters[name]) for name, kind in _COUNTERS.items() if counters.get(name)),
+        *unread,
+        *(Remainder(kind, count) for kind, count in waiting.items() if count),
         *_alone(pool, info.name, topics),
     )
+
+
+def _check_sees_all(broker: str, seen: int, there: int) -> None:
+    """Lists leave out the names that the user may not see; counters count them."""
+    if seen < there:
+        text = (
+            f"this user sees {seen} of the {there} topics on {broker}, so the messages cannot be counted:"
+            " remove it as a user who may see all topics and groups"
+        )
+        raise TroveError(errors.ACCESS_DENIED, text, broker=broker)
 
 
 async def _lags(calls: GroupCalls, groups: Sequence[str]) -> list[list[QueueLag]]:

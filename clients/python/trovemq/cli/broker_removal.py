@@ -192,6 +192,7 @@ _TEXTS: Final[dict[str, Callable[[Remainder], str]]] = {
     "dead_letters": lambda one: f"{one.count:,} dead letters of group {one.group}",
     "delayed": lambda one: f"{one.count:,} messages that wait for their delivery time",
     "half_messages": lambda one: f"{one.count:,} half messages",
+    "transactions": lambda one: f"{one.count:,} open atomic transactions",
     "topic": lambda one: f"topic {one.topic}, which no other broker has",
     "unknown": lambda one: f"{one.count:,} topics with an unknown number of messages",
 }
