@@ -68,21 +68,26 @@ class Brokers:
         """Has the nameservers forget a lost broker that does not come back. Nothing is done to a live one.
 
         Returns:
-            The nameservers that had lost it; `pending` names those that did not answer.
+            The nameservers that had lost it, empty if none had; `pending` names those that did not answer, or
+            that are too old for this call.
 
         Raises:
             TroveError: BROKER_UNREACHABLE if no nameserver answers; ACCESS_DENIED, …
         """
         servers = self._pool.servers
         outcomes = await outcomes_of(forget(self._pool.server(one), broker) for one in servers)
-        pending, forgotten = [], []
+        pending, forgotten, without_it = [], [], []
         for server, outcome in zip(servers, outcomes, strict=True):
             if not isinstance(outcome, TroveError):
                 forgotten += [server] if outcome else []
             elif outcome.spec in NOT_ANSWERED:
                 pending.append(server)
-            elif outcome.fields.get("grpc_status") != "UNIMPLEMENTED":  # a broker, which loses no others
+            elif outcome.fields.get("grpc_status") == "UNIMPLEMENTED":
+                without_it.append(server)  # a broker, which loses no others, or an older nameserver
+            else:
                 raise outcome
+        if forgotten:
+            pending += without_it
         if len(pending) == len(servers):
             raise next(one for one in outcomes if isinstance(one, TroveError))
         self._pool.routes.lost.pop(broker, None)

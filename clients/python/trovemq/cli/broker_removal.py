@@ -7,7 +7,7 @@
 | is lost                        | nothing is known of it but its topics; with --accept-loss it is forgotten |
 | is in the routes, and silent   | BROKER_UNREACHABLE: stop its process first                               |
 
-If there is a rest, and without --accept-loss, it serves again as before.
+If there is a rest and no --accept-loss, and after Ctrl-C or an error, it serves again as before.
 """
 
 from __future__ import annotations
@@ -77,9 +77,16 @@ async def remove(
             if not accept_loss:
                 raise _refusal(session, broker, left, _lost_text(lost))
             session.confirm(f"Forget broker {broker}? {_lost_text(lost)}.", yes=yes)
+            if not (await session.call(client.admin.brokers.forget(broker))):
+                text = (
+                    f"no nameserver has forgotten {broker}: it is back, or the nameserver is older than this"
+                )
+                raise TroveError(errors.BROKER_NOT_FOUND, text, broker=broker)
         else:
+            # Nothing is done to a live one, but a user who may not do it is refused before the broker stops.
+            await session.call(client.admin.brokers.forget(broker))
             left = await _stopped(session, client, state, broker, accept_loss, grace, within, yes)
-        await session.call(client.admin.brokers.forget(broker))
+            await _forgotten(session, client, broker)
     _show(session, broker, left)
 
 
@@ -104,16 +111,42 @@ async def _stopped(
     loss = f" This is lost: {_text(left)}." if accept_loss and left else ""
     session.confirm(f"Drain and stop broker {broker}?{loss}", yes=yes)
     before = await session.call(brokers.drain_status(broker))
-    await drained(session, client, await session.call(brokers.drain(broker, grace_ms=grace_ms)))
-    if not accept_loss and (left := await _consumed(session, client, broker, within_ms)):
+    try:
+        await drained(session, client, await session.call(brokers.drain(broker, grace_ms=grace_ms)))
+        left = await _consumed(session, client, broker, 0 if accept_loss else within_ms)
+        if left and not accept_loss:
+            raise _refusal(session, broker, left)
+        stop = brokers.drain(broker, grace_ms=0, stop_wait_max_ms=STOP_WAIT_MS)
+        await drained(session, client, await session.call(stop))
+    except BaseException as error:
         if before.state == "serving":
-            await session.call(brokers.undrain(broker))
-        raise _refusal(session, broker, left)
-    if accept_loss:
-        left = await _answered(session, broker, brokers.remainders(broker))
-    stop = brokers.drain(broker, grace_ms=0, stop_wait_max_ms=STOP_WAIT_MS)
-    await drained(session, client, await session.call(stop))
+            await _undo(session, client, broker, error)
+        raise
     return left
+
+
+async def _undo(session: Session, client: Client, broker: str, error: BaseException) -> None:
+    """The broker serves again after a break. If it does not, that is said: with the error, or for Ctrl-C."""
+    try:
+        await session.call(client.admin.brokers.undrain(broker))
+    except TroveError as failure:
+        text = (
+            f"{broker} is still drained, or it stops ({failure.message}): see trovemq cluster;"
+            f" to let it serve again: trovemq broker drain {broker} --undo"
+        )
+        if isinstance(error, TroveError):
+            raise TroveError(error.spec, f"{error.message}; {text}", **error.fields) from error
+        session.output.left_behind(text)
+
+
+async def _forgotten(session: Session, client: Client, broker: str) -> None:
+    """The nameservers forget a broker that has stopped."""
+    session.output.left_behind(f"{broker} has stopped, but nameservers may still name it as lost")
+    try:
+        await session.call(client.admin.brokers.forget(broker))
+    except TroveError as error:
+        text = f"{broker} has stopped, but nameservers may still name it as lost: {error.message}"
+        raise TroveError(error.spec, text, **error.fields) from error
 
 
 async def _answered(
@@ -129,7 +162,7 @@ async def _answered(
 
 
 async def _consumed(session: Session, client: Client, broker: str, within_ms: int) -> tuple[Remainder, ...]:
-    """The rest after the time for groups."""
+    """The rest after the time for groups. Raises TroveError if the broker took new messages meanwhile."""
     clock = asyncio.get_running_loop()
     ends = clock.time() + within_ms / 1000
     most = 0
@@ -140,6 +173,10 @@ async def _consumed(session: Session, client: Client, broker: str, within_ms: in
         if clock.time() >= ends or any(one.kind in _LASTING for one in left):
             break
         await asyncio.sleep(POLL_S)
+    status = await session.call(client.admin.brokers.drain_status(broker))
+    if status.state != "drained":
+        text = f"{broker} is {status.state} again, so it was not stopped: somebody else ended its drain"
+        raise TroveError(errors.SERVICE_NOT_AVAILABLE, text, broker=broker)
     return left
 
 

@@ -51,6 +51,7 @@ class Output:
         self._answer: IO[bytes] = tempfile.SpooledTemporaryFile(ANSWER_IN_MEMORY_BYTES_MAX)  # noqa: SIM115
         self._notes: dict[str, object] = {}
         self._remarks: list[str] = []
+        self._left_behind = ""
 
     @classmethod
     def open(cls, format_: Format) -> Output:
@@ -143,6 +144,17 @@ class Output:
         if not self._json_on_stderr:
             for remark in self._remarks:
                 self._show_on_stderr(remark, style="dim")
+
+    def left_behind(self, text: str) -> None:
+        """Keeps a text that `interrupted` prints: a state in which Ctrl-C has left the cluster."""
+        self._left_behind = text
+
+    def interrupted(self) -> None:
+        """Drops the answer, and prints the state that Ctrl-C has left behind."""
+        if self._left_behind and self._json_on_stderr:
+            self._stderr.write(_encode({**self._notes, "leftBehind": self._left_behind}) + "\n")
+        elif self._left_behind:
+            self._show_on_stderr(self._left_behind)
 
     def fail(self, error: TroveError) -> None:
         """Drops the answer, and prints the error with its remedy."""

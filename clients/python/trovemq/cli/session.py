@@ -282,6 +282,7 @@ def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, An
         output.discard()  # the reader closed the pipe
         return 0
     except KeyboardInterrupt:
+        output.interrupted()
         return 130
     except Exception as error:
         if isinstance(error, typer.TyperException | typer.Abort | typer.Exit):
