@@ -212,8 +212,9 @@ async def test_any_client_could_have_a_lost_broker_forgotten(
             app.registry.table.lose(99, app.registry.clock())
 
         async def forgets(who: Credentials, name: str) -> bool:
-            keys = {"access_key": who.access_key, "secret_key": who.secret_key}
-            async with trovemq.connect(str(address), **keys) as client:
+            async with trovemq.connect(
+                str(address), access_key=who.access_key, secret_key=who.secret_key
+            ) as client:
                 return bool(await client.admin.brokers.forget(name))
 
         lose("broker-b")

@@ -28,7 +28,7 @@ class Broker:
 
     async def statistics(self) -> BrokerStatistics:
         counters = self._counters.pop(0) if len(self._counters) > 1 else self._counters[0]
-        return cast(Any, SimpleNamespace(counters=counters))
+        return cast(BrokerStatistics, SimpleNamespace(counters=counters))
 
     async def list_topics(self, include_system: bool) -> list[TopicDescription]:
         assert include_system
