@@ -48,6 +48,16 @@ def test_an_empty_broker_becomes_alike(run: Any, client: FakeClient, tmp_path: P
     assert client.groups.groups == before
 
 
+@pytest.mark.parametrize("style", [(), ("--json",)])
+def test_a_file_without_a_broker_that_is_away_looked_complete(
+    run: Any, client: FakeClient, style: tuple[str, ...]
+) -> None:
+    client.away = ("broker-b",)
+    ran = run(*style, "export")
+    assert (ran.code, ran.out) == (1, b"")
+    assert "no answer from broker-b" in (ran.note["message"] if style else ran.err)
+
+
 def test_only_what_is_named(run: Any) -> None:
     assert yaml.safe_load(run("export", "--topic", "orders").out) == {
         "topics": [{"name": "orders", "type": "NORMAL", "queues": 2, "options": {"deduplicate": "1h"}}],

@@ -27,6 +27,10 @@ class Away:
             if isinstance(names, tuple):
                 self.add(kind, names)
 
+    def names(self, kind: str) -> list[str]:
+        """The brokers of one kind so far."""
+        return sorted(self._known[kind])
+
     def add(self, kind: str, names: Iterable[str]) -> None:
         """Adds brokers of one kind."""
         known = self._known[kind]

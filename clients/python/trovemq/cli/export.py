@@ -68,6 +68,7 @@ async def export(
         found_groups = await session.call(client.admin.groups.list_all(broker=broker))
         shows_users = bool(everything or users)
         found_users = await _users(session, client, broker, optional=not users) if shows_users else None
+    _check_complete(session)
     document = {
         "topics": _entries("topic", topic_entries(found_topics), topics, everything),
         "groups": _entries("group", group_entries(found_groups), groups, everything),
@@ -98,6 +99,17 @@ async def _users(
             session.output.remark("users are left out, because this user may not list them")
         return None
     return user_entries(users, rules)
+
+
+def _check_complete(session: Session) -> None:
+    """Raises TroveError BROKER_UNREACHABLE if a broker did not answer: a file looks the same without it."""
+    if missing := session.away.names("missing"):
+        text = (
+            f"the file would not be complete, no answer from {', '.join(missing)}: name a broker with"
+            " --broker, or wait until it is back; a lost one that does not come back:"
+            " trovemq broker remove NAME --accept-loss"
+        )
+        raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=", ".join(missing))
 
 
 def _entries(
