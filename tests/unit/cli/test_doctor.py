@@ -188,6 +188,13 @@ BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
 }
 
 
+def test_many_topics_that_differ_flooded_the_answer() -> None:
+    shown = found(of(holding("a", *[4] * 10_000), holding("b", *[8] * 10_000)))
+    shown = [one for one in shown if one.check == "topic_spread"]
+    assert len(shown) == 9
+    assert (shown[-1].what, shown[-1].where) == ("9,992 more topics differ between brokers", "a, b")
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_fault_is_found_by_its_check_alone(name: str) -> None:
     evidence, check, note, what = BROKEN[name]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from shlex import join
 from typing import Final, TypeVar
 
@@ -15,7 +16,7 @@ from trovemq.cli.render import humane_size
 from trovemq.models.cluster import TopicDescription
 from trovemq.models.group import BACKOFF_MS_DEFAULT, GroupDescription, GroupSettings
 
-LACKED_NAMED_MAX: Final = 8
+NAMED_MAX: Final = 8
 UNEVEN_FACTOR: Final = 3
 RATE_MIN: Final = 100
 BYTES_MIN: Final = 1 << 30
@@ -31,12 +32,16 @@ def topic_spread(evidence: Evidence) -> Iterator[Finding]:
     for held in _clusters(evidence):
         topics = {name: one.topics for name, one in held.items()}
         yield from _lacked("topic_spread", "topic", topics, _create_topic)
-        for name, having in _by_name(topics):
-            said = {broker: _topic_text(topic) for broker, topic in having.items()}
-            if len(set(said.values())) > 1:
-                what = f"topic {name} differs: {_listed(said)}"
-                to_do = f"make it the same, with as many queues as the most: trovemq topic alter {name}"
-                yield Finding("topic_spread", ", ".join(said), what, to_do)
+        yield from _first_ones("topic_spread", "topic", _topics_that_differ(topics))
+
+
+def _topics_that_differ(topics: Mapping[str, Mapping[str, TopicDescription]]) -> Iterator[Finding]:
+    for name, having in _by_name(topics):
+        said = {broker: _topic_text(topic) for broker, topic in having.items()}
+        if len(set(said.values())) > 1:
+            what = f"topic {name} differs: {_listed(said)}"
+            to_do = f"make it the same, with as many queues as the most: trovemq topic alter {name}"
+            yield Finding("topic_spread", ", ".join(said), what, to_do)
 
 
 def group_spread(evidence: Evidence) -> Iterator[Finding]:
@@ -44,11 +49,24 @@ def group_spread(evidence: Evidence) -> Iterator[Finding]:
     for held in _clusters(evidence):
         groups = {name: one.groups for name, one in held.items()}
         yield from _lacked("group_spread", "group", groups, _create_group)
-        for name, having in _by_name(groups):
-            if len({group.settings for group in having.values()}) > 1:
-                what = f"group {name} has other settings on each of {', '.join(having)}"
-                to_do = f"compare trovemq group describe {name}, then: trovemq group alter {name}"
-                yield Finding("group_spread", ", ".join(having), what, to_do)
+        yield from _first_ones("group_spread", "group", _groups_that_differ(groups))
+
+
+def _groups_that_differ(groups: Mapping[str, Mapping[str, GroupDescription]]) -> Iterator[Finding]:
+    for name, having in _by_name(groups):
+        if len({group.settings for group in having.values()}) > 1:
+            what = f"group {name} has other settings on each of {', '.join(having)}"
+            to_do = f"compare trovemq group describe {name}, then: trovemq group alter {name}"
+            yield Finding("group_spread", ", ".join(having), what, to_do)
+
+
+def _first_ones(check: str, noun: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """The first ones that differ, and how many more there are."""
+    yield from islice(found, NAMED_MAX)
+    if more := list(found):
+        where = ", ".join(sorted({name for one in more for name in one.where.split(", ")}))
+        what = f"{len(more):,} more {noun}s differ between brokers"
+        yield Finding(check, where, what, f"compare: trovemq {noun} list")
 
 
 def balance(evidence: Evidence) -> Iterator[Finding]:
@@ -106,8 +124,8 @@ def _lacked(
     everything = dict(_by_name(held))
     for broker, things in held.items():
         lacked = {name: having for name, having in everything.items() if name not in things}
-        if len(lacked) > LACKED_NAMED_MAX:
-            some = ", ".join(list(lacked)[:LACKED_NAMED_MAX])
+        if len(lacked) > NAMED_MAX:
+            some = ", ".join(list(lacked)[:NAMED_MAX])
             what = f"it lacks {len(lacked):,} {noun}s that other brokers have: {some}, …"
             to_do = f"trovemq export > cluster.yaml, then: trovemq apply cluster.yaml --broker {broker}"
             yield Finding(check, broker, what, to_do, note=True)
