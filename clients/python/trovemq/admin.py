@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from trovemq._admin.brokers import Brokers
-from trovemq._admin.creations import Created, topics_created
+from trovemq._admin.creations import Created, found_there, topics_created
 from trovemq._admin.groups import Groups, reset_target
 from trovemq._admin.stores import Stores
 from trovemq._admin.users import Quotas, Rules, Users
@@ -92,7 +92,7 @@ class Admin:
             except TroveError as error:
                 if error.spec is not errors.TOPIC_EXISTS:
                     raise
-                return Created(await connection.describe_topic(name), error)
+                return await found_there(connection.describe_topic(name), error)
             return Created(made)
 
         found = await ask_brokers(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.event_loop import EventLoop
-from trovemq._admin.creations import Created, groups_created, topics_created
+from trovemq._admin.creations import Created, found_there, groups_created, topics_created
 from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers
 from trovemq._net.routes import RouteTable
 from trovemq.models.all_brokers import BrokerAnswers
@@ -143,6 +143,15 @@ def test_a_topic_that_every_broker_has_exists() -> None:
     assert caught.value is EXISTS, "of one broker its own words"
     with pytest.raises(TroveError, match="on a, and c did not answer"):
         created(Created(topic("a"), EXISTS), pending=("c",))
+
+
+def test_a_user_who_may_only_create_was_not_told_that_a_topic_exists() -> None:
+    async def denied() -> TopicDescription:
+        raise TroveError(errors.ACCESS_DENIED, "may not Get Topic:orders")
+
+    with pytest.raises(TroveError) as caught:
+        run(lambda: found_there(denied(), EXISTS))
+    assert caught.value is EXISTS
 
 
 def test_what_exists_stays_where_that_is_allowed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -27,6 +27,16 @@ class Created(Generic[_Description]):
 
     found: _Description
     existed: TroveError | None = None
+
+
+async def found_there(describe: Awaitable[_Description], existed: TroveError) -> Created[_Description]:
+    """What exists, for a comparison. Raises TroveError: `existed` if the user may not see it."""
+    try:
+        return Created(await describe, existed)
+    except TroveError as error:
+        if error.spec is errors.ACCESS_DENIED:
+            raise existed from error
+        raise
 
 
 def topics_created(

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
-from trovemq._admin.creations import Created, groups_created
+from trovemq._admin.creations import Created, found_there, groups_created
 from trovemq._common.arguments import check_numbers, check_text, check_type
 from trovemq._consume.first_contact import FirstContact
 from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers, lost_names
@@ -91,7 +91,7 @@ class Groups:
             except TroveError as error:
                 if error.spec is not errors.GROUP_EXISTS:
                     raise
-                return Created(await calls.describe(group), error)
+                return await found_there(calls.describe(group), error)
 
         found = await self._ask(broker, create, change=True)
         return groups_created(group, found, exist_ok=exist_ok)
