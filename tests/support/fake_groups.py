@@ -45,6 +45,8 @@ class FakeGroups:
     brokers: tuple[str, ...] = ("broker-a",)
     groups: dict[tuple[str, str], GroupSettings] = field(default_factory=dict)  # by (broker, group)
     letters: list[DeadLetter] = field(default_factory=list)
+    letters_missing: str = ""
+    """The brokers whose letters are not among them."""
     lags: list[QueueLag] = field(default_factory=list)
     delayed: list[DelayedMessage] = field(default_factory=list)
     delayed_complete: bool = True
@@ -129,6 +131,8 @@ class FakeGroups:
         for letter in self.letters:
             if letter.offset >= offset and letter.broker in self._at(broker):
                 yield letter
+        if self.letters_missing:
+            raise TroveError(errors.BROKER_UNREACHABLE, "not all", brokers=self.letters_missing)
 
     async def resend_dead_letters(
         self, group: str, offsets: Sequence[int], *, broker: str | None = None

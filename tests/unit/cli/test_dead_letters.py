@@ -54,6 +54,13 @@ def test_a_letter_without_an_origin_says_so(run: Any, client: Any) -> None:
     assert ran.err == ""
 
 
+def test_a_group_had_no_dead_letters_while_their_broker_was_away(run: Any, client: Any) -> None:
+    client.groups.letters_missing = "broker-b"
+    ran = run("dlq", "list", "billing")
+    assert "not all brokers answered, broker-b is missing" in ran.err
+    assert "no dead letters" not in ran.err
+
+
 def test_a_group_without_dead_letters_is_an_empty_answer(run: Any) -> None:
     ran = run("dlq", "list", "billing")
     assert (ran.code, ran.out) == (0, b"")

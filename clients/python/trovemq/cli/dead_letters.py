@@ -59,7 +59,7 @@ async def list_(
                     await _show(session, client, group, found)
                     found.clear()
         await _show(session, client, group, found)
-    if not shown:
+    if not shown and not session.away.names("missing"):
         session.output.remark(f"group {group} has no dead letters")
 
 
