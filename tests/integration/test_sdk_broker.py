@@ -159,7 +159,7 @@ async def test_admin(client: Client) -> None:
     assert [(change.queue_id, change.offset_before, change.offset) for change in changes][3] == (3, 1, 0)
     (statistics,) = await client.admin.statistics()
     assert statistics.broker.name == "broker-test"
-    assert (await client.admin.delete_topic("admin")).offsets != {}
+    assert await client.admin.delete_topic("admin") != {}
     with pytest.raises(TroveError) as refused:
         await client.send("admin", b"x", message_group="g")
     assert refused.value.spec is errors.TOPIC_NOT_FOUND

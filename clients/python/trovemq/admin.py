@@ -207,9 +207,9 @@ class Admin:
             absent=(errors.TOPIC_NOT_FOUND,),
             change=True,
         )
-        deleted = dict(answers)
+        deleted = TopicDeletion(dict(answers), pending=answers.pending)
         await self._seen(lambda: not any(self._pool.routes.has_topic(name, info) for info in deleted))
-        return TopicDeletion(deleted, answers.pending)
+        return deleted
 
     async def _having(
         self,

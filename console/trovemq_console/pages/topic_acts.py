@@ -118,7 +118,7 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
 async def _delete(client: Client, form: Form) -> Outcome:
     topic = form.required("topic")
     deleted = await client.admin.delete_topic(topic)
-    sentence = f"{topic} is deleted on {in_words(deleted.offsets)}.{not_done_on(deleted.pending)}"
+    sentence = f"{topic} is deleted on {in_words(deleted)}.{not_done_on(deleted.pending)}"
     return Outcome(sentence, links=(("the topics", "/topics"),))
 
 

@@ -287,7 +287,7 @@ class FakeClient:
     async def delete_topic(self, name: str, **_: object) -> TopicDeletion:
         self._queue(name, 0, "broker-a")
         del self.topics[name]
-        return TopicDeletion({"broker-a": self.physical_offset}, self.away)
+        return TopicDeletion({"broker-a": self.physical_offset}, pending=self.away)
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, **_: object) -> None:
         self.group_offsets[group, topic, queue_id] = offset

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ from tests.support.event_loop import EventLoop
 from trovemq._admin.creations import Created, found_there, groups_created, topics_created
 from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers
 from trovemq._net.routes import RouteTable
-from trovemq.models.all_brokers import BrokerAnswers
+from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
 from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, LostBroker, TopicDescription
 from trovemq.models.group import GroupDescription, GroupSettings
 from trovemq_proto import errors
@@ -165,3 +167,13 @@ def test_a_group_with_other_settings_elsewhere_is_an_error() -> None:
     answers = BrokerAnswers([Created(there, EXISTS), Created(here)])
     with pytest.raises(TroveError, match="orderly True instead of False"):
         groups_created("g", answers, exist_ok=False)
+
+
+def test_a_deletion_was_no_mapping_any_more() -> None:
+    """Callers of `delete_topic` read a dict of offsets, as they did before it could say what is pending."""
+    found = TopicDeletion({"a": 5}, pending=("c", "b"))
+    assert (found, found["a"], list(found.items())) == ({"a": 5}, 5, [("a", 5)])
+    assert found.pending == ("b", "c")
+    assert (copy.copy(found), pickle.loads(pickle.dumps(found)).pending) == (found, ("b", "c"))
+    answers = BrokerAnswers(["x"], missing=("b",))
+    assert (answers, pickle.loads(pickle.dumps(answers)).missing) == (["x"], ("b",))

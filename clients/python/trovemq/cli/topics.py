@@ -216,7 +216,7 @@ async def delete(
     session.confirm(f"Delete topic {name} and all its messages?", yes=yes)
     async with session.client() as client:
         deletions = await session.call(client.admin.delete_topic(name, broker=broker))
-    for broker_name, physical_offset in deletions.offsets.items():
+    for broker_name, physical_offset in deletions.items():
         session.output.item({"topic": name, "physicalOffset": physical_offset, "broker": broker_name})
         session.output.remark(f"deleted on {broker_name}")
 

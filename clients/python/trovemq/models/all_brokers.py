@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 _Answer = TypeVar("_Answer")
@@ -39,15 +38,15 @@ class BrokerAnswers(list[_Answer]):
         return BrokerAnswers(answers, missing=self.missing, pending=self.pending, existing=self.existing)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDeletion:
-    """The deletion of a topic.
+class TopicDeletion(dict[str, int]):
+    """The deletion of a topic: for each broker that had it, the physical offset below which its records are
+    deleted.
 
     Attributes:
-        offsets: For each broker that had it, the physical offset below which its records are deleted.
         pending: Brokers that did not answer, or that are lost and had the topic. It is still there when they
             are back: delete it again then.
     """
 
-    offsets: Mapping[str, int] = field(default_factory=dict)
-    pending: tuple[str, ...] = ()
+    def __init__(self, offsets: Mapping[str, int], *, pending: Iterable[str] = ()) -> None:
+        super().__init__(offsets)
+        self.pending = tuple(sorted(pending))
