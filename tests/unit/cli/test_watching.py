@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import FakeClient
+from trovemq import BrokerAnswers
 from trovemq.models.group import GroupSettings, QueueLag
 
 
@@ -52,6 +53,27 @@ def test_watching_shows_it_again_until_it_is_stopped(
     monkeypatch.setattr("trovemq.cli.watching.asyncio.sleep", wait)
     ran = run("--json", *verb, "--watch", "--every", "500ms")
     assert (ran.code, ran.out, waits) == (130, once * 3, [0.5] * 3)
+
+
+def test_only_the_first_answer_named_the_broker_that_is_away(
+    run: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    list_all = client.groups.list_all
+
+    async def without_one(**arguments: Any) -> Any:
+        return BrokerAnswers(await list_all(**arguments), missing=("broker-b",))
+
+    monkeypatch.setattr(client.groups, "list_all", without_one)
+    monkeypatch.setattr("trovemq.cli.watching.asyncio.sleep", wait)
+    ran = run("group", "list", "--watch")
+    assert ran.err.count("broker-b is missing") == 3
 
 
 def test_a_shorter_interval_is_wrong_usage(run: Any) -> None:

@@ -27,6 +27,11 @@ class Away:
             if isinstance(names, tuple):
                 self.add(kind, names)
 
+    def clear(self) -> None:
+        """Begins anew, for an answer that is shown again."""
+        for known in self._known.values():
+            known.clear()
+
     def names(self, kind: str) -> list[str]:
         """The brokers of one kind so far."""
         return sorted(self._known[kind])

@@ -46,4 +46,5 @@ async def watched(session: Session, show: Callable[[], Awaitable[None]], every_m
         if every_ms is None:
             return
         session.output.replace()
+        session.away.clear()
         await asyncio.sleep(every_ms / 1000)
