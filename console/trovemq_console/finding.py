@@ -190,6 +190,7 @@ class Finder:
         except TroveError as error:
             self._note(error)
             return
+        self._note_unreachable(groups.missing)
         names = sorted({group.group for group in groups if text in group.group.lower()})
         self.found.groups = names[:NAMES_MAX]
 

@@ -48,13 +48,14 @@ class Listed:
     """The users or the rules; or the refusal to list them."""
 
     rows: list[Any] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
     refusal: TroveError | None = None
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
-    async def list_all(self, *_: object, **__: object) -> list[Any]:
+    async def list_all(self, *_: object, **__: object) -> BrokerAnswers[Any]:
         if self.refusal is not None:
             raise self.refusal
-        return self.rows
+        return BrokerAnswers(self.rows, missing=self.missing)
 
     def _record(self, name: str, subject: object, options: dict[str, Any]) -> None:
         self.calls.append((name, {"subject": subject, **options}))

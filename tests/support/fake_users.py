@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.security import AccessRule, UserCredentials, UserDescription
 from trovemq_proto.errors import ErrorSpec, TroveError
 
@@ -34,10 +35,10 @@ class FakeUsers:
         self.by_place[access_key, broker] = changed
         return [changed]
 
-    async def list_all(self, *, broker: str | None = None) -> list[UserDescription]:
+    async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[UserDescription]:
         if self.error is not None:
             raise TroveError(self.error)
-        return [user for user in self.by_place.values() if broker in (None, user.broker)]
+        return BrokerAnswers(user for user in self.by_place.values() if broker in (None, user.broker))
 
 
 @dataclass
@@ -63,5 +64,5 @@ class FakeRules:
         self.rules.append(AccessRule(number, name, allow, actions, resource, tuple(sources), broker))
         return self.rules[-1:]
 
-    async def list_all(self, access_key: str = "", *, broker: str | None = None) -> list[AccessRule]:
-        return [rule for rule in self.rules if broker in (None, rule.broker)]
+    async def list_all(self, access_key: str = "", *, broker: str | None = None) -> BrokerAnswers[AccessRule]:
+        return BrokerAnswers(rule for rule in self.rules if broker in (None, rule.broker))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trovemq import AccessRule, TroveError, UserDescription
+from trovemq import AccessRule, BrokerAnswers, TroveError, UserDescription
 from trovemq_console.pages.console import Console
 
 
 async def access(console: Console, request: Request) -> Response:
     """The page; if the brokers refuse, their reason."""
     client = await console.client()
-    users: list[UserDescription] = []
-    rules: list[AccessRule] = []
+    users = BrokerAnswers[UserDescription]()
+    rules = BrokerAnswers[AccessRule]()
     problem: TroveError | None = None
     try:
         users = await client.admin.users.list_all()
@@ -25,6 +25,7 @@ async def access(console: Console, request: Request) -> Response:
         "access.html",
         users=users,
         rules=rules,
+        missing=sorted({*users.missing, *rules.missing}),
         problem=problem,
         command=console.settings.command("user", "list"),
     )

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trovemq import Client, DeadLetter, TroveError
+from trovemq import Client, DeadLetter, TroveError, errors
 from trovemq.cli.dead_letters import origin_topic, redeliveries
 from trovemq_console.cluster import gather_bounded
 from trovemq_console.pages.console import Console, number, text
@@ -45,19 +45,31 @@ async def dead_letters(console: Console, request: Request) -> Response:
         if not isinstance(queues, TroveError)
     ]
     rows.sort(key=lambda row: (-row[1], row[0]))
-    return console.respond(request, "dead_letter_groups.html", rows=rows, left_out=len(names) - len(shown))
+    return console.respond(
+        request,
+        "dead_letter_groups.html",
+        rows=rows,
+        left_out=len(names) - len(shown),
+        missing=topics.missing,
+    )
 
 
 async def _of_group(console: Console, request: Request, client: Client, group: str) -> Response:
     offset, broker = number(request, "offset") or 0, text(request, "broker") or None
     letters: list[DeadLetter] = []
     more: DeadLetter | None = None
+    missing: list[str] = []
     async with aclosing(client.admin.groups.dead_letters(group, offset=offset, broker=broker)) as found:
-        async for letter in found:
-            if len(letters) == LETTERS_SHOWN:
-                more = letter
-                break
-            letters.append(letter)
+        try:
+            async for letter in found:
+                if len(letters) == LETTERS_SHOWN:
+                    more = letter
+                    break
+                letters.append(letter)
+        except TroveError as error:
+            if broker or error.spec is not errors.BROKER_UNREACHABLE or "brokers" not in error.fields:
+                raise
+            missing = error.fields["brokers"].split(", ")
     resent = await _resent(client, group, letters)
     rows = [
         LetterRow(
@@ -75,6 +87,7 @@ async def _of_group(console: Console, request: Request, client: Client, group: s
         rows=rows,
         brokers=sorted({letter.broker for letter in letters}),
         more=more,
+        missing=missing,
         offset=offset,
         broker=broker,
         command=console.settings.command("dlq", "list", group),

@@ -375,6 +375,16 @@ def test_dead_letters_are_listed_by_group() -> None:
     assert page.count(">yes<") == 1, "offset 8 was sent again"
 
 
+def test_a_broker_that_is_away_hid_the_dead_letters_of_the_others() -> None:
+    cluster = FakeCluster(topics={"orders": 1, "%DLQ%billing": 1})
+    cluster.groups.letters = [dead_letter("broker-a", 7, {"RETRY_TOPIC": "orders"})]
+    cluster.groups.letters_missing = "broker-b"
+    with console(cluster, allow_changes=True) as browser:
+        page = browser.get("/dead-letters", group="billing")
+    assert page.count('name="letter"') == 1
+    assert "No answer from broker-b" in page
+
+
 def waiting(cluster: FakeCluster, topic: str, **properties: str) -> str:
     cluster.topics[topic] = 1
     return asyncio.run(cluster.send(topic, b"later", keys=["k"], properties=properties)).offset_msg_id
@@ -463,6 +473,8 @@ def test_users_and_rules_or_the_reason_why_none_are_shown() -> None:
     cluster.users.rows, cluster.rules.rows = [user("alice")], [rule("alice")]
     with console(cluster) as browser:
         assert "Topic:orders" in browser.get("/access")
+        cluster.rules.missing = ("broker-b",)
+        assert "No answer from broker-b: what is there is not shown" in browser.get("/access")
         cluster.users.refusal = TroveError(errors.ACCESS_DENIED, "alice may not list users")
         page = browser.get("/access")
     assert "alice may not list users" in page
