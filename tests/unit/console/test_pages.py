@@ -474,7 +474,7 @@ def test_users_and_rules_or_the_reason_why_none_are_shown() -> None:
     with console(cluster) as browser:
         assert "Topic:orders" in browser.get("/access")
         cluster.rules.missing = ("broker-b",)
-        assert "No answer from broker-b: what is there is not shown" in browser.get("/access")
+        assert "No answer from broker-b: this page is not complete" in browser.get("/access")
         cluster.users.refusal = TroveError(errors.ACCESS_DENIED, "alice may not list users")
         page = browser.get("/access")
     assert "alice may not list users" in page

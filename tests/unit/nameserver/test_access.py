@@ -218,10 +218,10 @@ async def test_any_client_could_have_a_lost_broker_forgotten(
                 return bool(await client.admin.brokers.forget(name))
 
         lose("broker-b")
-        for who in (ALICE, BROKER):
-            text = f"{who.access_key} is neither an administrator of the users_file nor broker 'broker-b'"
+        for one in (ALICE, BROKER):
+            text = f"{one.access_key} is neither an administrator of the users_file nor broker 'broker-b'"
             with pytest.raises(TroveError, match=text) as raised:
-                await forgets(who, "broker-b")
+                await forgets(one, "broker-b")
             assert raised.value.symbol == "ACCESS_DENIED"
         assert [one.broker.name for one in app.registry.table.lost(app.registry.clock())] == ["broker-b"]
         assert await forgets(ROOT, "broker-b")

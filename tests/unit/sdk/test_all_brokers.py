@@ -170,7 +170,7 @@ def test_a_group_with_other_settings_elsewhere_is_an_error() -> None:
 
 
 def test_a_deletion_was_no_mapping_any_more() -> None:
-    """Callers of `delete_topic` read a dict of offsets, as they did before it could say what is pending."""
+    """Callers of `delete_topic` read a dict of offsets, as they did before it had `pending`."""
     found = TopicDeletion({"a": 5}, pending=("c", "b"))
     assert (found, found["a"], list(found.items())) == ({"a": 5}, 5, [("a", 5)])
     assert found.pending == ("b", "c")

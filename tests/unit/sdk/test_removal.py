@@ -50,7 +50,7 @@ def counted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> tuple[Remainder,
     ("counter", "kind"),
     [("timers_pending", "delayed"), ("half_messages", "half_messages"), ("atomic_open", "transactions")],
 )
-def test_a_message_that_moved_to_its_queue_while_it_was_counted_was_in_no_count(
+def test_a_message_that_moved_while_it_was_counted_was_in_no_count(
     counter: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for looks in ((1, 0), (0, 1)):

@@ -30,7 +30,7 @@ class Created(Generic[_Description]):
 
 
 async def found_there(describe: Awaitable[_Description], existed: TroveError) -> Created[_Description]:
-    """What exists, for a comparison. Raises TroveError: `existed` if the user may not see it."""
+    """The existing one, for a comparison. Raises TroveError: `existed` if the user may not see it."""
     try:
         return Created(await describe, existed)
     except TroveError as error:

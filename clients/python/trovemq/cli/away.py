@@ -28,7 +28,7 @@ class Away:
                 self.add(kind, names)
 
     def clear(self) -> None:
-        """Begins anew, for an answer that is shown again."""
+        """Forgets them, for an answer that is shown again."""
         for known in self._known.values():
             known.clear()
 

@@ -136,12 +136,12 @@ async def _undo(session: Session, client: Client, broker: str, error: BaseExcept
         )
         if isinstance(error, TroveError):
             raise TroveError(error.spec, f"{error.message}; {text}", **error.fields) from error
-        session.output.left_behind(text)
+        session.output.say_if_interrupted(text)
 
 
 async def _forgotten(session: Session, client: Client, broker: str) -> None:
     """The nameservers forget a broker that has stopped."""
-    session.output.left_behind(f"{broker} has stopped, but nameservers may still name it as lost")
+    session.output.say_if_interrupted(f"{broker} has stopped, but nameservers may still name it as lost")
     try:
         await session.call(client.admin.brokers.forget(broker))
     except TroveError as error:
@@ -175,7 +175,7 @@ async def _consumed(session: Session, client: Client, broker: str, within_ms: in
         await asyncio.sleep(POLL_S)
     status = await session.call(client.admin.brokers.drain_status(broker))
     if status.state != "drained":
-        text = f"{broker} is {status.state} again, so it was not stopped: somebody else ended its drain"
+        text = f"{broker} is {status.state} again, so it was not stopped: another user ended its drain"
         raise TroveError(errors.SERVICE_NOT_AVAILABLE, text, broker=broker)
     return left
 

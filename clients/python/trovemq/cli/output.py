@@ -51,7 +51,7 @@ class Output:
         self._answer: IO[bytes] = tempfile.SpooledTemporaryFile(ANSWER_IN_MEMORY_BYTES_MAX)  # noqa: SIM115
         self._notes: dict[str, object] = {}
         self._remarks: list[str] = []
-        self._left_behind = ""
+        self._on_interrupt = ""
 
     @classmethod
     def open(cls, format_: Format) -> Output:
@@ -145,16 +145,16 @@ class Output:
             for remark in self._remarks:
                 self._show_on_stderr(remark, style="dim")
 
-    def left_behind(self, text: str) -> None:
-        """Keeps a text that `interrupted` prints: a state in which Ctrl-C has left the cluster."""
-        self._left_behind = text
+    def say_if_interrupted(self, text: str) -> None:
+        """Keeps a text that `interrupted` prints: the state of the cluster after Ctrl-C."""
+        self._on_interrupt = text
 
     def interrupted(self) -> None:
-        """Drops the answer, and prints the state that Ctrl-C has left behind."""
-        if self._left_behind and self._json_on_stderr:
-            self._stderr.write(_encode({**self._notes, "leftBehind": self._left_behind}) + "\n")
-        elif self._left_behind:
-            self._show_on_stderr(self._left_behind)
+        """Drops the answer, and prints the state of the cluster, if a verb has kept one."""
+        if self._on_interrupt and self._json_on_stderr:
+            self._stderr.write(_encode({**self._notes, "message": self._on_interrupt}) + "\n")
+        elif self._on_interrupt:
+            self._show_on_stderr(self._on_interrupt)
 
     def fail(self, error: TroveError) -> None:
         """Drops the answer, and prints the error with its remedy."""
