@@ -198,6 +198,17 @@ async def test_a_killed_broker_is_started_again_and_shown() -> None:
 
 
 @fake_time
+async def test_a_signal_without_a_name_ended_the_whole_cluster() -> None:
+    cluster = FakeCluster()
+    async with running(cluster) as (_, _run):
+        await cluster.until("ready")
+        cluster.last(FIRST).end(-(signal.SIGRTMIN + 6))
+        await asyncio.sleep(1)
+        assert cluster.shown[-1] == "broker-1 103 again"
+        assert "broker-1 was ended by signal 40;" in cluster.troubles[0]
+
+
+@fake_time
 async def test_delays_double_while_a_member_ends_soon() -> None:
     cluster = FakeCluster()
     async with running(cluster) as (_, _run):

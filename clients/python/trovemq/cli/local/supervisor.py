@@ -243,5 +243,6 @@ class Supervisor:
 
 def _end_text(member: Member, code: int) -> str:
     if code < 0:
-        return f"{member.name} was ended by {signal.Signals(-code).name}"
+        names = {number.value: number.name for number in signal.Signals}  # not of every real-time signal
+        return f"{member.name} was ended by {names.get(-code, f'signal {-code}')}"
     return f"{member.name} ended with exit code {code}"
