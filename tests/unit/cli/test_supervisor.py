@@ -276,6 +276,23 @@ async def test_a_broker_killed_during_its_first_start_is_started_again() -> None
 
 
 @fake_time
+async def test_a_start_waited_for_ever_for_a_broker_that_is_killed_each_time() -> None:
+    cluster = FakeCluster(unready={"broker-2"})
+    cluster.on_launch = lambda child: child.end(-signal.SIGKILL) if child.member is SECOND else None
+    async with running(cluster) as (_, run):
+        with pytest.raises(TroveError, match=f"broker-2: {RESTARTS_MAX} starts failed: log of broker-2"):
+            await asyncio.wait_for(run, 1_000)
+
+
+@fake_time
+async def test_a_start_waited_for_ever_for_a_broker_that_is_never_ready() -> None:
+    cluster = FakeCluster(unready={"broker-2"})
+    async with running(cluster) as (_, run):
+        with pytest.raises(TroveError, match="broker-2 was not ready in 300 s: log of broker-2"):
+            await asyncio.wait_for(run, 1_000)
+
+
+@fake_time
 async def test_a_member_that_is_not_ready_in_time_is_killed() -> None:
     cluster = FakeCluster()
     async with running(cluster) as (_, _run):

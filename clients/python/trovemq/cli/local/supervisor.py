@@ -1,7 +1,7 @@
 """Starts the members of a local cluster, starts them again when they end, and stops them.
 
 - The members of a stage start together, when those of the stages before are ready. A member that exits before
-  it was ever ready fails the start.
+  it was ever ready, is not ready within READY_S_MAX, or is ended RESTARTS_MAX times, fails the start.
 - Any other member that ends is started again, after a delay that doubles while it ends soon after its start.
   After RESTARTS_MAX starts in a row without becoming ready it stays stopped, and the others serve.
 - A first signal stops the stages in the opposite order, each member within STOP_S_MAX; a second one ends all
@@ -87,7 +87,7 @@ class _End:
     text: str
     was_ready: bool
     exited: bool
-    """Rather than ended by a signal."""
+    """By itself, or because it was not ready in time; rather than by another's signal."""
 
 
 class Supervisor:
@@ -169,6 +169,9 @@ class Supervisor:
             delay_s = DELAYS.seconds(soon)
             self._reports.trouble(member, f"{end.text}; it is started again in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
+        if not ready.is_set():
+            words = self._launcher.last_words(member)
+            raise self._failed(f"{member.name}: {RESTARTS_MAX} starts failed: {words}")
         self._give_up(member)
 
     async def _run_once(self, member: Member, ready: asyncio.Event) -> _End:
@@ -187,13 +190,15 @@ class Supervisor:
                 self._reports.serves_again(member, child.pid)
             elif was_ready:
                 ready.set()
-            elif not ended.done():
+            is_late = not was_ready and not ended.done()
+            if is_late:
                 child.send(signal.SIGKILL)
             code = await ended
         finally:
             ended.cancel()
         del self._children[member]
-        return _End(_end_text(member, code), was_ready, exited=code >= 0)
+        text = f"{member.name} was not ready in {READY_S_MAX:.0f} s" if is_late else _end_text(member, code)
+        return _End(text, was_ready, exited=code >= 0 or is_late)
 
     async def _becomes_ready(self, member: Member, ended: asyncio.Task[int]) -> bool:
         """False if it ends before, or takes too long."""
