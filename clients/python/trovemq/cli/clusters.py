@@ -165,17 +165,17 @@ class _Printing:
         self._session = session
         self._plan = plan
         self._notes = notes
-        self._rows: list[_Running] = []
+        self._rows: dict[str, _Running] = {}
 
     def started(self, member: Member, pid: int) -> None:
         """An object at once; the table is printed when it is complete."""
-        self._rows.append(_Running(member, pid, self._plan.store(member)))
-        self._session.output.item(_MEMBERS.fields(self._rows[-1]))
+        row = self._rows[member.name] = _Running(member, pid, self._plan.store(member))
+        self._session.output.item(_MEMBERS.fields(row))
         self._session.output.flush()
 
     def all_ready(self) -> None:
         """The table, or the last object of the start."""
-        self._session.show_table(_MEMBERS, map(_MEMBERS.row, self._rows))
+        self._session.show_table(_MEMBERS, map(_MEMBERS.row, self._rows.values()))
         self._session.output.item({"ready": True})
         self._session.output.flush()
         if not self._session.output.objects:
