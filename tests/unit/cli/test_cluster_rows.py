@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
+
+import pytest
 
 from trovemq.cli.clusters import _Notes, _Printing
 from trovemq.cli.local.members import Member, Plan
@@ -34,3 +37,24 @@ def test_the_table_had_two_rows_of_a_broker_that_was_started_twice() -> None:
         shown.all_ready()
     rows = [line.split() for line in stdout.getvalue().decode().splitlines()[1:]]
     assert [(row[1], row[2]) for row in rows] == [("nameserver", "100"), ("broker-1", "102")]
+
+
+def test_a_broker_that_died_stopped_all_where_the_reader_had_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as stdout, printing(stdout, Format.JSON) as shown:
+        shown.started(BROKER, 100)
+        shown.all_ready()
+        os.close(reader)
+        shown.serves_again(BROKER, 101)
+        shown.serves_again(BROKER, 102)
+    assert "its new row could not be written" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_during_the_start_ends_it() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as stdout, printing(stdout, Format.JSON) as shown:
+        shown.started(BROKER, 100)
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            shown.serves_again(BROKER, 101)
+        shown._session.output.discard()

@@ -21,6 +21,7 @@ from trovemq.cli.local.processes import Processes
 from trovemq.cli.local.supervisor import Supervisor
 from trovemq.cli.session import Session, bare_verb, verb
 from trovemq.cli.times import duration_text
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from trovemq import BrokerInfo, BrokerRoute, LostBroker
@@ -166,6 +167,7 @@ class _Printing:
         self._plan = plan
         self._notes = notes
         self._rows: dict[str, _Running] = {}
+        self._is_ready = False
 
     def started(self, member: Member, pid: int) -> None:
         """An object at once; the table is printed when it is complete."""
@@ -175,6 +177,7 @@ class _Printing:
 
     def all_ready(self) -> None:
         """The table, or the last object of the start."""
+        self._is_ready = True
         self._session.show_table(_MEMBERS, map(_MEMBERS.row, self._rows.values()))
         self._session.output.item({"ready": True})
         self._session.output.flush()
@@ -182,9 +185,17 @@ class _Printing:
             self._notes.say("Serving. Stop with Ctrl-C.")
 
     def serves_again(self, member: Member, pid: int) -> None:
-        """Its row again."""
-        self._session.show_list([_Running(member, pid, self._plan.store(member))], _MEMBERS)
-        self._session.output.flush()
+        """Its row again. Where nobody reads it any more, the cluster serves nevertheless."""
+        output = self._session.output
+        self._rows[member.name] = _Running(member, pid, self._plan.store(member))
+        self._session.show_list([self._rows[member.name]], _MEMBERS)
+        try:
+            output.flush()
+        except (BrokenPipeError, TroveError) as error:
+            if not self._is_ready:
+                raise
+            output.discard()
+            self._notes.say(f"its new row could not be written: {error}", member.name)
 
     def trouble(self, member: Member, text: str) -> None:
         """On standard error."""
