@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import socket
@@ -233,6 +234,17 @@ def test_a_long_log_is_replaced_and_its_writer_continues(
             trim_log(log)
     assert log.read_bytes() == b"new\n"
     assert (tmp_path / "log.1").read_bytes() == b"0123456789long\n"
+
+
+def test_a_long_log_on_a_full_disk_ended_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(processes, "LOG_SIZE_MAX", 10)
+    monkeypatch.setattr(processes.shutil, "copyfile", full)
+    (tmp_path / "log").write_bytes(b"a long line")
+    trim_log(tmp_path / "log")
+    assert (tmp_path / "log").read_bytes() == b"a long line"
 
 
 def test_last_words_are_the_last_line_of_the_log(tmp_path: Path) -> None:

@@ -151,10 +151,10 @@ async def _get(port: int, path: str) -> tuple[int, bytes]:
 
 def trim_log(log: Path) -> None:
     """Makes a long log `log.1`. The daemon appends to the same file, which is empty then; a line that it
-    writes at this moment may be lost."""
+    writes at this moment may be lost. Where the disk refuses it, the log stays as it is."""
     try:
         if log.stat().st_size > LOG_SIZE_MAX:
             shutil.copyfile(log, log.with_name("log.1"))
             os.truncate(log, 0)
-    except FileNotFoundError:
+    except OSError:
         return
