@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -48,6 +49,24 @@ def test_a_broker_that_died_stopped_all_where_the_reader_had_gone(capsys: pytest
         shown.serves_again(BROKER, 101)
         shown.serves_again(BROKER, 102)
     assert "its new row could not be written" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_row_was_written_left_the_daemons_alone() -> None:
+    handled: list[int] = []
+
+    class Terminal(io.BytesIO):
+        def flush(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, lambda number, _: handled.append(number))
+    try:
+        with printing(Terminal(), Format.JSON) as shown:
+            shown.started(BROKER, 100)
+            shown.all_ready()
+            shown.serves_again(BROKER, 101)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handled == [signal.SIGINT] * 3
 
 
 def test_a_reader_that_goes_away_during_the_start_ends_it() -> None:

@@ -173,14 +173,14 @@ class _Printing:
         """An object at once; the table is printed when it is complete."""
         row = self._rows[member.name] = _Running(member, pid, self._plan.store(member))
         self._session.output.item(_MEMBERS.fields(row))
-        self._session.output.flush()
+        self._session.output.flush(interruptible=False)
 
     def all_ready(self) -> None:
         """The table, or the last object of the start."""
         self._is_ready = True
         self._session.show_table(_MEMBERS, map(_MEMBERS.row, self._rows.values()))
         self._session.output.item({"ready": True})
-        self._session.output.flush()
+        self._session.output.flush(interruptible=False)
         if not self._session.output.objects:
             self._notes.say("Serving. Stop with Ctrl-C.")
 
@@ -190,7 +190,7 @@ class _Printing:
         self._rows[member.name] = _Running(member, pid, self._plan.store(member))
         self._session.show_list([self._rows[member.name]], _MEMBERS)
         try:
-            output.flush()
+            output.flush(interruptible=False)
         except (BrokenPipeError, TroveError) as error:
             if not self._is_ready:
                 raise

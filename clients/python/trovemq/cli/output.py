@@ -18,7 +18,7 @@ import tempfile
 import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Final
 
 from trovemq.cli.options import Format
@@ -101,11 +101,12 @@ class Output:
         self._notes.clear()
         self._remarks.clear()
 
-    def flush(self) -> None:
-        """Prints the output so far: for an answer that never ends. Raises BrokenPipeError; TroveError
+    def flush(self, *, interruptible: bool = True) -> None:
+        """Prints the output so far: for an answer that never ends. interruptible: Ctrl-C ends the write by
+        KeyboardInterrupt; False for a verb that handles signals by itself. Raises BrokenPipeError; TroveError
         REQUEST_ILLEGAL where it cannot be written."""
         self._answer.seek(0)
-        with self._interruptible():
+        with self._interruptible() if interruptible else nullcontext():
             try:
                 while chunk := self._answer.read(1 << 20):
                     self._stdout.write(chunk)
