@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,21 @@ END_S_MAX = 120
 SETTINGS = ("--set", "disk_warning_percent=100", "--set", "syncFlushTimeout=60000")
 
 
+def without_settings() -> dict[str, str]:
+    """The environment, without settings of daemons."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TROVEMQ_")}
+
+
 class Command:
     """A running command; its children end when it does."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, variables: Mapping[str, str] = {}) -> None:
         line = ["cluster", "local", "--dir", str(directory), "--json", *SETTINGS, *arguments]
         self.process = popen(
-            [sys.executable, "-m", "trovemq.cli", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-m", "trovemq.cli", *line],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**without_settings(), **variables},
         )
         self.rows: dict[str, dict[str, Any]] = {}
 
@@ -68,8 +76,8 @@ class Command:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[Command]:
-    command = Command(directory, *arguments)
+def running(directory: Path, *arguments: str, variables: Mapping[str, str] = {}) -> Iterator[Command]:
+    command = Command(directory, *arguments, variables=variables)
     try:
         yield command
     finally:
@@ -159,6 +167,18 @@ def test_a_wrong_setting_ends_the_start_with_its_reason(tmp_path: Path) -> None:
         assert "broker-1 ended with exit code 2: " in error["message"]
         assert "no_such_setting" in error["message"]
         assert str(tmp_path / "broker-1" / "log") in error["message"]
+
+
+def test_settings_of_another_broker_in_the_environment_kept_all_from_starting(tmp_path: Path) -> None:
+    variables = {
+        "TROVEMQ_BROKER_CONFIG": str(tmp_path / "none.toml"),
+        "TROVEMQ_BROKER_HTTP_TLS": "true",
+        "TROVEMQ_NAMESERVER_USERS_FILE": str(tmp_path / "none"),
+    }
+    with running(tmp_path, variables=variables) as command:
+        command.until_ready()
+        code, notes = command.ended(signal.SIGTERM)
+    assert (code, [note["message"] for note in notes]) == (0, [f"ignored, use --set: {', '.join(variables)}"])
 
 
 def test_a_port_of_another_process_is_a_named_error(tmp_path: Path) -> None:

@@ -111,7 +111,9 @@ class Reader:
 
     def start_cluster(self, words: list[str]) -> int:
         """Prints its table. Later commands use its nameserver."""
-        command = [sys.executable, "-m", "trovemq.cli", *words[1:], "--set", "commit_log_file_size=16MiB"]
+        # However full the machine's disk is.
+        settings = ["--set", "commit_log_file_size=16MiB", "--set", "disk_warning_percent=100"]
+        command = [sys.executable, "-m", "trovemq.cli", *words[1:], *settings]
         process = subprocess.Popen(command, cwd=self.directory, stdout=subprocess.PIPE, text=True)
         self.daemons.callback(end, process)
         assert process.stdout is not None

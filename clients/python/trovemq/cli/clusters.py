@@ -17,7 +17,7 @@ from trovemq.cli.columns import Column, Columns
 from trovemq.cli.daemons import daemon_module
 from trovemq.cli.local.directory import BROKERS_MAX, check_ports, locked, members_of
 from trovemq.cli.local.members import ROLES, Member, Plan
-from trovemq.cli.local.processes import Processes
+from trovemq.cli.local.processes import Processes, ignored_variables
 from trovemq.cli.local.supervisor import Supervisor
 from trovemq.cli.session import Session, bare_verb, verb
 from trovemq.cli.times import duration_text
@@ -123,6 +123,8 @@ async def local(
         if stopped:
             names = ", ".join(member.name for member in stopped)
             notes.say(f"stopped: {names}; `--brokers {len(members) - 1 + len(stopped)}` starts all")
+        if ignored := ignored_variables():
+            notes.say(f"ignored, use --set: {', '.join(ignored)}")
         check_ports(members)
         plan = Plan(directory, members, settings or [])
         printing = _Printing(session, plan, notes)

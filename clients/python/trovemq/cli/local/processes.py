@@ -26,6 +26,8 @@ PROBE_S_MAX: Final = 1.0
 REPLY_SIZE_MAX: Final = 64 << 10
 LOG_SIZE_MAX: Final = 16 << 20
 """A longer log becomes `log.1`, which is replaced."""
+DAEMON_VARIABLES: Final = ("TROVEMQ_BROKER_", "TROVEMQ_NAMESERVER_")
+"""Variables that set up another daemon: its TLS port or its file of settings fits none of these."""
 LAST_LINES_SIZE: Final = 4 << 10
 
 
@@ -38,6 +40,7 @@ class Process:
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter
                 command,
+                env={name: os.environ[name] for name in os.environ.keys() - ignored_variables()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -84,6 +87,11 @@ def end_with_parent(parent: int) -> Callable[[], None] | None:
             os._exit(1)
 
     return in_child
+
+
+def ignored_variables() -> list[str]:
+    """The variables of the environment that would be settings of daemons, and are not passed on."""
+    return sorted(name for name in os.environ if name.startswith(DAEMON_VARIABLES))
 
 
 class Processes:
