@@ -52,3 +52,13 @@ def test_a_cluster_without_the_daemons_says_what_to_install(
 @pytest.mark.parametrize("count", ["0", "257", "two"])
 def test_a_number_of_brokers_that_is_wrong_usage(run: CommandLine, count: str) -> None:
     assert run("cluster", "local", "--dir", "c", "--brokers", count).code == 2
+
+
+@pytest.mark.parametrize("name", ["name", "listen", "store", "brokerName", "http_tls"])
+def test_a_setting_that_the_command_itself_gives_was_ignored(
+    run: CommandLine, tmp_path: Path, name: str
+) -> None:
+    ran = run("cluster", "local", "--dir", str(tmp_path / "c"), "--set", f"{name}=x")
+    assert (ran.code, ran.out) == (2, b"")
+    assert f"--set {name}: the command itself sets it" in ran.err
+    assert not (tmp_path / "c").exists()

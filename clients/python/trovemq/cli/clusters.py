@@ -16,7 +16,7 @@ import typer
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.daemons import daemon_module
 from trovemq.cli.local.directory import BROKERS_MAX, check_ports, locked, members_of
-from trovemq.cli.local.members import ROLES, Member, Plan
+from trovemq.cli.local.members import ROLES, Member, Plan, own_settings
 from trovemq.cli.local.processes import Processes, ignored_variables
 from trovemq.cli.local.supervisor import Supervisor
 from trovemq.cli.session import Session, bare_verb, verb
@@ -114,6 +114,8 @@ async def local(
     ] = None,
 ) -> None:
     """Run a nameserver and N brokers here. On free loopback ports, until Ctrl-C."""
+    if own := own_settings(settings or []):
+        raise typer.BadParameter(f"--set {', '.join(own)}: the command itself sets it for each broker")
     modules = {role.daemon: daemon_module(role.daemon, "trovemq cluster local") for role in ROLES.values()}
     directory = directory.absolute()
     session.progress.off()

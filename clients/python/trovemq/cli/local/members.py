@@ -26,6 +26,13 @@ ROCKETMQ_NAMES: Final[Mapping[str, str]] = {
     "maxIndexNum": "index_item_count",
 }
 """Other names of these settings."""
+OWN_SETTINGS: Final = frozenset(
+    {
+        "listen", "listenPort", "http", "http_tls", "store", "storePathRootDir", "name", "brokerName",
+        "nameserver", "namesrvAddr",
+    }
+)  # fmt: skip
+"""Settings of a broker that the command itself gives, with RocketMQ's names; /readyz is asked without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,12 @@ class Role:
     daemon: str
     has_store: bool
     arguments: Callable[[Plan, Member], list[str]]
+
+
+def own_settings(settings: Sequence[str]) -> list[str]:
+    """Names among NAME=VALUE that the command itself gives."""
+    given = {assignment.partition("=")[0].strip() for assignment in settings}
+    return sorted(given & OWN_SETTINGS)
 
 
 def _nothing_more(plan: Plan, member: Member) -> list[str]:
