@@ -149,6 +149,18 @@ async def test_a_directory_that_cannot_be_made_is_a_named_error(tmp_path: Path) 
     assert caught.value.spec is errors.CLUSTER_DIRECTORY_ILLEGAL
 
 
+@fake_time
+async def test_the_lock_of_a_store_was_written_over(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "lock").write_text("lock", encoding="utf-8")
+    with pytest.raises(TroveError, match="is the store of a broker") as caught:
+        async with locked(tmp_path):
+            raise AssertionError
+    assert caught.value.spec is errors.CLUSTER_DIRECTORY_ILLEGAL
+    assert (tmp_path / "lock").read_text(encoding="utf-8") == "lock"
+    assert not (tmp_path / "daemons.lock").exists()
+
+
 def left_behind(descriptor: int) -> subprocess.Popen[bytes]:
     """A daemon of a command that was killed: it has the descriptor, and ends when its input does."""
     return subprocess.Popen(

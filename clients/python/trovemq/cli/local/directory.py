@@ -68,6 +68,8 @@ async def locked(directory: Path, waits: Callable[[], None] = lambda: None) -> A
 
 
 def _lock_files(directory: Path) -> tuple[IO[str], IO[str]]:
+    if (directory / "commitlog").exists():
+        raise _illegal(f"{directory} is the store of a broker")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         return (directory / "lock").open("a+"), (directory / "daemons.lock").open("a+")
