@@ -32,7 +32,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
@@ -103,9 +103,22 @@ async def _until_free(file: IO[str], directory: Path) -> None:
     deadline = time.monotonic() + DAEMONS_STOP_S_MAX
     while not _is_free(file):
         if time.monotonic() > deadline:
-            message = f"daemons of a command that was killed still run in {directory}: stop them"
+            pids = ", ".join(map(str, _holders(directory / "daemons.lock")))
+            message = (
+                f"daemons of a command that was killed still run in {directory}: process {pids or 'unknown'}"
+            )
             raise TroveError(errors.CLUSTER_RUNNING, message)
         await asyncio.sleep(POLL_S)
+
+
+def _holders(path: Path) -> list[int]:
+    """The processes that have a file open, as far as this user may see them."""
+    found = set()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if descriptor.samefile(path):
+                found.add(int(descriptor.parts[2]))
+    return sorted(found - {os.getpid()})
 
 
 def broker_names(count: int) -> list[str]:
