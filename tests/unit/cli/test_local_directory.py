@@ -150,6 +150,18 @@ async def test_a_directory_that_cannot_be_made_is_a_named_error(tmp_path: Path) 
 
 
 @fake_time
+async def test_a_full_disk_refused_the_lock_by_an_unknown_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(directory_module.os, "write", full)
+    async with locked(tmp_path):
+        assert (tmp_path / "lock").read_bytes() == b""
+
+
+@fake_time
 async def test_the_lock_of_a_store_was_written_over(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "lock").write_text("lock", encoding="utf-8")

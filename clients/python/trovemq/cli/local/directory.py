@@ -68,9 +68,9 @@ async def locked(directory: Path, waits: Callable[[], None] = lambda: None) -> A
 
 
 def _lock_files(directory: Path) -> tuple[IO[str], IO[str]]:
-    if (directory / "commitlog").exists():
-        raise _illegal(f"{directory} is the store of a broker")
     try:
+        if (directory / "commitlog").exists():
+            raise _illegal(f"{directory} is the store of a broker")
         directory.mkdir(parents=True, exist_ok=True)
         return (directory / "lock").open("a+"), (directory / "daemons.lock").open("a+")
     except OSError as error:
@@ -83,9 +83,9 @@ def _hold(file: IO[str], directory: Path) -> None:
         holder = file.read(20).strip() or "unknown"
         message = f"process {holder} runs the local cluster in {directory}"
         raise TroveError(errors.CLUSTER_RUNNING, message)
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+    with suppress(OSError):  # a full disk: a second command cannot say then who is the first
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), f"{os.getpid()}\n".encode())
 
 
 def _is_free(file: IO[str]) -> bool:
