@@ -66,6 +66,14 @@ def test_a_first_start_has_one_broker_and_writes_the_file(tmp_path: Path) -> Non
     assert not (tmp_path / "cluster.json.new").exists()
 
 
+def test_a_start_without_the_deleted_file_left_stores_out(tmp_path: Path) -> None:
+    members_of(tmp_path, 3)
+    for number in (1, 2, 3):
+        (tmp_path / f"broker-{number}/store").mkdir(parents=True)
+    (tmp_path / "cluster.json").unlink()  # as CLUSTER_DIRECTORY_ILLEGAL advises
+    assert names(members_of(tmp_path, None)[0]) == ["nameserver", "broker-1", "broker-2", "broker-3"]
+
+
 def damaged(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
     def changed(text: str) -> str:
         document = json.loads(text)

@@ -34,6 +34,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Final
 
@@ -134,7 +135,8 @@ def members_of(directory: Path, brokers: int | None) -> tuple[list[Member], list
     """
     path = directory / "cluster.json"
     known = {member.name: member for member in _read(path)}
-    count = brokers or max(1, sum(member.role == "broker" for member in known.values()))
+    stores = takewhile(lambda name: (directory / name / "store").is_dir(), broker_names(BROKERS_MAX))
+    count = brokers or max(1, len([*stores]), sum(member.role == "broker" for member in known.values()))
     wanted = {"nameserver": "nameserver", **dict.fromkeys(broker_names(count), "broker")}
     ports = _free_ports({port for member in known.values() for port in member.ports})
     new = {
