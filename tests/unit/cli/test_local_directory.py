@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -164,7 +166,7 @@ async def test_a_full_disk_refused_the_lock_by_an_unknown_error(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(directory_module.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     async with locked(tmp_path):
         assert (tmp_path / "lock").read_bytes() == b""
 
@@ -273,7 +275,7 @@ def test_a_long_log_on_a_full_disk_ended_the_cluster(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(processes, "LOG_SIZE_MAX", 10)
-    monkeypatch.setattr(processes.shutil, "copyfile", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
     (tmp_path / "log").write_bytes(b"a long line")
     trim_log(tmp_path / "log")
     assert (tmp_path / "log").read_bytes() == b"a long line"
