@@ -189,7 +189,7 @@ class _Printing:
             self._notes.say("Serving. Stop with Ctrl-C.")
 
     def serves_again(self, member: Member, pid: int) -> None:
-        """Its row again. Where nobody reads it any more, the cluster serves nevertheless."""
+        """Its row again. The cluster serves on where standard output is closed."""
         output = self._session.output
         self._rows[member.name] = _Running(member, pid, self._plan.store(member))
         self._session.show_list([self._rows[member.name]], _MEMBERS)

@@ -103,7 +103,7 @@ class Output:
 
     def flush(self, *, interruptible: bool = True) -> None:
         """Prints the output so far: for an answer that never ends. interruptible: Ctrl-C ends the write by
-        KeyboardInterrupt; False for a verb that handles signals by itself. Raises BrokenPipeError; TroveError
+        KeyboardInterrupt; False for a verb that has a handler. Raises BrokenPipeError; TroveError
         REQUEST_ILLEGAL where it cannot be written."""
         self._answer.seek(0)
         with self._interruptible() if interruptible else nullcontext():

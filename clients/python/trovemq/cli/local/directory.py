@@ -84,7 +84,7 @@ def _hold(file: IO[str], directory: Path) -> None:
         holder = file.read(20).strip() or "unknown"
         message = f"process {holder} runs the local cluster in {directory}"
         raise TroveError(errors.CLUSTER_RUNNING, message)
-    with suppress(OSError):  # a full disk: a second command cannot say then who is the first
+    with suppress(OSError):  # a full disk: the error of a second command has no process id then
         os.ftruncate(file.fileno(), 0)
         os.write(file.fileno(), f"{os.getpid()}\n".encode())
 

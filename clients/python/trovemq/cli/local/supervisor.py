@@ -87,7 +87,7 @@ class _End:
     text: str
     was_ready: bool
     exited: bool
-    """By itself, or because it was not ready in time; rather than by another's signal."""
+    """Or was not ready in time; rather than ended by a signal."""
 
 
 class Supervisor:
