@@ -261,7 +261,7 @@ class Owner:
         if follower.sent == self.head.position:
             return []
         update = self._stored.table.image()
-        if follower.sent is not None:
+        if follower.sent is not None and follower.sent.version >= self.head.horizon:
             update = replace(
                 update, base=follower.sent, entries=self._stored.table.since(follower.sent.version)
             )

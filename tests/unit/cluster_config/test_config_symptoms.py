@@ -1,0 +1,38 @@
+"""Faults that were found by reading, one test for each symptom."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cluster_config.config_parts import (
+    START,
+    connect,
+    created,
+    deleted,
+    deliver,
+    follower,
+    founded,
+    make,
+)
+from trovemq_broker.cluster_config.entries import Kind
+
+
+def test_a_deletion_is_missed_by_a_broker_that_was_removed_while_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trovemq_broker.cluster_config.owner.FORGET_FROM", 1)
+    owner, b, c = founded(), follower("b"), follower("c")
+    connect(owner, c)
+    (entry,) = make(owner, created("orders"))
+    connect(owner, b)
+    member = owner._stored.table.live(Kind.BROKER, "b")
+    assert member is not None
+    make(owner, deleted(entry), deleted(member))
+    deliver(owner, c)
+    owner.take_acknowledged()
+    work = owner.begin_forgetting()
+    assert work is not None
+    work.run()
+    owner.finish(work, START)
+    deliver(owner, b)
+    assert b._stored.table.image() == owner._stored.table.image()
