@@ -14,7 +14,9 @@ from tests.unit.cluster_config.config_parts import (
     founded,
     make,
 )
+from trovemq_broker.cluster_config import table
 from trovemq_broker.cluster_config.entries import Kind
+from trovemq_proto.errors import TroveError
 
 
 def test_a_deletion_is_missed_by_a_broker_that_was_removed_while_connected(
@@ -36,3 +38,19 @@ def test_a_deletion_is_missed_by_a_broker_that_was_removed_while_connected(
     owner.finish(work, START)
     deliver(owner, b)
     assert b._stored.table.image() == owner._stored.table.image()
+
+
+def test_no_broker_can_be_removed_when_too_many_deletions_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table, "DELETIONS_MAX", 1)
+    owner = founded()
+    connect(owner, follower("b"))
+    one, two = make(owner, created("1"), created("2"))
+    make(owner, deleted(one))
+    with pytest.raises(TroveError, match="trovemq broker remove"):
+        make(owner, deleted(two))
+    member = owner._stored.table.live(Kind.BROKER, "b")
+    assert member is not None
+    make(owner, deleted(member))
+    assert owner._stored.table.members() == ["a"]
