@@ -121,9 +121,9 @@ CLUSTER_CONFIG_FAULTS: Final = (
     Planted(
         "an entry that is made again keeps the id of the deleted one",
         f"{PACKAGE}table.py",
-        "        return self._made(change, position, position)\n",
-        "        old = self.get(change.kind, change.name) or self._made(change, position, position)\n"
-        "        return self._made(change, old.id, position)\n",
+        "        return self._made(change, position, position, earlier)\n",
+        "        old = self.get(change.kind, change.name) or self._made(change, position, position, earlier)\n"
+        "        return self._made(change, old.id, position, earlier)\n",
         (WALK,),
     ),
     Planted(

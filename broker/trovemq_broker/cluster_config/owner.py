@@ -150,7 +150,7 @@ class Owner:
         for change in changes:
             position = Position(self.head.generation, self.head.version + len(made) + 1)
             try:
-                entry = table.entry_after(change, position)
+                entry = table.entry_after(change, position, made)
             except TroveError as error:
                 entries.append(None)
                 refusals.append(error)

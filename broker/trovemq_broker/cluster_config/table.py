@@ -22,6 +22,7 @@ from typing import Final
 from trovemq_broker.cluster_config.entries import (
     COUNT_MAX,
     DELETIONS_MAX,
+    ENTRY_SIZE_MAX,
     EXISTS,
     NO_GENERATION,
     NOT_FOUND,
@@ -191,8 +192,11 @@ class ConfigTable:
         return Update(None, self.head, tuple(self))
 
     # --- checks of the owner --------------------------------------------------------------------------
-    def entry_after(self, change: ConfigChange, position: Position) -> Entry | None:
+    def entry_after(
+        self, change: ConfigChange, position: Position, earlier: Sequence[Entry] = ()
+    ) -> Entry | None:
         """The entry that the change makes at that position; None if the entry is as the change wants it.
+        `earlier`: those that the changes before it in its batch make, of other keys.
 
         TroveError TOPIC_EXISTS, GROUP_EXISTS, USER_EXISTS, BROKER_NAME_TAKEN, TOPIC_NOT_FOUND,
         GROUP_NOT_FOUND, USER_NOT_FOUND, RULE_NOT_FOUND, BROKER_NOT_FOUND, CONFIG_VERSION_CONFLICT,
@@ -201,7 +205,7 @@ class ConfigTable:
         change.check()
         before = self.live(change.kind, change.name)
         if change.action is ChangeKind.CREATE:
-            return self._created(change, before, position)
+            return self._created(change, before, position, earlier)
         if before is None:
             what = f"{change.key} is not in the cluster's configuration"
             raise TroveError(NOT_FOUND.get(change.kind, errors.REQUEST_ILLEGAL), what, name=change.name)
@@ -212,33 +216,40 @@ class ConfigTable:
             )
         if change.action is ChangeKind.DELETE:
             if change.kind is not Kind.BROKER:  # the remedy; there are at most COUNT_MAX of them
-                self._check_deletions()
+                self._check_deletions(earlier)
             return Entry(change.kind, change.name, before.id, position, deleted=True)
-        return None if _equal(change, before) else self._made(change, before.id, position)
+        return None if _equal(change, before) else self._made(change, before.id, position, earlier)
 
-    def _created(self, change: ConfigChange, before: Entry | None, position: Position) -> Entry | None:
+    def _created(
+        self, change: ConfigChange, before: Entry | None, position: Position, earlier: Sequence[Entry]
+    ) -> Entry | None:
         if before is not None and _equal(change, before):
             return None  # a creation whose answer was lost
         if before is not None:
             what = f"{change.key} exists with other settings, version {before.version}: alter it"
             raise TroveError(EXISTS.get(change.kind, errors.REQUEST_ILLEGAL), what, name=change.name)
-        if self.count(change.kind) >= COUNT_MAX[change.kind]:
+        room = COUNT_MAX[change.kind] - self.count(change.kind)
+        same = (one for one in earlier if one.kind is change.kind and one.id == one.version)
+        if room <= len(earlier) and room <= sum(1 for _ in same):
             what = (
                 f"the cluster may have {COUNT_MAX[change.kind]} entries of kind {change.kind}, and has them"
             )
             raise TroveError(errors.LIMIT_EXCEEDED, f"{what}: delete those that no program uses")
-        return self._made(change, position, position)
+        return self._made(change, position, position, earlier)
 
-    def _made(self, change: ConfigChange, id_: Position, version: Position) -> Entry:
+    def _made(
+        self, change: ConfigChange, id_: Position, version: Position, earlier: Sequence[Entry]
+    ) -> Entry:
         placement, secrets = dict(change.placement), change.secrets
         entry = Entry(change.kind, change.name, id_, version, dict(change.settings), placement, secrets)
-        if self.size + entry.size > TABLE_SIZE_MAX:
+        room = TABLE_SIZE_MAX - self.size - entry.size
+        if room < len(earlier) * ENTRY_SIZE_MAX and room < sum(one.size for one in earlier):
             what = f"the cluster's configuration takes {self.size} bytes, and may take {TABLE_SIZE_MAX}"
             raise TroveError(errors.LIMIT_EXCEEDED, f"{what}: delete topics, groups and users without use")
         return entry
 
-    def _check_deletions(self) -> None:
-        if self._deletions >= DELETIONS_MAX:
+    def _check_deletions(self, earlier: Sequence[Entry]) -> None:
+        if self._deletions + sum(one.deleted for one in earlier) >= DELETIONS_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
                 f"{DELETIONS_MAX} deletions wait for a broker that has not stored them: start those that are"

@@ -14,8 +14,8 @@ from tests.unit.cluster_config.config_parts import (
     founded,
     make,
 )
-from trovemq_broker.cluster_config import table
-from trovemq_broker.cluster_config.entries import Kind
+from trovemq_broker.cluster_config import messages, table
+from trovemq_broker.cluster_config.entries import COUNT_MAX, ConfigChange, Kind
 from trovemq_proto.errors import TroveError
 
 
@@ -54,3 +54,26 @@ def test_no_broker_can_be_removed_when_too_many_deletions_wait_for_it(
     assert member is not None
     make(owner, deleted(member))
     assert owner._stored.table.members() == ["a"]
+
+
+def test_one_batch_goes_over_the_limits_and_no_broker_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "COUNT_MAX", {**COUNT_MAX, Kind.GROUP: 2})
+    monkeypatch.setattr(table, "DELETIONS_MAX", 1)
+    owner = founded()
+    one, two = make(owner, created("1"), created("2"))
+
+    def refusals(*changes: ConfigChange) -> list[bool]:
+        work = owner.begin(changes)
+        work.run()
+        owner.finish(work, START)
+        return [refusal is not None for refusal in work.refusals]
+
+    assert refusals(*(created(name, Kind.GROUP) for name in "ghi")) == [False, False, True]
+    assert refusals(deleted(one), deleted(two)) == [False, True]
+    monkeypatch.setattr(table, "TABLE_SIZE_MAX", owner._stored.table.size + 150)
+    assert refusals(created("3", text="x" * 100), created("4", text="x" * 100)) == [False, True]
+    monkeypatch.setattr(messages, "TABLE_SIZE_MAX", table.TABLE_SIZE_MAX)
+    b = follower("b")
+    owner.connected(b.hello(), START)
+    deliver(owner, b)
+    assert b._stored.table.image() == owner._stored.table.image()
