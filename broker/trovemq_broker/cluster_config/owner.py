@@ -182,12 +182,15 @@ class Owner:
 
     def result(self, entry: Entry) -> ChangeResult | None:
         """The result of a change by the entry that begin() returned; None until it is acknowledged.
-        TroveError CONFIG_OWNER_MOVED with `in_doubt` if another owner may not have the change."""
+        TroveError CONFIG_OWNER_MOVED, CONFIG_OWNER_OLD with `in_doubt` if another owner may not have the
+        change."""
         version = entry.version.version
         if self.acknowledged < version:
-            if self._stored.promised > self.head.generation:
-                what = f"another broker has taken over; {entry.key} may or may not have been changed"
-                raise TroveError(errors.CONFIG_OWNER_MOVED, what, in_doubt="true")
+            try:
+                self.check()
+            except TroveError as error:
+                what = f"{error.message}; {entry.key} may or may not have been changed"
+                raise TroveError(error.spec, what, in_doubt="true") from error
             return None
         others = [name for name in self._stored.table.members() if name != self._broker]
         names = sorted({*others, *self._followers})
@@ -313,8 +316,10 @@ class Owner:
         return self._reported.get(broker, 0)
 
     def tick(self, now_ms: EpochMs) -> None:
-        """Acknowledges the changes that another broker holds, or all where no other one is live. To be called
-        when time has passed."""
+        """Acknowledges the changes that another broker holds, or all where no other one is live; none if this
+        broker may not change the table any more. To be called when time has passed."""
+        if self._stored.is_superseded or self.contradicted:
+            return
         held = max(self._reported.values(), default=0)
         members = self._stored.table.members()
         alone = not self._followers and (members == [self._broker] or now_ms >= self._alone_from_ms)

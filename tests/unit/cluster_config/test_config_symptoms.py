@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.cluster_config.config_parts import (
+    LATER,
     START,
     connect,
     created,
@@ -15,8 +16,14 @@ from tests.unit.cluster_config.config_parts import (
     make,
 )
 from trovemq_broker.cluster_config import messages, table
-from trovemq_broker.cluster_config.entries import COUNT_MAX, ConfigChange, Kind
+from trovemq_broker.cluster_config.entries import COUNT_MAX, ConfigChange, Generation, Kind
+from trovemq_broker.cluster_config.owner import Owner
+from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import MemoryFileSystem
+
+OTHER_MARK = "f" * 16
 
 
 def test_a_deletion_is_missed_by_a_broker_that_was_removed_while_connected(
@@ -77,3 +84,38 @@ def test_one_batch_goes_over_the_limits_and_no_broker_can_join(monkeypatch: pyte
     owner.connected(b.hello(), START)
     deliver(owner, b)
     assert b._stored.table.image() == owner._stored.table.image()
+
+
+def test_a_superseded_owner_acknowledges_alone_and_deletes_its_topic() -> None:
+    owner, b = founded(), follower("b")
+    (entry,) = make(owner, created("orders"))
+    connect(owner, b)
+    owner.take_acknowledged()
+    (deletion,) = make(owner, deleted(entry))
+    work = owner._stored.begin_promise(Generation(2, OTHER_MARK))
+    work.run()
+    owner._stored.finish(work)
+    owner.disconnected("b", START)
+    owner.tick(LATER)
+    assert owner.take_acknowledged() == ()
+    with pytest.raises(TroveError) as error:
+        owner.result(deletion)
+    assert error.value.in_doubt
+
+
+def test_an_owner_of_an_older_copy_leaves_its_callers_without_an_answer() -> None:
+    files = MemoryFileSystem()
+    owner, b = founded(files), follower("b")
+    connect(owner, b)
+    copy = files.after_process_kill()
+    make(owner, created("orders"))
+    deliver(owner, b)
+    old = Owner(StoredTable.load(copy), "a", START)
+    (entry,) = make(old, created("other"))
+    with pytest.raises(TroveError):
+        old.connected(b.hello(), START)
+    old.tick(LATER)
+    with pytest.raises(TroveError) as error:
+        old.result(entry)
+    assert error.value.spec is errors.CONFIG_OWNER_OLD
+    assert error.value.in_doubt
