@@ -5,10 +5,10 @@
     reported(...)                            the follower has stored it
     result(position)                         acknowledged: the owner and one other live broker hold it
 
-A follower is live from connected() to disconnected(); one that reports nothing for REPORT_TIMEOUT_MS after
-something was sent to it is overdue: the caller closes its stream. Where no other broker is live, the owner
-alone acknowledges, after CONNECT_WAIT_MS; the caller calls tick() when time has passed. An unreachable broker
-is never an error: the result lists it as pending.
+A follower is live when its stream is open and it has stored what it lacked when that was opened. A live one
+that reports nothing for REPORT_TIMEOUT_MS after something was sent to it is overdue: the caller closes its
+stream. Where no other broker is live, the owner alone acknowledges, after CONNECT_WAIT_MS; the caller calls
+tick() when time has passed. An unreachable broker is never an error: the result lists it as pending.
 
 Invariants
 - A change is on disk before it is sent, and before it is acknowledged.
@@ -56,6 +56,7 @@ class _FollowerState:
     sent: Position | None
     """None: all entries are sent next."""
     stored_version: int
+    live: bool
     awaited_since_ms: EpochMs | None = None
 
 
@@ -123,8 +124,8 @@ class Owner:
 
     @property
     def live(self) -> list[str]:
-        """The followers with an open stream."""
-        return sorted(self._followers)
+        """The followers that a change waits for."""
+        return sorted(name for name, follower in self._followers.items() if follower.live)
 
     def check(self) -> None:
         """TroveError CONFIG_OWNER_MOVED, CONFIG_OWNER_OLD if this broker may not change the table."""
@@ -231,7 +232,9 @@ class Owner:
             raise TroveError(errors.BROKER_NAME_TAKEN, what, broker=hello.broker)
         sent = self._common(hello)
         version = sent.version if sent is not None else 0
-        self._followers[hello.broker] = _FollowerState(hello.store_id, sent, version)
+        self._followers[hello.broker] = _FollowerState(
+            hello.store_id, sent, version, sent == self.head.position
+        )
         self._reported[hello.broker] = version  # also a lower one: its disk was put back
         self.tick(now_ms)
         return self._membership(hello)
@@ -280,6 +283,7 @@ class Owner:
         if follower is None or follower.sent is None or not self._sent_to(follower.sent, report.position):
             what = f"broker {report.broker} reports {report.position}, which was not sent to it"
             raise TroveError(errors.CONFIG_GAP, what, broker=report.broker)
+        follower.live = True
         follower.stored_version = max(follower.stored_version, report.position.version)
         follower.awaited_since_ms = None if follower.stored_version == follower.sent.version else now_ms
         self._reported[report.broker] = follower.stored_version
@@ -290,17 +294,19 @@ class Owner:
 
     def disconnected(self, broker: str, now_ms: EpochMs) -> None:
         """The follower's stream has ended; its report still counts."""
-        if self._followers.pop(broker, None) is not None:
+        follower = self._followers.pop(broker, None)
+        if follower is not None and follower.live:
             self._alone_from_ms = now_ms + CONNECT_WAIT_MS
         self.tick(now_ms)
 
     def overdue(self, now_ms: EpochMs) -> list[str]:
-        """Followers that were sent something and have not answered in time. The caller ends their streams and
-        calls disconnected(): changes do not wait for them."""
+        """Live followers that were sent something and have not answered in time. The caller ends their
+        streams and calls disconnected(): changes do not wait for them."""
         return sorted(
             name
             for name, follower in self._followers.items()
-            if follower.awaited_since_ms is not None
+            if follower.live
+            and follower.awaited_since_ms is not None
             and now_ms - follower.awaited_since_ms >= REPORT_TIMEOUT_MS
         )
 
@@ -322,7 +328,7 @@ class Owner:
             return
         held = max(self._reported.values(), default=0)
         members = self._stored.table.members()
-        alone = not self._followers and (members == [self._broker] or now_ms >= self._alone_from_ms)
+        alone = not self.live and (members == [self._broker] or now_ms >= self._alone_from_ms)
         self.acknowledged = max(self.acknowledged, self.head.version if alone else held)
 
 

@@ -21,6 +21,7 @@ from trovemq_broker.cluster_config.owner import Owner
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
 
 OTHER_MARK = "f" * 16
@@ -119,3 +120,27 @@ def test_an_owner_of_an_older_copy_leaves_its_callers_without_an_answer() -> Non
         old.result(entry)
     assert error.value.spec is errors.CONFIG_OWNER_OLD
     assert error.value.in_doubt
+
+
+def test_a_follower_whose_disk_is_full_blocks_all_changes() -> None:
+    owner, b = founded(), follower("b")
+    connect(owner, b)
+    (entry,) = make(owner, created("orders"))
+    now_ms = START
+    for _ in range(8):  # it cannot store the update, ends the stream, and connects again
+        owner.disconnected("b", now_ms)
+        b.disconnected()
+        now_ms = EpochMs(now_ms + 1_000)
+        owner.connected(b.hello(), now_ms)
+        owner.parts_for("b", now_ms)
+        owner.tick(now_ms)
+    result = owner.result(entry)
+    assert result is not None
+    assert (result.held_by, result.pending) == (("a",), ("b",))
+
+
+def test_a_table_that_takes_long_to_store_is_never_received() -> None:
+    owner, b = founded(), follower("b")
+    owner.connected(b.hello(), START)
+    assert owner.parts_for("b", START)
+    assert owner.overdue(EpochMs(START + 60_000)) == []
