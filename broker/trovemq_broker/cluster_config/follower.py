@@ -123,7 +123,7 @@ class Follower:
             return None
         self._current = self._ever_current = True
         self._replaced_cluster = ""
-        report = Report(self._broker, self._stored.head.position)
+        report = Report(self._stored.head.position)
         is_whole = work.update.base is None or not self._compared
         self._compared = True
         return Stored(report, work.update.entries, work.dropped, is_whole)

@@ -56,7 +56,6 @@ class TablePart:
 class Report:
     """The follower has everything up to `position` on its disk."""
 
-    broker: str
     position: Position
 
 

@@ -1,7 +1,7 @@
 """The owner of the cluster's configuration: the only broker that changes it.
 
     begin(changes) -> run() -> finish()      a change: checked, versions given out, on disk
-    parts_for(follower)                      sent from then on
+    parts_for(stream)                        sent from then on
     reported(...)                            the follower has stored it
     result(position)                         acknowledged: the owner and one other live broker hold it
 
@@ -50,9 +50,14 @@ FORGET_FROM: Final = 256
 STORE_ID: Final = "store_id"
 
 
-@dataclass(slots=True)
-class _FollowerState:
+@dataclass(slots=True, eq=False)
+class FollowerStream:
+    """An open stream. Messages of one that another stream of its broker has replaced change nothing.
+    `membership`: the change that makes the broker a member, or notes its new store; None if it is one."""
+
+    broker: str
     store_id: str
+    membership: ConfigChange | None
     sent: Position | None
     """None: all entries are sent next."""
     stored_version: int
@@ -106,7 +111,7 @@ class Owner:
         assert stored.head.owner == broker, "the table names its owner"
         self._stored = stored
         self._broker = broker
-        self._followers: dict[str, _FollowerState] = {}
+        self._followers: dict[str, FollowerStream] = {}
         self._reported: dict[str, int] = {}
         """The version of each broker that has reported, also after its stream has ended."""
         self._applied = 0
@@ -209,9 +214,9 @@ class Owner:
         return ready
 
     # --- followers ------------------------------------------------------------------------------------
-    def connected(self, hello: Hello, now_ms: EpochMs) -> ConfigChange | None:
-        """A follower has opened its stream; parts_for() has the first parts. Returns the change that makes it
-        a member, or notes its new store; None if it is one.
+    def connected(self, hello: Hello, now_ms: EpochMs) -> FollowerStream:
+        """A follower has opened its stream, which replaces an earlier one of the same broker. parts_for() has
+        the first parts.
 
         TroveError CONFIG_OTHER_CLUSTER; BROKER_NAME_TAKEN; CONFIG_OWNER_MOVED if the follower has seen a
         higher generation, which the caller then stores by StoredTable.begin_promise(hello.promised);
@@ -231,13 +236,15 @@ class Owner:
             what = f"another live broker of this cluster is called {hello.broker}"
             raise TroveError(errors.BROKER_NAME_TAKEN, what, broker=hello.broker)
         sent = self._common(hello)
-        version = sent.version if sent is not None else 0
-        self._followers[hello.broker] = _FollowerState(
-            hello.store_id, sent, version, sent == self.head.position
-        )
+        if other is not None:
+            self.disconnected(other, now_ms)
+        version, live = sent.version if sent is not None else 0, sent == self.head.position
+        membership = self._membership(hello)
+        stream = FollowerStream(hello.broker, hello.store_id, membership, sent, version, live)
+        self._followers[hello.broker] = stream
         self._reported[hello.broker] = version  # also a lower one: its disk was put back
         self.tick(now_ms)
-        return self._membership(hello)
+        return stream
 
     def _common(self, hello: Hello) -> Position | None:
         """The position from which changes continue the follower's table; None if it needs all entries."""
@@ -261,10 +268,9 @@ class Owner:
         settings = {**member.settings, STORE_ID: hello.store_id}
         return ConfigChange(ChangeKind.ALTER, Kind.BROKER, hello.broker, member.version, settings=settings)
 
-    def parts_for(self, broker: str, now_ms: EpochMs) -> list[TablePart]:
+    def parts_for(self, follower: FollowerStream, now_ms: EpochMs) -> list[TablePart]:
         """The parts to send to the follower now; empty if it has been sent everything."""
-        follower = self._followers[broker]
-        if follower.sent == self.head.position:
+        if follower.sent == self.head.position or not self._is_open(follower):
             return []
         update = self._stored.table.image()
         if follower.sent is not None and follower.sent.version >= self.head.horizon:
@@ -276,39 +282,44 @@ class Owner:
             follower.awaited_since_ms = now_ms
         return list(parts_of(update))
 
-    def reported(self, report: Report, now_ms: EpochMs) -> None:
+    def reported(self, follower: FollowerStream, report: Report, now_ms: EpochMs) -> None:
         """A follower has stored everything up to that position. TroveError CONFIG_GAP if it was not sent that
-        far."""
-        follower = self._followers.get(report.broker)
-        if follower is None or follower.sent is None or not self._sent_to(follower.sent, report.position):
-            what = f"broker {report.broker} reports {report.position}, which was not sent to it"
-            raise TroveError(errors.CONFIG_GAP, what, broker=report.broker)
+        far by this stream, or the stream has ended."""
+        sent = follower.sent if self._is_open(follower) else None
+        if sent is None or not self._sent_to(sent, report.position):
+            what = f"broker {follower.broker} reports {report.position}, which was not sent to it"
+            raise TroveError(errors.CONFIG_GAP, what, broker=follower.broker)
         follower.live = True
         follower.stored_version = max(follower.stored_version, report.position.version)
-        follower.awaited_since_ms = None if follower.stored_version == follower.sent.version else now_ms
-        self._reported[report.broker] = follower.stored_version
+        follower.awaited_since_ms = None if follower.stored_version == sent.version else now_ms
+        self._reported[follower.broker] = follower.stored_version
         self.tick(now_ms)
 
     def _sent_to(self, sent: Position, reported: Position) -> bool:
         return reported.generation == self.head.generation and reported.version <= sent.version
 
-    def disconnected(self, broker: str, now_ms: EpochMs) -> None:
-        """The follower's stream has ended; its report still counts."""
-        follower = self._followers.pop(broker, None)
-        if follower is not None and follower.live:
+    def _is_open(self, follower: FollowerStream) -> bool:
+        return self._followers.get(follower.broker) is follower
+
+    def disconnected(self, follower: FollowerStream, now_ms: EpochMs) -> None:
+        """The follower's stream has ended; its reports still count."""
+        if not self._is_open(follower):
+            return
+        del self._followers[follower.broker]
+        if follower.live:
             self._alone_from_ms = now_ms + CONNECT_WAIT_MS
         self.tick(now_ms)
 
-    def overdue(self, now_ms: EpochMs) -> list[str]:
+    def overdue(self, now_ms: EpochMs) -> list[FollowerStream]:
         """Live followers that were sent something and have not answered in time. The caller ends their
         streams and calls disconnected(): changes do not wait for them."""
-        return sorted(
-            name
-            for name, follower in self._followers.items()
+        return [
+            follower
+            for follower in self._followers.values()
             if follower.live
             and follower.awaited_since_ms is not None
             and now_ms - follower.awaited_since_ms >= REPORT_TIMEOUT_MS
-        )
+        ]
 
     def positions(self) -> Mapping[str, int]:
         """The version that each member is known to have; 0 if it has not reported to this owner yet."""

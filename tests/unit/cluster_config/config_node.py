@@ -12,7 +12,7 @@ from trovemq_broker.cluster_config.entries import (
 )
 from trovemq_broker.cluster_config.follower import Follower
 from trovemq_broker.cluster_config.messages import Report, TablePart
-from trovemq_broker.cluster_config.owner import Owner
+from trovemq_broker.cluster_config.owner import FollowerStream, Owner
 from trovemq_broker.cluster_config.reconcile import LocalEntry
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import Head
@@ -27,6 +27,7 @@ class Stream:
 
     follower: str
     owner: str
+    link: FollowerStream
     parts: deque[TablePart] = field(default_factory=deque)
     reports: deque[Report] = field(default_factory=deque)
 

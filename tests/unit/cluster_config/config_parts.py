@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Entry, Kind, Position
 from trovemq_broker.cluster_config.follower import Follower, Stored
-from trovemq_broker.cluster_config.owner import CONNECT_WAIT_MS, Owner, begin_founding
+from trovemq_broker.cluster_config.owner import CONNECT_WAIT_MS, FollowerStream, Owner, begin_founding
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_proto.positions import EpochMs
 from trovemq_store.files.files import FileSystem
@@ -51,21 +51,27 @@ def make(owner: Owner, *changes: ConfigChange, now_ms: EpochMs = START) -> list[
     return [entry for entry in work.entries if entry is not None]
 
 
+def stream(owner: Owner, name: str) -> FollowerStream:
+    """The open stream of that follower."""
+    return owner._followers[name]
+
+
 def connect(owner: Owner, one: Follower) -> Stored | None:
     """Connects, makes the follower a member, and delivers everything, with the reports."""
-    change = owner.connected(one.hello(), START)
-    if change is not None:
-        make(owner, change)
+    opened = owner.connected(one.hello(), START)
+    if opened.membership is not None:
+        make(owner, opened.membership)
     return deliver(owner, one)
 
 
 def deliver(owner: Owner, one: Follower, *, report: bool = True) -> Stored | None:
     stored = None
-    for part in owner.parts_for(one.hello().broker, START):
+    opened = stream(owner, one.hello().broker)
+    for part in owner.parts_for(opened, START):
         work = one.begin(part)
         if work is not None:
             work.run()
             stored = one.finish(work)
     if stored is not None and report:
-        owner.reported(stored.report, START)
+        owner.reported(opened, stored.report, START)
     return stored

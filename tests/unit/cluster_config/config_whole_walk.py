@@ -23,6 +23,8 @@ class WholeWalk(World):
         that are equal to it."""
         self.cuts.clear()
         self.lossy = False
+        while self.late:
+            self.end_late()
         for name in list(self.streams):
             self.close(name)
         for node in self.nodes.values():

@@ -48,6 +48,8 @@ class World:
         self.nodes = {name: Node(name, self.new_disk()) for name in NAMES}
         self.cuts: set[frozenset[str]] = set()
         self.streams: dict[str, Stream] = {}
+        self.late: list[tuple[Owner, Stream]] = []
+        """Streams whose end their owner has not seen yet."""
         self.waiting: list[tuple[Node, Owner, Entry, bool]] = []
         self.acknowledged: list[Acknowledged] = []
         self.owners: dict[Generation, str] = {}
@@ -93,6 +95,7 @@ class World:
             (self.heal, 4),
             (self.crash, 3),
             (self.break_stream, 2),
+            (self.end_late, 5),
             (self.forget, 8),
             (self.leave, 5),
             (self.take_over, 2),
@@ -125,9 +128,9 @@ class World:
         node, owner = self.nodes[stream.follower], self.nodes[stream.owner].owner
         assert owner is not None
         assert node.follower is not None
-        stream.parts.extend(owner.parts_for(name, EpochMs(self.now_ms)))
+        stream.parts.extend(owner.parts_for(stream.link, EpochMs(self.now_ms)))
         if stream.reports and (not stream.parts or self.source.random() < 0.5):
-            owner.reported(stream.reports.popleft(), EpochMs(self.now_ms))
+            owner.reported(stream.link, stream.reports.popleft(), EpochMs(self.now_ms))
             return True
         if not stream.parts:
             return False
@@ -261,17 +264,17 @@ class World:
             return
         hello = node.follower.hello()
         try:
-            change = target.owner.connected(hello, EpochMs(self.now_ms))
+            link = target.owner.connected(hello, EpochMs(self.now_ms))
         except TroveError as error:
-            self.refused(error, errors.CONFIG_OWNER_MOVED)
+            self.refused(error, errors.CONFIG_OWNER_MOVED, *([errors.BROKER_NAME_TAKEN] if self.late else []))
             if error.spec is errors.CONFIG_OWNER_MOVED and hello.promised > target.stored.promised:
                 self.promise(target, hello.promised)
             return
-        self.streams[node.name] = Stream(node.name, target.name)
+        self.streams[node.name] = Stream(node.name, target.name, link)
         if hello.position == target.head.position and hello.digest == target.head.digest:
             node.follower.connected_current()
-        if change is not None:
-            self.make(target, [change])
+        if link.membership is not None:
+            self.make(target, [link.membership])
 
     def known_owner(self, node: Node) -> Node | None:
         """The owner of the highest generation in the broker's table and those of the brokers it reaches."""
@@ -310,8 +313,23 @@ class World:
         follower, owner = self.nodes[name].follower, self.nodes[stream.owner].owner
         if follower is not None:
             follower.disconnected()
-        if owner is not None:
-            owner.disconnected(name, EpochMs(self.now_ms))
+        if owner is not None and self.lossy and self.source.random() < 0.3:
+            self.late.append((owner, stream))
+        elif owner is not None:
+            owner.disconnected(stream.link, EpochMs(self.now_ms))
+
+    def end_late(self) -> None:
+        """The owner sees the end of a stream, and its last reports, after the broker has connected again."""
+        if not self.late:
+            return
+        owner, stream = self.late.pop(self.source.randrange(len(self.late)))
+        for report in stream.reports:
+            try:
+                owner.reported(stream.link, report, EpochMs(self.now_ms))
+            except TroveError as error:
+                self.refused(error, errors.CONFIG_GAP)
+        owner.parts_for(stream.link, EpochMs(self.now_ms))
+        owner.disconnected(stream.link, EpochMs(self.now_ms))
 
     def break_stream(self) -> None:
         if self.streams:
@@ -403,8 +421,11 @@ class World:
         for node in self.up():
             if node.owner is not None:
                 node.owner.tick(EpochMs(self.now_ms))
-                for name in node.owner.overdue(EpochMs(self.now_ms)):
-                    self.close(name)
+                for link in node.owner.overdue(EpochMs(self.now_ms)):
+                    stream = self.streams.get(link.broker)
+                    if stream is not None and stream.link is link:
+                        self.close(link.broker)
+                    node.owner.disconnected(link, EpochMs(self.now_ms))
 
     def forget(self) -> None:
         for node in self.up():

@@ -16,6 +16,7 @@ from tests.unit.cluster_config.config_parts import (
     follower,
     founded,
     make,
+    stream,
 )
 from trovemq_broker.cluster_config import table, take_over
 from trovemq_broker.cluster_config.entries import COUNT_MAX, ENTRY_SIZE_MAX, ConfigChange, Generation, Kind
@@ -62,8 +63,8 @@ def test_a_broker_that_does_not_report_is_overdue_and_no_error() -> None:
     (entry,) = make(owner, created("orders"))
     deliver(owner, b, report=False)
     assert owner.overdue(EpochMs(START + REPORT_TIMEOUT_MS - 1)) == []
-    assert owner.overdue(EpochMs(START + REPORT_TIMEOUT_MS)) == ["b"]
-    owner.disconnected("b", START)
+    assert owner.overdue(EpochMs(START + REPORT_TIMEOUT_MS)) == [stream(owner, "b")]
+    owner.disconnected(stream(owner, "b"), START)
     assert owner.result(entry) is None, "it may connect again in a moment"
     owner.tick(LATER)
     result = owner.result(entry)
@@ -165,9 +166,9 @@ def test_another_clusters_table_is_refused_unless_an_operator_says_so() -> None:
     assert refused(error) is errors.CONFIG_OTHER_CLUSTER
     owner.connected(follower("b").hello(), START)
     with pytest.raises(TroveError) as error:
-        b.begin(owner.parts_for("b", START)[0])
+        b.begin(owner.parts_for(stream(owner, "b"), START)[0])
     assert refused(error) is errors.CONFIG_OTHER_CLUSTER
-    owner.disconnected("b", START)
+    owner.disconnected(stream(owner, "b"), START)
     allowed = Follower(StoredTable.load(files), "b", "store-b", START, replaced_cluster="c2")
     stored = connect(owner, allowed)
     assert stored is not None
@@ -183,7 +184,7 @@ def test_two_live_brokers_of_one_name_are_refused_and_a_lost_disk_is_not() -> No
         with pytest.raises(TroveError) as error:
             owner.connected(hello, START)
         assert refused(error) is errors.BROKER_NAME_TAKEN
-    owner.disconnected("b", START)
+    owner.disconnected(stream(owner, "b"), START)
     connect(owner, twin)
     assert owner.positions()["b"] == owner.head.version
 
@@ -220,7 +221,7 @@ def test_a_follower_refuses_another_table_of_its_own_position() -> None:
     old = Owner(StoredTable.load(copy), "a", START)
     old.connected(follower("b").hello(), START)
     with pytest.raises(TroveError) as error:
-        b.begin(old.parts_for("b", START)[0])
+        b.begin(old.parts_for(stream(old, "b"), START)[0])
     assert refused(error) is errors.CONFIG_OWNER_OLD
 
 
@@ -296,7 +297,7 @@ def test_parts_out_of_order_and_reports_of_what_was_not_sent_are_refused(
     owner, b = founded(), follower("b")
     make(owner, *(created(f"t{n}") for n in range(4)))
     owner.connected(b.hello(), START)
-    parts = owner.parts_for("b", START)
+    parts = owner.parts_for(stream(owner, "b"), START)
     assert len(parts) == 5
     assert b.begin(parts[0]) is None
     with pytest.raises(TroveError) as error:
@@ -309,11 +310,11 @@ def test_parts_out_of_order_and_reports_of_what_was_not_sent_are_refused(
     assert stored is not None
     make(owner, created("later"))
     report = stored.report
-    beyond = type(report)("b", report.position._replace(version=99))
+    beyond = type(report)(report.position._replace(version=99))
     with pytest.raises(TroveError) as error:
-        owner.reported(beyond, START)
+        owner.reported(stream(owner, "b"), beyond, START)
     assert refused(error) is errors.CONFIG_GAP
-    owner.reported(report, START)
+    owner.reported(stream(owner, "b"), report, START)
 
 
 def test_the_history_of_generations_is_bounded() -> None:
@@ -331,7 +332,7 @@ def test_a_follower_that_has_promised_does_not_obey_the_older_owner() -> None:
     b._stored.finish(work)
     make(owner, created("orders"))
     with pytest.raises(TroveError) as error:
-        b.begin(owner.parts_for("b", START)[0])
+        b.begin(owner.parts_for(stream(owner, "b"), START)[0])
     assert refused(error) is errors.CONFIG_GENERATION_OLD
 
 
@@ -343,7 +344,7 @@ def test_a_broker_away_for_longer_than_deletions_are_kept_gets_everything(
     (entry,) = make(owner, created("orders"))
     connect(owner, b)
     deliver(owner, b)
-    owner.disconnected("b", START)
+    owner.disconnected(stream(owner, "b"), START)
     member = owner._stored.table.live(Kind.BROKER, "b")
     assert member is not None
     make(owner, deleted(entry), deleted(member))
@@ -353,4 +354,4 @@ def test_a_broker_away_for_longer_than_deletions_are_kept_gets_everything(
     work.run()
     owner.finish(work, START)
     owner.connected(b.hello(), START)
-    assert owner.parts_for("b", START)[0].base is None
+    assert owner.parts_for(stream(owner, "b"), START)[0].base is None

@@ -14,9 +14,11 @@ from tests.unit.cluster_config.config_parts import (
     follower,
     founded,
     make,
+    stream,
 )
 from trovemq_broker.cluster_config import messages, table
 from trovemq_broker.cluster_config.entries import COUNT_MAX, ConfigChange, Generation, Kind
+from trovemq_broker.cluster_config.follower import Follower
 from trovemq_broker.cluster_config.owner import Owner
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_proto import errors
@@ -96,7 +98,7 @@ def test_a_superseded_owner_acknowledges_alone_and_deletes_its_topic() -> None:
     work = owner._stored.begin_promise(Generation(2, OTHER_MARK))
     work.run()
     owner._stored.finish(work)
-    owner.disconnected("b", START)
+    owner.disconnected(stream(owner, "b"), START)
     owner.tick(LATER)
     assert owner.take_acknowledged() == ()
     with pytest.raises(TroveError) as error:
@@ -128,11 +130,11 @@ def test_a_follower_whose_disk_is_full_blocks_all_changes() -> None:
     (entry,) = make(owner, created("orders"))
     now_ms = START
     for _ in range(8):  # it cannot store the update, ends the stream, and connects again
-        owner.disconnected("b", now_ms)
+        owner.disconnected(stream(owner, "b"), now_ms)
         b.disconnected()
         now_ms = EpochMs(now_ms + 1_000)
         owner.connected(b.hello(), now_ms)
-        owner.parts_for("b", now_ms)
+        owner.parts_for(stream(owner, "b"), now_ms)
         owner.tick(now_ms)
     result = owner.result(entry)
     assert result is not None
@@ -142,5 +144,36 @@ def test_a_follower_whose_disk_is_full_blocks_all_changes() -> None:
 def test_a_table_that_takes_long_to_store_is_never_received() -> None:
     owner, b = founded(), follower("b")
     owner.connected(b.hello(), START)
-    assert owner.parts_for("b", START)
+    assert owner.parts_for(stream(owner, "b"), START)
     assert owner.overdue(EpochMs(START + 60_000)) == []
+
+
+def test_the_late_end_of_a_stream_ends_the_one_that_has_replaced_it() -> None:
+    owner, b = founded(), follower("b")
+    connect(owner, b)
+    first = stream(owner, "b")
+    owner.connected(b.hello(), START)
+    owner.disconnected(first, START)
+    (entry,) = make(owner, created("orders"))
+    assert owner.parts_for(first, START) == []
+    deliver(owner, b)
+    result = owner.result(entry)
+    assert result is not None
+    assert result.held_by == ("a", "b")
+
+
+def test_a_late_report_counts_for_a_disk_that_was_lost() -> None:
+    owner, b = founded(), follower("b")
+    connect(owner, b)
+    first = stream(owner, "b")
+    (entry,) = make(owner, created("orders"))
+    stored = deliver(owner, b, report=False)
+    assert stored is not None
+    owner.disconnected(first, START)
+    lost = Follower(StoredTable.load(MemoryFileSystem()), "b", "store-2", START)
+    again = owner.connected(lost.hello(), START)
+    assert owner.parts_for(again, START)
+    with pytest.raises(TroveError) as error:
+        owner.reported(first, stored.report, START)
+    assert error.value.spec is errors.CONFIG_GAP
+    assert owner.result(entry) is None
