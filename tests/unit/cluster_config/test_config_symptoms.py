@@ -80,9 +80,10 @@ def test_one_batch_goes_over_the_limits_and_no_broker_can_join(monkeypatch: pyte
 
     assert refusals(*(created(name, Kind.GROUP) for name in "ghi")) == [False, False, True]
     assert refusals(deleted(one), deleted(two)) == [False, True]
-    monkeypatch.setattr(table, "TABLE_SIZE_MAX", owner._stored.table.size + 150)
+    limit = owner._stored.table.size + 150
+    monkeypatch.setattr(table, "TABLE_SIZE_MAX", limit)
     assert refusals(created("3", text="x" * 100), created("4", text="x" * 100)) == [False, True]
-    monkeypatch.setattr(messages, "TABLE_SIZE_MAX", table.TABLE_SIZE_MAX)
+    monkeypatch.setattr(messages, "TABLE_SIZE_MAX", limit)
     b = follower("b")
     owner.connected(b.hello(), START)
     deliver(owner, b)
