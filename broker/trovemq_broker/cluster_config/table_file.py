@@ -24,7 +24,8 @@ A record, little-endian; the next one begins at the next multiple of 8, zeros fo
     (generation, position, entry: see entries.py)
 
 Invariants
-- A record is on disk in both copies before its change counts. The copy with the higher serial is read.
+- A record is on disk in both copies before its change counts; after a start, in the one that is read: that
+  with the higher serial.
 - A copy with a damaged record before a whole one is not used; without another one the broker does not start.
 - After a write that failed the file is replaced as a whole before anything else counts. A change whose write
   was refused may be there after a crash, as one whose answer was lost.
@@ -65,6 +66,7 @@ JsonObject = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
+    path: str
     bodies: list[JsonObject]
     serial: int
     end: int
@@ -90,7 +92,7 @@ class TableFile:
         for path in (PATH, BACKUP_PATH):
             try:
                 if self._files.exists(path):
-                    copies.append(_read(self._files.read_bytes(path)))
+                    copies.append(_read(path, self._files.read_bytes(path)))
             except (ValueError, UnreadableError) as error:
                 faults.append(f"{path}: {error}")
         self.fault = "; ".join(faults)
@@ -102,7 +104,19 @@ class TableFile:
         equal = len(copies) == 2 and copies[0].end == copies[1].end and copies[0].serial == copies[1].serial
         self._serial, self._end, self._size = best.serial, best.end, best.size if equal else 0
         _check_format(best.bodies[0])
+        if not equal:  # a process that was killed may have left its last record unsynced
+            self._sync(best.path)
         return best.bodies
+
+    def _sync(self, path: str) -> None:
+        try:
+            file = self._files.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        except StorageError as error:
+            raise reported(error, f"{path} was not synced", errors.STORE_FAILED, file=path) from error
 
     def has_space(self, body: bytes) -> bool:
         """Whether append() may be called; else replace()."""
@@ -153,7 +167,7 @@ class TableFile:
             file.close()
 
 
-def _read(data: bytes) -> _Copy:
+def _read(path: str, data: bytes) -> _Copy:
     """ValueError if a record before the last one, or the first one, is damaged."""
     bodies, serial, end = [], 0, 0
     while (record := _record_at(data, end, serial)) is not None:
@@ -165,7 +179,7 @@ def _read(data: bytes) -> _Copy:
     for at in _magics(data, end):
         if _record_at(data, at, serial) is not None:
             raise ValueError(f"it is damaged at {end}: later changes follow")
-    return _Copy(bodies, serial, end, len(data))
+    return _Copy(path, bodies, serial, end, len(data))
 
 
 def _record_at(data: bytes, at: int, after: int) -> tuple[int, bytes] | None:

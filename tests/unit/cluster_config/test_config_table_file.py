@@ -145,3 +145,24 @@ def fill(owner: Owner, kind: Kind, count: int) -> list[Entry]:
         numbers = range(begin, min(count, begin + CHANGES_AT_ONCE_MAX))
         made += make(owner, *(created(f"{kind}-{n}", kind, message_type="NORMAL") for n in numbers))
     return made
+
+
+def test_a_change_is_lost_by_a_kill_before_its_sync_and_a_power_cut_later() -> None:
+    """The owner started with it meanwhile, and may have acknowledged it."""
+
+    class Killed(Exception):
+        pass
+
+    def decide(operation: str, _path: str) -> int | None:
+        if operation == "sync":
+            raise Killed
+        return None
+
+    files = MemoryFileSystem()
+    filled(files)
+    with suppress(Killed):
+        make(Owner(StoredTable.load(FaultyFileSystem(files, decide)), "a", START), created("last"))
+    started = files.after_process_kill()
+    image = StoredTable.load(started).table.image()
+    assert StoredTable.load(started.after_power_cut()).table.image() == image
+    assert image.entries[-1].name == "last"
