@@ -198,6 +198,17 @@ def check_mark(mark: str) -> str:
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------
+_MEMBERS: Final = frozenset(("kind", "name", "id", "version", "deleted", "settings", "placement", "secrets"))
+
+
+def check_known(document: Mapping[str, object], known: frozenset[str], what: str) -> None:
+    """TroveError STORE_NEWER for a member that this version of TroveMQ does not know: it would be lost when
+    the file is written anew."""
+    unknown = sorted(document.keys() - known)
+    if unknown:
+        raise TroveError(errors.STORE_NEWER, f"{what} has {unknown[0]!a}, written by a newer TroveMQ")
+
+
 def generation_json(generation: Generation) -> list[object]:
     return list(generation)
 
@@ -241,15 +252,19 @@ def entry_json(entry: Entry) -> dict[str, object]:
 
 
 def entry_from(value: object) -> Entry:
-    """ValueError."""
+    """ValueError; TroveError STORE_NEWER."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ValueError(f"not an entry: {value!a:.80}")
     settings, placement = value.get("settings", {}), value.get("placement", {})
     secrets = value.get("secrets", "")
     if not (isinstance(settings, dict) and isinstance(placement, dict) and isinstance(secrets, str)):
         raise ValueError(f"entry {value['name']!a:.80} is damaged")
+    kind = str(value.get("kind"))
+    check_known(value, _MEMBERS, f"{kind} {value['name']!a:.80}")
+    if kind not in Kind.__members__.values():
+        raise TroveError(errors.STORE_NEWER, f"{kind!a:.80} is a kind of entry of a newer TroveMQ")
     return Entry(
-        Kind(str(value.get("kind"))),
+        Kind(kind),
         value["name"],
         position_from(value.get("id")),
         position_from(value.get("version")),

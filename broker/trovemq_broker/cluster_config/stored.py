@@ -19,6 +19,7 @@ from trovemq_broker.cluster_config.entries import (
     NO_GENERATION,
     Entry,
     Generation,
+    check_known,
     entry_from,
     entry_json,
     generation_from,
@@ -34,6 +35,10 @@ from trovemq_store.files.files import FileSystem
 
 DIGESTS_MAX: Final = 1_024
 """Of the last versions; a follower that is further away gets all entries."""
+_HEAD_MEMBERS: Final = frozenset(
+    ("cluster", "owner", "generation", "version", "digest", "horizon", "history")
+)
+_RECORD_MEMBERS: Final = frozenset(("format", "promised", "head", "entries", "version", "digest", "horizon"))
 
 
 class StoredWork:
@@ -159,7 +164,8 @@ class StoredTable:
 
     # --- from JSON ------------------------------------------------------------------------------------
     def _read(self, body: JsonObject) -> None:
-        """Applies one record. ValueError, TypeError."""
+        """Applies one record. ValueError, TypeError; TroveError STORE_NEWER."""
+        check_known(body, _RECORD_MEMBERS, PATH)
         if "promised" in body:
             self.promised = generation_from(body["promised"])
         if "head" not in body and "version" not in body:
@@ -200,9 +206,10 @@ def _head_json(head: Head) -> JsonObject:
 
 
 def _head_from(value: object) -> Head:
-    """ValueError."""
+    """ValueError; TroveError STORE_NEWER."""
     if not isinstance(value, dict) or not isinstance(value.get("history"), list):
         raise ValueError("a head is damaged")
+    check_known(value, _HEAD_MEMBERS, f"the head in {PATH}")
     numbers = [value.get(name) for name in ("version", "horizon")]
     texts = [value.get(name) for name in ("cluster", "owner", "digest")]
     if not all(isinstance(n, int) for n in numbers) or not all(isinstance(t, str) for t in texts):

@@ -26,6 +26,8 @@ A record, little-endian; the next one begins at the next multiple of 8, zeros fo
 Invariants
 - A record is on disk in both copies before its change counts; after a start, in the one that is read: that
   with the higher serial.
+- A member or a kind that this version does not know is refused (STORE_NEWER): it would be lost with the next
+  replacement.
 - A copy with a damaged record before a whole one is not used; without another one the broker does not start.
 - After a write that failed the file is replaced as a whole before anything else counts. A change whose write
   was refused may be there after a crash, as one whose answer was lost.

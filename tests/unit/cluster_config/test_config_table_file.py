@@ -150,19 +150,41 @@ def fill(owner: Owner, kind: Kind, count: int) -> list[Entry]:
 def test_a_change_is_lost_by_a_kill_before_its_sync_and_a_power_cut_later() -> None:
     """The owner started with it meanwhile, and may have acknowledged it."""
 
-    class Killed(Exception):
+    class KilledError(Exception):
         pass
 
     def decide(operation: str, _path: str) -> int | None:
         if operation == "sync":
-            raise Killed
+            raise KilledError
         return None
 
     files = MemoryFileSystem()
     filled(files)
-    with suppress(Killed):
+    with suppress(KilledError):
         make(Owner(StoredTable.load(FaultyFileSystem(files, decide)), "a", START), created("last"))
     started = files.after_process_kill()
     image = StoredTable.load(started).table.image()
     assert StoredTable.load(started.after_power_cut()).table.image() == image
     assert image.entries[-1].name == "last"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"kind":"topic"', b'"kind":"schema"'),
+        (b'"kind":"topic"', b'"labels":"x","kind":"topic"'),
+        (b'"format":1', b'"format":1,"zone":"x"'),
+        (b'"owner":"a"', b'"owner":"a","second":"b"'),
+    ],
+)
+def test_what_a_newer_version_wrote_is_lost_when_the_file_is_replaced(old: bytes, new: bytes) -> None:
+    files = MemoryFileSystem()
+    stored = filled(files)._stored
+    work = stored.begin(stored.table.image())
+    work.run()
+    stored.finish(work)
+    body = files.read_bytes(PATH).rstrip(b"\0")[20:]
+    TableFile(files).replace(body.replace(old, new, 1))
+    with pytest.raises(TroveError, match=r"schema|labels|zone|second") as error:
+        StoredTable.load(files)
+    assert error.value.spec is errors.STORE_NEWER
