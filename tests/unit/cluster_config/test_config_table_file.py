@@ -14,7 +14,7 @@ from trovemq_broker.cluster_config.owner import CHANGES_AT_ONCE_MAX, Owner
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table_file import BACKUP_PATH, PATH, TableFile
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -188,3 +188,31 @@ def test_what_a_newer_version_wrote_is_lost_when_the_file_is_replaced(old: bytes
     with pytest.raises(TroveError, match=r"schema|labels|zone|second") as error:
         StoredTable.load(files)
     assert error.value.spec is errors.STORE_NEWER
+
+
+def test_damage_at_any_byte_gives_an_acknowledged_table_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one copy, and of both at the same place: a prefix of what was acknowledged, or a refusal."""
+    monkeypatch.setattr(table_file, "CHANGES_SIZE_MIN", 2_048)
+    files = MemoryFileSystem()
+    owner = founded(files)
+    acknowledged = [owner._stored.table.image()]
+    for name in "xy":
+        make(owner, created(name))
+        acknowledged.append(owner._stored.table.image())
+    whole = files.read_bytes(PATH)
+    end = len(whole.rstrip(b"\0"))
+    damaged = [whole[:cut].ljust(len(whole), b"\0") for cut in range(end)]
+    damaged += [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(end + 32)]
+    refused = 0
+    for data in damaged:
+        broken = files.after_process_kill()
+        broken.write_atomic(PATH, data)
+        assert StoredTable.load(broken).table.image() == acknowledged[-1]
+        broken.write_atomic(BACKUP_PATH, data)
+        try:
+            loaded = StoredTable.load(broken)
+        except DamagedError:
+            refused += 1
+        else:
+            assert loaded.table.image() in acknowledged
+    assert 0 < refused < len(damaged)
