@@ -10,14 +10,14 @@ was made before the broker joined, or by another program.
 | an entry             | no id, equal settings     | ADOPT: it gets the id                                 |
 | an entry             | no id, other settings     | reported: CONFIG_SETTINGS_DIFFER; nothing changes     |
 | an entry             | an earlier id             | DELETE, then CREATE: it was made again                |
-| an entry, a deletion | an id that it never had   | reported: CONFIG_SETTINGS_DIFFER; nothing changes     |
 | a deletion           | its id, or an earlier one | DELETE                                                |
 | a deletion           | no id                     | reported as unlisted; nothing changes                 |
 | nothing              | no id                     | reported as unlisted; nothing changes                 |
 | nothing              | an id                     | WITHHOLD: kept on disk and not served                 |
 
-An id that the table never had is that of a change that a take-over has dropped: messages may lie in such a
-topic, so it is not deleted. WITHHOLD is for a broker that was away until the deletion was forgotten.
+An id that is not of the table's history counts as no id: it is of a change that a take-over has dropped, or
+of the cluster in which the broker was before. Messages may lie in such a topic. WITHHOLD is for a broker that
+was away until the deletion was forgotten.
 
 Invariant: nothing is deleted because it is absent.
 """
@@ -81,7 +81,7 @@ def plan(table: ConfigTable, broker: str, local: Iterable[LocalEntry]) -> Plan:
     made = plan_of(table, broker, table, by_key)
     for key, entry in by_key.items():
         if table.get(key.kind, key.name) is None:
-            _absent(made, entry)
+            _absent(made, entry, table.head)
     return made
 
 
@@ -97,17 +97,17 @@ def plan_of(
         if own is None:
             if not entry.deleted and (entry.kind is not Kind.TOPIC or entry.queues_on(broker)):
                 made.actions.append(Action(ActionKind.CREATE, entry.key, entry.id, entry))
-        elif own.id is None:
-            _without_id(made, entry, own, broker)
         elif own.id == entry.id:
             _same_id(made, entry, own, broker)
+        elif own.id is None or not table.head.contains(own.id) or own.id.version > entry.id.version:
+            _without_id(made, entry, own, broker)
         else:
-            _other_id(made, entry, own, broker, table.head)
+            _earlier_id(made, entry, own.id, broker)
     return made
 
 
-def _absent(made: Plan, own: LocalEntry) -> None:
-    if own.id is None:
+def _absent(made: Plan, own: LocalEntry, head: Head) -> None:
+    if own.id is None or not head.contains(own.id):
         made.unlisted.append(own.key)
     else:
         made.actions.append(Action(ActionKind.WITHHOLD, own.key, own.id))
@@ -120,7 +120,9 @@ def _without_id(made: Plan, entry: Entry, own: LocalEntry, broker: str) -> None:
         made.actions.append(Action(ActionKind.ADOPT, entry.key, entry.id, entry))
     else:
         what = f"{own.key} exists on broker {broker} with other settings than in the cluster's configuration"
-        made.differing.append(_differs(own, what))
+        made.differing.append(
+            TroveError(errors.CONFIG_SETTINGS_DIFFER, what, kind=own.key.kind, name=own.key.name)
+        )
 
 
 def _same_id(made: Plan, entry: Entry, own: LocalEntry, broker: str) -> None:
@@ -130,13 +132,8 @@ def _same_id(made: Plan, entry: Entry, own: LocalEntry, broker: str) -> None:
         made.actions.append(Action(ActionKind.ALTER, entry.key, entry.id, entry))
 
 
-def _other_id(made: Plan, entry: Entry, own: LocalEntry, broker: str, head: Head) -> None:
-    assert own.id is not None, "the caller has checked"
-    if not head.contains(own.id) or own.id.version > entry.id.version:
-        what = f"{own.key} on broker {broker} was made by a change ({own.id}) that a take-over has dropped"
-        made.differing.append(_differs(own, what))
-        return
-    made.actions.append(Action(ActionKind.DELETE, entry.key, own.id))
+def _earlier_id(made: Plan, entry: Entry, id_: Position, broker: str) -> None:
+    made.actions.append(Action(ActionKind.DELETE, entry.key, id_))
     if not entry.deleted and (entry.kind is not Kind.TOPIC or entry.queues_on(broker)):
         made.actions.append(Action(ActionKind.CREATE, entry.key, entry.id, entry))
 
@@ -144,7 +141,3 @@ def _other_id(made: Plan, entry: Entry, own: LocalEntry, broker: str, head: Head
 def _equal(entry: Entry, own: LocalEntry, broker: str) -> bool:
     queues = entry.queues_on(broker) if entry.kind is Kind.TOPIC else 0
     return (dict(entry.settings), queues, entry.secrets) == (dict(own.settings), own.queues, own.secrets)
-
-
-def _differs(own: LocalEntry, what: str) -> TroveError:
-    return TroveError(errors.CONFIG_SETTINGS_DIFFER, what, kind=own.key.kind, name=own.key.name)

@@ -49,6 +49,8 @@ ID = made_first().id
         ((local(ID, n="2"),), False, [ActionKind.ALTER]),
         ((local(ID, queues=3),), False, [ActionKind.ALTER]),
         ((local(None),), False, [ActionKind.ADOPT]),
+        ((local(FOREIGN),), False, [ActionKind.ADOPT]),
+        ((local(FOREIGN),), True, []),
         ((local(Position(ID.generation, 1)),), False, [ActionKind.DELETE, ActionKind.CREATE]),
         ((local(ID),), True, [ActionKind.DELETE]),
         ((local(Position(ID.generation, 1)),), True, [ActionKind.DELETE]),
@@ -63,11 +65,9 @@ def test_the_local_tables_become_equal(
     assert made.differing == []
 
 
-@pytest.mark.parametrize(
-    ("own", "end"), [(local(None, n="2"), False), (local(FOREIGN), False), (local(FOREIGN), True)]
-)
-def test_a_name_with_other_settings_or_a_dropped_id_is_reported_and_kept(own: LocalEntry, end: bool) -> None:
-    made = planned(own, end=end)
+@pytest.mark.parametrize("own", [local(None, n="2"), local(FOREIGN, n="2")])
+def test_a_name_with_other_settings_is_reported_and_kept(own: LocalEntry) -> None:
+    made = planned(own)
     assert made.actions == []
     assert [error.spec for error in made.differing] == [errors.CONFIG_SETTINGS_DIFFER]
 
@@ -85,3 +85,10 @@ def test_a_topic_without_queues_on_the_broker_is_not_created_there() -> None:
     assert planned(changes=(elsewhere,)).actions == []
     group = created("g", Kind.GROUP)
     assert [action.key.kind for action in planned(changes=(group,)).actions] == [Kind.GROUP]
+
+
+def test_a_broker_from_another_cluster_serves_none_of_its_topics_after_joining() -> None:
+    """A single broker has a cluster of its own, whose ids its topics have."""
+    made = planned(local(FOREIGN), changes=(created("other"),))
+    assert made.actions == []
+    assert made.unlisted == [Key(Kind.TOPIC, "t")]
