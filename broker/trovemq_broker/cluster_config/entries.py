@@ -21,10 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NewType
 
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+
+ClockMs = NewType("ClockMs", int)
+"""Milliseconds of a clock that never goes back (time.monotonic): the time of day may be set back by hours."""
 
 NAME_SIZE_MAX: Final = 512
 ENTRY_SIZE_MAX: Final = 64 << 10

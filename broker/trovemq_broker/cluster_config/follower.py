@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from trovemq_broker.cluster_config.entries import Entry, Position
+from trovemq_broker.cluster_config.entries import ClockMs, Entry, Position
 from trovemq_broker.cluster_config.messages import Hello, Report, TablePart, UpdateAssembly
 from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_broker.cluster_config.table import Head, Update, dropped_by
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
 
 OWNER_WAIT_MS: Final = 10_000
 """So long a broker that returns waits for the owner, before it serves by its stored table."""
@@ -79,7 +78,7 @@ class Follower:
         stored: StoredTable,
         broker: str,
         store_id: str,
-        started_ms: EpochMs,
+        started_ms: ClockMs,
         *,
         replaced_cluster: str = "",
     ) -> None:
@@ -168,7 +167,7 @@ class Follower:
         return bool(cluster) and cluster == self._replaced_cluster
 
     # --- serving --------------------------------------------------------------------------------------
-    def serving(self, now_ms: EpochMs) -> Serving:
+    def serving(self, now_ms: ClockMs) -> Serving:
         """Whether messages may be served, and by which table. Once served, messages flow on while the owner
         is away."""
         if not self._stored.table.exists:

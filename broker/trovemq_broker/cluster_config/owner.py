@@ -26,6 +26,7 @@ from typing import Final
 
 from trovemq_broker.cluster_config.entries import (
     ChangeKind,
+    ClockMs,
     ConfigChange,
     Entry,
     Generation,
@@ -38,7 +39,6 @@ from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_broker.cluster_config.table import Head, Update
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
 
 REPORT_TIMEOUT_MS: Final = 3_000
 CONNECT_WAIT_MS: Final = 2_000
@@ -62,7 +62,7 @@ class FollowerStream:
     """None: all entries are sent next."""
     stored_version: int
     live: bool
-    awaited_since_ms: EpochMs | None = None
+    awaited_since_ms: ClockMs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def begin_founding(stored: StoredTable, broker: str, store_id: str, *, cluster: 
 class Owner:
     """The owner on the broker of that name. The table of `stored` names it as the owner."""
 
-    def __init__(self, stored: StoredTable, broker: str, now_ms: EpochMs) -> None:
+    def __init__(self, stored: StoredTable, broker: str, now_ms: ClockMs) -> None:
         assert stored.head.owner == broker, "the table names its owner"
         self._stored = stored
         self._broker = broker
@@ -169,7 +169,7 @@ class Owner:
             work.stored = self._stored.begin(_update(self.head, made, self.head.horizon))
         return work
 
-    def finish(self, work: OwnerWork, now_ms: EpochMs) -> None:
+    def finish(self, work: OwnerWork, now_ms: ClockMs) -> None:
         """Ends the changes; to be called after run(), even if that failed. Then parts_for() has new parts."""
         if work.stored is not None:
             self._stored.finish(work.stored)
@@ -214,7 +214,7 @@ class Owner:
         return ready
 
     # --- followers ------------------------------------------------------------------------------------
-    def connected(self, hello: Hello, now_ms: EpochMs) -> FollowerStream:
+    def connected(self, hello: Hello, now_ms: ClockMs) -> FollowerStream:
         """A follower has opened its stream, which replaces an earlier one of the same broker. parts_for() has
         the first parts.
 
@@ -268,7 +268,7 @@ class Owner:
         settings = {**member.settings, STORE_ID: hello.store_id}
         return ConfigChange(ChangeKind.ALTER, Kind.BROKER, hello.broker, member.version, settings=settings)
 
-    def parts_for(self, follower: FollowerStream, now_ms: EpochMs) -> list[TablePart]:
+    def parts_for(self, follower: FollowerStream, now_ms: ClockMs) -> list[TablePart]:
         """The parts to send to the follower now; empty if it has been sent everything."""
         if follower.sent == self.head.position or not self._is_open(follower):
             return []
@@ -282,7 +282,7 @@ class Owner:
             follower.awaited_since_ms = now_ms
         return list(parts_of(update))
 
-    def reported(self, follower: FollowerStream, report: Report, now_ms: EpochMs) -> None:
+    def reported(self, follower: FollowerStream, report: Report, now_ms: ClockMs) -> None:
         """A follower has stored everything up to that position. TroveError CONFIG_GAP if it was not sent that
         far by this stream, or the stream has ended."""
         sent = follower.sent if self._is_open(follower) else None
@@ -301,7 +301,7 @@ class Owner:
     def _is_open(self, follower: FollowerStream) -> bool:
         return self._followers.get(follower.broker) is follower
 
-    def disconnected(self, follower: FollowerStream, now_ms: EpochMs) -> None:
+    def disconnected(self, follower: FollowerStream, now_ms: ClockMs) -> None:
         """The follower's stream has ended; its reports still count."""
         if not self._is_open(follower):
             return
@@ -310,7 +310,7 @@ class Owner:
             self._alone_from_ms = now_ms + CONNECT_WAIT_MS
         self.tick(now_ms)
 
-    def overdue(self, now_ms: EpochMs) -> list[FollowerStream]:
+    def overdue(self, now_ms: ClockMs) -> list[FollowerStream]:
         """Live followers that were sent something and have not answered in time. The caller ends their
         streams and calls disconnected(): changes do not wait for them."""
         return [
@@ -332,7 +332,7 @@ class Owner:
             return self.head.version
         return self._reported.get(broker, 0)
 
-    def tick(self, now_ms: EpochMs) -> None:
+    def tick(self, now_ms: ClockMs) -> None:
         """Acknowledges the changes that another broker holds, or all where no other one is live; none if this
         broker may not change the table any more. To be called when time has passed."""
         if self._stored.is_superseded or self.contradicted:

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from trovemq_broker.cluster_config.entries import (
+    ClockMs,
     Entry,
     Key,
 )
@@ -16,7 +17,6 @@ from trovemq_broker.cluster_config.owner import FollowerStream, Owner
 from trovemq_broker.cluster_config.reconcile import LocalEntry
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import Head
-from trovemq_proto.positions import EpochMs
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -75,10 +75,10 @@ class Node:
         """The owner of its table is the owner, unless it has promised a later generation."""
         head = self.head
         if head.owner == self.name and self.stored.promised == head.generation:
-            self.owner, self.follower = Owner(self.stored, self.name, EpochMs(now_ms)), None
+            self.owner, self.follower = Owner(self.stored, self.name, ClockMs(now_ms)), None
         elif self.follower is None:
             self.owner = None
-            self.follower = Follower(self.stored, self.name, self.disk.store_id, EpochMs(now_ms))
+            self.follower = Follower(self.stored, self.name, self.disk.store_id, ClockMs(now_ms))
 
     def stop(self, files: MemoryFileSystem) -> None:
         self.disk.files = files

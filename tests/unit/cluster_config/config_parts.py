@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Entry, Kind, Position
+from trovemq_broker.cluster_config.entries import ChangeKind, ClockMs, ConfigChange, Entry, Kind, Position
 from trovemq_broker.cluster_config.follower import Follower, Stored
 from trovemq_broker.cluster_config.owner import CONNECT_WAIT_MS, FollowerStream, Owner, begin_founding
 from trovemq_broker.cluster_config.stored import StoredTable
-from trovemq_proto.positions import EpochMs
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 
-START: EpochMs = EpochMs(1_000_000)
-LATER: EpochMs = EpochMs(1_000_000 + CONNECT_WAIT_MS)
+START: ClockMs = ClockMs(1_000_000)
+LATER: ClockMs = ClockMs(1_000_000 + CONNECT_WAIT_MS)
 MARK = "0123456789abcdef"
 
 
@@ -39,7 +38,7 @@ def altered(entry: Entry, seen: Position | None = None, **settings: str) -> Conf
     return ConfigChange(ChangeKind.ALTER, entry.kind, entry.name, seen or entry.version, settings)
 
 
-def make(owner: Owner, *changes: ConfigChange, now_ms: EpochMs = START) -> list[Entry]:
+def make(owner: Owner, *changes: ConfigChange, now_ms: ClockMs = START) -> list[Entry]:
     work = owner.begin(changes)
     refused = [refusal for refusal in work.refusals if refusal is not None]
     try:

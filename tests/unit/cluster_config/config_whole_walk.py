@@ -7,12 +7,12 @@ from random import Random
 from tests.unit.cluster_config.config_node import Node
 from tests.unit.cluster_config.config_world import NAMES, World
 from trovemq_broker.cluster_config.entries import (
+    ClockMs,
     Kind,
 )
 from trovemq_broker.cluster_config.follower import Serving
 from trovemq_broker.cluster_config.reconcile import ActionKind, plan
 from trovemq_broker.cluster_config.stored import StoredTable
-from trovemq_proto.positions import EpochMs
 
 
 class WholeWalk(World):
@@ -72,7 +72,7 @@ class WholeWalk(World):
             on_disk = StoredTable.load(node.disk.files.after_power_cut())
             assert on_disk.table.image() == image, node.name
             if node.follower is not None:
-                assert node.follower.serving(EpochMs(self.now_ms)) is Serving.CURRENT
+                assert node.follower.serving(ClockMs(self.now_ms)) is Serving.CURRENT
             self.check_local(node)
 
     def check_local(self, node: Node) -> None:

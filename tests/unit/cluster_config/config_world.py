@@ -16,6 +16,7 @@ from tests.unit.cluster_config.config_node import Acknowledged, Disk, Node, Stre
 from trovemq_broker.cluster_config import take_over
 from trovemq_broker.cluster_config.entries import (
     ChangeKind,
+    ClockMs,
     ConfigChange,
     Entry,
     Generation,
@@ -29,7 +30,6 @@ from trovemq_broker.cluster_config.reconcile import Action, ActionKind, LocalEnt
 from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import EpochMs
 
 NAMES: Final = ("a", "b", "c", "d")
 KINDS: Final = (Kind.TOPIC, Kind.TOPIC, Kind.TOPIC, Kind.GROUP, Kind.USER)
@@ -128,9 +128,9 @@ class World:
         node, owner = self.nodes[stream.follower], self.nodes[stream.owner].owner
         assert owner is not None
         assert node.follower is not None
-        stream.parts.extend(owner.parts_for(stream.link, EpochMs(self.now_ms)))
+        stream.parts.extend(owner.parts_for(stream.link, ClockMs(self.now_ms)))
         if stream.reports and (not stream.parts or self.source.random() < 0.5):
-            owner.reported(stream.link, stream.reports.popleft(), EpochMs(self.now_ms))
+            owner.reported(stream.link, stream.reports.popleft(), ClockMs(self.now_ms))
             return True
         if not stream.parts:
             return False
@@ -225,12 +225,12 @@ class World:
         try:
             self._run(node, work)
         except TroveError as error:
-            owner.finish(work, EpochMs(self.now_ms))
+            owner.finish(work, ClockMs(self.now_ms))
             return [error]
         if self.source.random() < 0.03:
             self.crash_node(node)
             return []
-        owner.finish(work, EpochMs(self.now_ms))
+        owner.finish(work, ClockMs(self.now_ms))
         for change, entry in zip(changes, work.entries, strict=True):
             if entry is not None:
                 self.waiting.append((node, owner, entry, entry != before[change.key]))
@@ -264,7 +264,7 @@ class World:
             return
         hello = node.follower.hello()
         try:
-            link = target.owner.connected(hello, EpochMs(self.now_ms))
+            link = target.owner.connected(hello, ClockMs(self.now_ms))
         except TroveError as error:
             self.refused(error, errors.CONFIG_OWNER_MOVED, *([errors.BROKER_NAME_TAKEN] if self.late else []))
             if error.spec is errors.CONFIG_OWNER_MOVED and hello.promised > target.stored.promised:
@@ -316,7 +316,7 @@ class World:
         if owner is not None and self.lossy and self.source.random() < 0.3:
             self.late.append((owner, stream))
         elif owner is not None:
-            owner.disconnected(stream.link, EpochMs(self.now_ms))
+            owner.disconnected(stream.link, ClockMs(self.now_ms))
 
     def end_late(self) -> None:
         """The owner sees the end of a stream, and its last reports, after the broker has connected again."""
@@ -325,11 +325,11 @@ class World:
         owner, stream = self.late.pop(self.source.randrange(len(self.late)))
         for report in stream.reports:
             try:
-                owner.reported(stream.link, report, EpochMs(self.now_ms))
+                owner.reported(stream.link, report, ClockMs(self.now_ms))
             except TroveError as error:
                 self.refused(error, errors.CONFIG_GAP)
-        owner.parts_for(stream.link, EpochMs(self.now_ms))
-        owner.disconnected(stream.link, EpochMs(self.now_ms))
+        owner.parts_for(stream.link, ClockMs(self.now_ms))
+        owner.disconnected(stream.link, ClockMs(self.now_ms))
 
     def break_stream(self) -> None:
         if self.streams:
@@ -368,8 +368,8 @@ class World:
         node.start(self.now_ms)
         if node.follower is not None:
             expected = Serving.WAITING if node.stored.table.exists else Serving.JOINING
-            assert node.follower.serving(EpochMs(self.now_ms)) is expected
-            later = node.follower.serving(EpochMs(self.now_ms + 10_000))
+            assert node.follower.serving(ClockMs(self.now_ms)) is expected
+            later = node.follower.serving(ClockMs(self.now_ms + 10_000))
             assert later.serves == node.stored.table.exists
         if node.follower is not None and node.stored.table.exists and not node.stored.is_superseded:
             self.apply(node, plan(node.stored.table, node.name, node.disk.local.values()).actions)
@@ -420,12 +420,12 @@ class World:
         self.now_ms += self.source.randrange(4_000)
         for node in self.up():
             if node.owner is not None:
-                node.owner.tick(EpochMs(self.now_ms))
-                for link in node.owner.overdue(EpochMs(self.now_ms)):
+                node.owner.tick(ClockMs(self.now_ms))
+                for link in node.owner.overdue(ClockMs(self.now_ms)):
                     stream = self.streams.get(link.broker)
                     if stream is not None and stream.link is link:
                         self.close(link.broker)
-                    node.owner.disconnected(link, EpochMs(self.now_ms))
+                    node.owner.disconnected(link, ClockMs(self.now_ms))
 
     def forget(self) -> None:
         for node in self.up():
@@ -440,7 +440,7 @@ class World:
                     self._run(node, work)
                 except TroveError:
                     pass
-                node.owner.finish(work, EpochMs(self.now_ms))
+                node.owner.finish(work, ClockMs(self.now_ms))
                 self._check_forgotten(node)
                 self.observe(node)
 

@@ -19,14 +19,20 @@ from tests.unit.cluster_config.config_parts import (
     stream,
 )
 from trovemq_broker.cluster_config import table, take_over
-from trovemq_broker.cluster_config.entries import COUNT_MAX, ENTRY_SIZE_MAX, ConfigChange, Generation, Kind
+from trovemq_broker.cluster_config.entries import (
+    COUNT_MAX,
+    ENTRY_SIZE_MAX,
+    ClockMs,
+    ConfigChange,
+    Generation,
+    Kind,
+)
 from trovemq_broker.cluster_config.follower import Follower, Serving
 from trovemq_broker.cluster_config.owner import REPORT_TIMEOUT_MS, Owner
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import HISTORY_MAX
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
 
 OTHER_MARK = "f" * 16
@@ -62,8 +68,8 @@ def test_a_broker_that_does_not_report_is_overdue_and_no_error() -> None:
     connect(owner, b)
     (entry,) = make(owner, created("orders"))
     deliver(owner, b, report=False)
-    assert owner.overdue(EpochMs(START + REPORT_TIMEOUT_MS - 1)) == []
-    assert owner.overdue(EpochMs(START + REPORT_TIMEOUT_MS)) == [stream(owner, "b")]
+    assert owner.overdue(ClockMs(START + REPORT_TIMEOUT_MS - 1)) == []
+    assert owner.overdue(ClockMs(START + REPORT_TIMEOUT_MS)) == [stream(owner, "b")]
     owner.disconnected(stream(owner, "b"), START)
     assert owner.result(entry) is None, "it may connect again in a moment"
     owner.tick(LATER)
@@ -279,7 +285,7 @@ def test_a_follower_without_its_owner_serves_and_forwards_nothing() -> None:
     with pytest.raises(TroveError) as error:
         b.check_owner()
     assert refused(error) is errors.CONFIG_OWNER_UNREACHABLE
-    assert b.serving(EpochMs(START + 3_600_000)) is Serving.JOINING
+    assert b.serving(ClockMs(START + 3_600_000)) is Serving.JOINING
     connect(owner, b)
     assert b.check_owner() == "a"
     assert b.serving(START) is Serving.CURRENT

@@ -17,13 +17,12 @@ from tests.unit.cluster_config.config_parts import (
     stream,
 )
 from trovemq_broker.cluster_config import messages, table
-from trovemq_broker.cluster_config.entries import COUNT_MAX, ConfigChange, Generation, Kind
+from trovemq_broker.cluster_config.entries import COUNT_MAX, ClockMs, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.follower import Follower
 from trovemq_broker.cluster_config.owner import Owner
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
 
 OTHER_MARK = "f" * 16
@@ -133,7 +132,7 @@ def test_a_follower_whose_disk_is_full_blocks_all_changes() -> None:
     for _ in range(8):  # it cannot store the update, ends the stream, and connects again
         owner.disconnected(stream(owner, "b"), now_ms)
         b.disconnected()
-        now_ms = EpochMs(now_ms + 1_000)
+        now_ms = ClockMs(now_ms + 1_000)
         owner.connected(b.hello(), now_ms)
         owner.parts_for(stream(owner, "b"), now_ms)
         owner.tick(now_ms)
@@ -146,7 +145,7 @@ def test_a_table_that_takes_long_to_store_is_never_received() -> None:
     owner, b = founded(), follower("b")
     owner.connected(b.hello(), START)
     assert owner.parts_for(stream(owner, "b"), START)
-    assert owner.overdue(EpochMs(START + 60_000)) == []
+    assert owner.overdue(ClockMs(START + 60_000)) == []
 
 
 def test_the_late_end_of_a_stream_ends_the_one_that_has_replaced_it() -> None:
