@@ -227,7 +227,7 @@ class Owner:
                 f"broker {hello.broker} belongs to cluster {hello.cluster}, the owner to {self.head.cluster}"
             )
             raise TroveError(errors.CONFIG_OTHER_CLUSTER, what, broker=hello.broker)
-        if hello.promised > self.head.generation:
+        if hello.cluster and hello.promised > self.head.generation:
             what = f"broker {hello.broker} has seen generation {hello.promised}, the owner is of an older one"
             raise TroveError(errors.CONFIG_OWNER_MOVED, what, generation=str(hello.promised))
         self.check()

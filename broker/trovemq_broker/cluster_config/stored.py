@@ -110,9 +110,13 @@ class StoredTable:
         promised = update.head.generation if other else max(self.promised, update.head.generation)
         return self._begin(_change_body(update, self.head), update, promised)
 
-    def begin_promise(self, generation: Generation) -> StoredWork:
-        """Begins to store that no older generation is obeyed. TroveError CONFIG_GENERATION_OLD unless it is
-        higher than any that was seen; SERVICE_NOT_AVAILABLE."""
+    def begin_promise(self, generation: Generation, cluster: str) -> StoredWork:
+        """Begins to store that no older generation of that cluster is obeyed. TroveError
+        CONFIG_OTHER_CLUSTER; CONFIG_GENERATION_OLD unless it is higher than any that was seen;
+        SERVICE_NOT_AVAILABLE."""
+        if self.head.cluster not in ("", cluster):
+            what = f"this broker belongs to cluster {self.head.cluster}, not to {cluster}"
+            raise TroveError(errors.CONFIG_OTHER_CLUSTER, what)
         if generation <= self.promised:
             what = f"generation {generation} is not above {self.promised}, which this broker has seen"
             raise TroveError(errors.CONFIG_GENERATION_OLD, what, promised=str(self.promised))

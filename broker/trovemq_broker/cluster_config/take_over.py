@@ -1,7 +1,7 @@
 """A new owner, where the former one is lost: by an operator's command, never without one.
 
-    1. status of every reachable broker           next_generation()
-    2. each of them promises that generation       StoredTable.begin_promise(): no older owner is obeyed
+    1. status of every reachable broker           choose_cluster(), next_generation()
+    2. each of that cluster promises it            StoredTable.begin_promise(): no older owner is obeyed
     3. the highest copy among them                 choose_copy()
     4. the new owner stores it                     begin_take_over()
 
@@ -41,27 +41,33 @@ def next_generation(copies: Sequence[CopyStatus], mark: str) -> Generation:
     return Generation(max((copy.promised.number for copy in copies), default=0) + 1, check_mark(mark))
 
 
-def choose_copy(
-    copies: Sequence[CopyStatus], generation: Generation, *, cluster: str = "", source: str = ""
-) -> CopyStatus:
-    """The copy that continues: the one of the highest (generation, version) among those that have promised.
-
-    `cluster`: whose table, where the copies are of several clusters. `source`: the broker whose copy it is to
-    be, where copies contradict each other. TroveError CONFIG_OTHER_CLUSTER, CONFIG_OWNER_OLD,
-    BROKER_NOT_FOUND.
-    """
-    usable = [copy for copy in copies if copy.head.cluster and copy.promised == generation]
-    clusters = sorted({copy.head.cluster for copy in usable})
-    if len(clusters) > 1 and not cluster:
-        of = {c: [copy.broker for copy in usable if copy.head.cluster == c] for c in clusters}
+def choose_cluster(copies: Sequence[CopyStatus]) -> str:
+    """The cluster of the copies. To be called before any broker promises: from then on it has no owner.
+    TroveError CONFIG_OTHER_CLUSTER if they are of several, of which the operator names one."""
+    clusters = sorted({copy.head.cluster for copy in copies if copy.head.cluster})
+    if len(clusters) > 1:
+        of = {c: [copy.broker for copy in copies if copy.head.cluster == c] for c in clusters}
         text = "; ".join(f"cluster {c}: {', '.join(brokers)}" for c, brokers in of.items())
         raise TroveError(
             errors.CONFIG_OTHER_CLUSTER, f"the copies are of several clusters ({text}): name one"
         )
-    usable = [copy for copy in usable if copy.head.cluster == (cluster or copy.head.cluster)]
+    if not clusters:
+        raise TroveError(errors.BROKER_NOT_FOUND, "no reachable broker has a copy")
+    return clusters[0]
+
+
+def choose_copy(
+    copies: Sequence[CopyStatus], generation: Generation, cluster: str, *, source: str = ""
+) -> CopyStatus:
+    """The copy that continues: the one of the highest (generation, version) among those that have promised.
+
+    `source`: the broker whose copy it is to be, where copies contradict each other. TroveError
+    CONFIG_OWNER_OLD, BROKER_NOT_FOUND.
+    """
+    usable = [copy for copy in copies if copy.head.cluster == cluster and copy.promised == generation]
     named = [copy for copy in usable if copy.broker == source]
     if not usable or (source and not named):
-        what = f"no reachable broker has a copy{f' of cluster {cluster}' if cluster else ''}"
+        what = f"no reachable broker has a copy of cluster {cluster}"
         raise TroveError(errors.BROKER_NOT_FOUND, f"broker {source} has no copy" if source else what)
     if source:
         return named[0]
@@ -90,14 +96,13 @@ def begin_take_over(
     """Begins to make this broker the owner, with all entries of the chosen copy. Then Owner(stored) is the
     owner. Returns also the entries of this broker's own table that are dropped.
 
-    TroveError CONFIG_GENERATION_OLD unless the generation is the one that this broker has promised last;
-    SERVICE_NOT_AVAILABLE.
+    TroveError CONFIG_GENERATION_OLD unless the generation is the one that this broker has promised last, and
+    above that of the copy, whose broker may have promised another one meanwhile; SERVICE_NOT_AVAILABLE.
     """
-    if stored.promised != generation:
-        what = (
-            f"this broker has promised generation {stored.promised}, not {generation}: repeat the take-over"
-        )
-        raise TroveError(errors.CONFIG_GENERATION_OLD, what, promised=str(stored.promised))
+    if stored.promised != generation or copy.head.generation >= generation:
+        seen = max(stored.promised, copy.head.generation)
+        what = f"generation {seen} was promised, not {generation}: repeat the take-over"
+        raise TroveError(errors.CONFIG_GENERATION_OLD, what, promised=str(seen))
     head = copy.head.taken_over(generation, broker)
     update = Update(None, head, copy.entries)
     return stored.begin(update), dropped_by(update, stored.table)

@@ -290,7 +290,7 @@ class World:
                 self.promise(node, other.head.generation)
 
     def promise(self, node: Node, generation: Generation) -> bool:
-        work = node.stored.begin_promise(generation)
+        work = node.stored.begin_promise(generation, CLUSTER)
         try:
             self._run(node, work)
         except TroveError:
@@ -474,7 +474,7 @@ class World:
         if self.suspended and trusted:  # an operator knows whose disk was put back
             source = max(trusted, key=lambda copy: copy.head.position).broker
         try:
-            chosen = take_over.choose_copy(copies, generation, source=source)
+            chosen = take_over.choose_copy(copies, generation, CLUSTER, source=source)
         except TroveError as error:
             self.refused(error, errors.BROKER_NOT_FOUND)
             return False

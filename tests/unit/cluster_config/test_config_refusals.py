@@ -236,20 +236,20 @@ def test_copies_that_contradict_each_other_need_an_operators_choice() -> None:
     generation = Generation(5, OTHER_MARK)
     copies = [take_over.CopyStatus(name, o.head, generation) for name, o in (("a", one), ("b", other))]
     with pytest.raises(TroveError, match="cluster c1: a; cluster c2: b") as error:
-        take_over.choose_copy(copies, generation)
+        take_over.choose_cluster(copies)
     assert refused(error) is errors.CONFIG_OTHER_CLUSTER
-    assert take_over.choose_copy(copies, generation, cluster="c2").broker == "b"
+    assert take_over.choose_copy(copies, generation, "c2").broker == "b"
     with pytest.raises(TroveError) as error:
-        take_over.choose_copy(copies, Generation(6, MARK))
+        take_over.choose_copy(copies, Generation(6, MARK), "c1")
     assert refused(error) is errors.BROKER_NOT_FOUND
     contradicting = founded(cluster="c1")
     make(one, created("x"))
     make(contradicting, created("y"))
     copies = [take_over.CopyStatus(n, o.head, generation) for n, o in (("a", one), ("b", contradicting))]
     with pytest.raises(TroveError, match="put back from an older copy") as error:
-        take_over.choose_copy(copies, generation)
+        take_over.choose_copy(copies, generation, "c1")
     assert refused(error) is errors.CONFIG_OWNER_OLD
-    assert take_over.choose_copy(copies, generation, source="b").broker == "b"
+    assert take_over.choose_copy(copies, generation, "c1", source="b").broker == "b"
 
 
 def test_a_take_over_needs_the_promise_of_its_generation() -> None:
@@ -260,7 +260,7 @@ def test_a_take_over_needs_the_promise_of_its_generation() -> None:
         take_over.begin_take_over(stored, "a", stored.table.image(), Generation(9, MARK))
     assert refused(error) is errors.CONFIG_GENERATION_OLD
     with pytest.raises(TroveError) as error:
-        stored.begin_promise(owner.head.generation)
+        stored.begin_promise(owner.head.generation, "c1")
     assert refused(error) is errors.CONFIG_GENERATION_OLD
 
 
@@ -268,7 +268,7 @@ def test_a_caller_of_an_owner_that_was_replaced_is_in_doubt() -> None:
     owner, b = founded(), follower("b")
     connect(owner, b)
     (entry,) = make(owner, created("orders"))
-    work = owner._stored.begin_promise(Generation(2, OTHER_MARK))
+    work = owner._stored.begin_promise(Generation(2, OTHER_MARK), "c1")
     work.run()
     owner._stored.finish(work)
     with pytest.raises(TroveError) as error:
@@ -333,7 +333,7 @@ def test_the_history_of_generations_is_bounded() -> None:
 def test_a_follower_that_has_promised_does_not_obey_the_older_owner() -> None:
     owner, b = founded(), follower("b")
     connect(owner, b)
-    work = b._stored.begin_promise(Generation(2, OTHER_MARK))
+    work = b._stored.begin_promise(Generation(2, OTHER_MARK), "c1")
     work.run()
     b._stored.finish(work)
     make(owner, created("orders"))

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.cluster_config.config_parts import (
     LATER,
+    MARK,
     START,
     connect,
     created,
@@ -21,6 +22,7 @@ from trovemq_broker.cluster_config.entries import COUNT_MAX, ClockMs, ConfigChan
 from trovemq_broker.cluster_config.follower import Follower
 from trovemq_broker.cluster_config.owner import Owner
 from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.cluster_config.take_over import begin_take_over
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -95,7 +97,7 @@ def test_a_superseded_owner_acknowledges_alone_and_deletes_its_topic() -> None:
     connect(owner, b)
     owner.take_acknowledged()
     (deletion,) = make(owner, deleted(entry))
-    work = owner._stored.begin_promise(Generation(2, OTHER_MARK))
+    work = owner._stored.begin_promise(Generation(2, OTHER_MARK), "c1")
     work.run()
     owner._stored.finish(work)
     owner.disconnected(stream(owner, "b"), START)
@@ -177,3 +179,31 @@ def test_a_late_report_counts_for_a_disk_that_was_lost() -> None:
         owner.reported(first, stored.report, START)
     assert error.value.spec is errors.CONFIG_GAP
     assert owner.result(entry) is None
+
+
+def test_a_take_over_leaves_another_cluster_that_it_reaches_without_an_owner() -> None:
+    other = founded(cluster="c2", name="x")
+    with pytest.raises(TroveError) as error:
+        other._stored.begin_promise(Generation(2, OTHER_MARK), "c1")
+    assert error.value.spec is errors.CONFIG_OTHER_CLUSTER
+    joining = follower("b")
+    work = joining._stored.begin_promise(Generation(2, OTHER_MARK), "c1")
+    work.run()
+    joining._stored.finish(work)
+    other.connected(joining.hello(), START)
+    other.check()
+
+
+def test_a_take_over_continues_a_copy_of_a_later_generation() -> None:
+    """Two take-overs at once: the broker of the copy has taken part in the other one since."""
+    one, other = founded(), founded()
+    for owner, generation in ((one, Generation(2, MARK)), (other, Generation(2, OTHER_MARK))):
+        work = owner._stored.begin_promise(generation, "c1")
+        work.run()
+        owner._stored.finish(work)
+    work, _ = begin_take_over(other._stored, "a", other._stored.table.image(), Generation(2, OTHER_MARK))
+    work.run()
+    other._stored.finish(work)
+    with pytest.raises(TroveError) as error:
+        begin_take_over(one._stored, "a", other._stored.table.image(), Generation(2, MARK))
+    assert error.value.spec is errors.CONFIG_GENERATION_OLD
