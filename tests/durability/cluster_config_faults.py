@@ -122,8 +122,8 @@ CLUSTER_CONFIG_FAULTS: Final = (
         "an entry that is made again keeps the id of the deleted one",
         f"{PACKAGE}table.py",
         "        return self._made(change, position, position, earlier)\n",
-        "        old = self.get(change.kind, change.name) or self._made(change, position, position, earlier)\n"
-        "        return self._made(change, old.id, position, earlier)\n",
+        "        old = self.get(change.kind, change.name)\n"
+        "        return self._made(change, old.id if old else position, position, earlier)\n",
         (WALK,),
     ),
     Planted(
