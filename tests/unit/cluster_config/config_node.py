@@ -7,7 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from trovemq_broker.cluster_config.entries import (
+    ChangeKind,
     ClockMs,
+    ConfigChange,
     Entry,
     Key,
 )
@@ -17,6 +19,7 @@ from trovemq_broker.cluster_config.owner import FollowerStream, Owner
 from trovemq_broker.cluster_config.reconcile import LocalEntry
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import Head
+from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -93,3 +96,26 @@ class Acknowledged:
     entry: Entry
     holders: set[tuple[str, int]]
     lost: bool = False
+
+
+def check_refusal(change: ConfigChange, before: Entry | None, refusal: TroveError | None) -> None:
+    """A change is made for the version that its caller has seen, and for no other."""
+    if change.action is ChangeKind.CREATE:
+        expected = before is None or (
+            dict(before.settings) == dict(change.settings)
+            and dict(before.placement) == dict(change.placement)
+            and before.secrets == change.secrets
+        )
+    else:
+        expected = before is not None and before.version == change.seen
+    assert (refusal is None) == expected, (change, before, refusal)
+
+
+def check_slot(node: Node, entry: Entry) -> None:
+    present = node.stored.table.get(*entry.key)
+    if present is None:
+        assert entry.version.version <= node.head.horizon, f"{entry} is lost"
+        return
+    assert present.version.version >= entry.version.version, f"{entry} is older: {present}"
+    if entry.deleted and not present.deleted:
+        assert present.id != entry.id, f"{entry.key} came back"

@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from tests.unit.cluster_config.config_node import Acknowledged, Disk, Node, Stream
+from tests.unit.cluster_config.config_node import Acknowledged, Disk, Node, Stream, check_refusal, check_slot
 from trovemq_broker.cluster_config import take_over
 from trovemq_broker.cluster_config.entries import (
     ChangeKind,
@@ -221,7 +221,7 @@ class World:
             self.refused(error, errors.CONFIG_OWNER_MOVED)
             return [error]
         for change, refusal in zip(changes, work.refusals, strict=True):
-            self._check_refusal(change, before[change.key], refusal)
+            check_refusal(change, before[change.key], refusal)
         try:
             self._run(node, work)
         except TroveError as error:
@@ -236,18 +236,6 @@ class World:
                 self.waiting.append((node, owner, entry, entry != before[change.key]))
         self.observe(node)
         return work.refusals
-
-    def _check_refusal(self, change: ConfigChange, before: Entry | None, refusal: TroveError | None) -> None:
-        """A change is made for the version that its caller has seen, and for no other."""
-        if change.action is ChangeKind.CREATE:
-            expected = before is None or (
-                dict(before.settings) == dict(change.settings)
-                and dict(before.placement) == dict(change.placement)
-                and before.secrets == change.secrets
-            )
-        else:
-            expected = before is not None and before.version == change.seen
-        assert (refusal is None) == expected, (change, before, refusal)
 
     def connect(self) -> None:
         node = self.source.choice(list(self.nodes.values()))
@@ -605,13 +593,4 @@ class World:
         for one in self.acknowledged:
             if not one.lost and one.holders:
                 assert node.head.contains(one.entry.version), f"{one.entry} is lost: {one.holders}"
-                self._check_slot(node, one.entry)
-
-    def _check_slot(self, node: Node, entry: Entry) -> None:
-        present = node.stored.table.get(*entry.key)
-        if present is None:
-            assert entry.version.version <= node.head.horizon, f"{entry} is lost"
-            return
-        assert present.version.version >= entry.version.version, f"{entry} is older: {present}"
-        if entry.deleted and not present.deleted:
-            assert present.id != entry.id, f"{entry.key} came back"
+                check_slot(node, one.entry)
