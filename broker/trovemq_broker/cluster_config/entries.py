@@ -206,7 +206,7 @@ _MEMBERS: Final = frozenset(("kind", "name", "id", "version", "deleted", "settin
 
 def check_known(document: Mapping[str, object], known: frozenset[str], what: str) -> None:
     """TroveError STORE_NEWER for a member that this version of TroveMQ does not know: it would be lost when
-    the file is written anew."""
+    the file is replaced."""
     unknown = sorted(document.keys() - known)
     if unknown:
         raise TroveError(errors.STORE_NEWER, f"{what} has {unknown[0]!a}, written by a newer TroveMQ")

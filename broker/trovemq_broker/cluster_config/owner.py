@@ -5,10 +5,11 @@
     reported(...)                            the follower has stored it
     result(position)                         acknowledged: the owner and one other live broker hold it
 
-A follower is live when its stream is open and it has stored what it lacked when that was opened. A live one
-that reports nothing for REPORT_TIMEOUT_MS after something was sent to it is overdue: the caller closes its
-stream. Where no other broker is live, the owner alone acknowledges, after CONNECT_WAIT_MS; the caller calls
-tick() when time has passed. An unreachable broker is never an error: the result lists it as pending.
+A follower is live when its stream is open and it has stored the changes it lacked when that was opened. A
+live one that reports nothing for REPORT_TIMEOUT_MS after something was sent to it is overdue: the caller
+closes its stream. Where no other broker is live, the owner alone acknowledges, after CONNECT_WAIT_MS; the
+caller calls tick() when time has passed. An unreachable broker is never an error: the result lists it as
+pending.
 
 Invariants
 - A change is on disk before it is sent, and before it is acknowledged.

@@ -228,9 +228,9 @@ class ConfigTable:
         if before is not None:
             what = f"{change.key} exists with other settings, version {before.version}: alter it"
             raise TroveError(EXISTS.get(change.kind, errors.REQUEST_ILLEGAL), what, name=change.name)
-        room = COUNT_MAX[change.kind] - self.count(change.kind)
+        free = COUNT_MAX[change.kind] - self.count(change.kind)
         same = (one for one in earlier if one.kind is change.kind and one.id == one.version)
-        if room <= len(earlier) and room <= sum(1 for _ in same):
+        if free <= len(earlier) and free <= sum(1 for _ in same):
             what = (
                 f"the cluster may have {COUNT_MAX[change.kind]} entries of kind {change.kind}, and has them"
             )
@@ -242,8 +242,8 @@ class ConfigTable:
     ) -> Entry:
         placement, secrets = dict(change.placement), change.secrets
         entry = Entry(change.kind, change.name, id_, version, dict(change.settings), placement, secrets)
-        room = TABLE_SIZE_MAX - self.size - entry.size
-        if room < len(earlier) * ENTRY_SIZE_MAX and room < sum(one.size for one in earlier):
+        free = TABLE_SIZE_MAX - self.size - entry.size
+        if free < len(earlier) * ENTRY_SIZE_MAX and free < sum(one.size for one in earlier):
             what = f"the cluster's configuration takes {self.size} bytes, and may take {TABLE_SIZE_MAX}"
             raise TroveError(errors.LIMIT_EXCEEDED, f"{what}: delete topics, groups and users without use")
         return entry

@@ -87,8 +87,8 @@ def test_a_topic_without_queues_on_the_broker_is_not_created_there() -> None:
     assert [action.key.kind for action in planned(changes=(group,)).actions] == [Kind.GROUP]
 
 
-def test_a_broker_from_another_cluster_serves_none_of_its_topics_after_joining() -> None:
-    """A single broker has a cluster of its own, whose ids its topics have."""
+def test_a_broker_from_another_cluster_serves_none_of_its_topics() -> None:
+    """A single broker founds a cluster, whose ids its topics have."""
     made = planned(local(FOREIGN), changes=(created("other"),))
     assert made.actions == []
     assert made.unlisted == [Key(Kind.TOPIC, "t")]

@@ -181,7 +181,7 @@ def test_a_late_report_counts_for_a_disk_that_was_lost() -> None:
     assert owner.result(entry) is None
 
 
-def test_a_take_over_leaves_another_cluster_that_it_reaches_without_an_owner() -> None:
+def test_a_take_over_leaves_another_cluster_without_an_owner() -> None:
     other = founded(cluster="c2", name="x")
     with pytest.raises(TroveError) as error:
         other._stored.begin_promise(Generation(2, OTHER_MARK), "c1")

@@ -177,7 +177,7 @@ def test_a_change_is_lost_by_a_kill_before_its_sync_and_a_power_cut_later() -> N
         (b'"owner":"a"', b'"owner":"a","second":"b"'),
     ],
 )
-def test_what_a_newer_version_wrote_is_lost_when_the_file_is_replaced(old: bytes, new: bytes) -> None:
+def test_entries_of_a_newer_version_lose_members_when_the_file_is_replaced(old: bytes, new: bytes) -> None:
     files = MemoryFileSystem()
     stored = filled(files)._stored
     work = stored.begin(stored.table.image())
@@ -191,7 +191,7 @@ def test_what_a_newer_version_wrote_is_lost_when_the_file_is_replaced(old: bytes
 
 
 def test_damage_at_any_byte_gives_an_acknowledged_table_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one copy, and of both at the same place: a prefix of what was acknowledged, or a refusal."""
+    """Of one copy, and of both at the same place: a prefix of the acknowledged changes, or a refusal."""
     monkeypatch.setattr(table_file, "CHANGES_SIZE_MIN", 2_048)
     files = MemoryFileSystem()
     owner = founded(files)
