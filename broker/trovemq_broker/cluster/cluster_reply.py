@@ -6,7 +6,7 @@ those of the answer before is not read again.
 Invariants
 - Brokers of other clusters, and this broker itself, are not among the routes.
 - The routes have at most `brokers_max` brokers with at most `topics_max` topics together; further brokers are
-  left out whole.
+  left out whole. When one of them fits, the stream must begin again: changes do not have it.
 """
 
 from __future__ import annotations
@@ -73,11 +73,14 @@ class ReplyReader:
         self._topics_max = topics_max
         self._by_digest: dict[bytes, RoutedBroker] = {}
         self._routes = Routes({})
+        self._left_out: dict[str, int] = {}
+        """How many topics the brokers beyond the limits had when they were left out."""
         self.brokers_read = 0
         """Brokers whose topics were read, since the start."""
 
     def read(self, data: bytes) -> Steps[Routes]:
-        """The routes after this reply. Raises ValueError, DecodeError for bytes that are no ClusterReply."""
+        """The routes after this reply. Raises ValueError, DecodeError for bytes that are no ClusterReply, and
+        ValueError if a broker that was left out fits now."""
         parts, rest = _split(data)
         reply = route_pb2.ClusterReply.FromString(rest)
         lost = [one.name for one in reply.lost]
@@ -85,7 +88,9 @@ class ReplyReader:
             brokers = yield from self._changed(parts, reply.removed_brokers)
             for name in lost:
                 brokers.pop(name, None)
+                self._left_out.pop(name, None)
         else:
+            self._left_out.clear()
             brokers = yield from self._all(parts)
         self._routes = self._limited(brokers, lost)
         return self._routes
@@ -112,9 +117,10 @@ class ReplyReader:
         found = dict(self._routes.brokers)
         for name in removed:
             found.pop(name, None)
+            self._left_out.pop(name, None)
         for part in parts:
             route = common_pb2.BrokerRoute.FromString(part)
-            if self._is_other(route.broker):
+            if self._is_other(route.broker) and route.broker.name not in self._left_out:
                 known = found.get(route.broker.name)
                 one = yield from self._broker_of(route, {} if known is None else known.topics)
                 if one is not None:
@@ -151,7 +157,12 @@ class ReplyReader:
             if len(kept) < self._brokers_max and topics + len(one.topics) <= self._topics_max:
                 kept[name] = one
                 topics += len(one.topics)
-        return Routes(kept, lost, len(brokers) - len(kept))
+            else:
+                self._left_out[name] = len(one.topics)
+        space = self._topics_max - topics
+        if len(kept) < self._brokers_max and any(count <= space for count in self._left_out.values()):
+            raise ValueError("a broker that was left out fits now")
+        return Routes(kept, lost, len(self._left_out))
 
 
 def _split(data: bytes) -> tuple[list[bytes], bytes]:

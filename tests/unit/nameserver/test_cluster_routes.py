@@ -233,6 +233,27 @@ def test_brokers_beyond_the_limits_are_left_out_whole(limits: dict[str, int], ke
     assert table.left_out == routes.left_out
 
 
+def test_a_broker_that_was_left_out_came_with_its_changed_topics_alone() -> None:
+    reader = ReplyReader("C", "own", topics_max=5)
+    brokers = [("a", 3), ("b", 3)]
+    read(reader, answer(*(entry(name, {f"t{i}": 1 for i in range(n)}) for name, n in brokers)))
+    routes = read(reader, answer(entry("b", {"new": 1}, version=2), changes=True))
+    assert (list(routes.brokers), routes.left_out) == (["a"], 1)
+    routes = read(reader, answer(entry("b", {"new": 1}), changes=True, removed_brokers=["b"]))
+    assert (shown(routes)["b"], routes.left_out) == ({"new": 1}, 0)
+
+
+def test_a_broker_that_was_left_out_stayed_out_when_others_had_gone() -> None:
+    """Its topics are not known, so the stream begins again."""
+    reader = ReplyReader("C", "own", topics_max=5)
+    brokers = [("a", 3), ("b", 3)]
+    read(reader, answer(*(entry(name, {f"t{i}": 1 for i in range(n)}) for name, n in brokers)))
+    with pytest.raises(ValueError, match="fits now"):
+        read(reader, answer(changes=True, removed_brokers=["a"]))
+    reader = ReplyReader("C", "own", topics_max=5)
+    assert read(reader, answer(entry("b", {f"t{i}": 1 for i in range(3)}))).left_out == 0
+
+
 def test_the_steps_of_a_large_answer_are_short() -> None:
     reader = ReplyReader("C", "own")
     many = {f"topic-{number}": 4 for number in range(5_000)}
