@@ -125,8 +125,9 @@ class RouteTable:
             route = before.route
         else:
             changed = self._replace_topics(known, route.topics)
+            is_whole = before is None or before.route.broker.cluster != broker.cluster
             described = before is not None and before.route.broker != broker
-            self._changed(broker.name, None if before is None else changed, described=described)
+            self._changed(broker.name, None if is_whole else changed, described=described)
         self._by_name[broker.name] = _Registration(session, route, heard_at=now)
         self._name_by_session[session] = broker.name
         self._lost.forget(broker.name)
@@ -177,8 +178,9 @@ class RouteTable:
         found.heard_at = now
         if route is not found.route:
             described = route.broker is not found.route.broker
+            is_whole = route.broker.cluster != found.route.broker.cluster
             found.route = route
-            self._changed(route.broker.name, changed, described=described)
+            self._changed(route.broker.name, None if is_whole else changed, described=described)
         return True
 
     def _change_topics(self, known: dict[str, TopicRoute], changes: TopicChanges) -> list[str]:
@@ -217,7 +219,8 @@ class RouteTable:
         self._lost.topics_changed(self.names.remove(names), 1)
 
     def _changed(self, broker: str, topics: Collection[str] | None, *, described: bool = False) -> None:
-        """The next version: these topics of the broker changed, or its description; None: all of it."""
+        """The next version: these topics of the broker changed, or its description; None: all of it, as where
+        it came into a cluster whose members have not kept its topics."""
         self.version += 1
         self.changes.add(self.version, broker, topics, described=described)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +15,11 @@ from hypothesis import strategies as st
 from trovemq_broker.cluster.cluster_reply import ReplyReader, Routes
 from trovemq_broker.cluster.cluster_routes import KEPT_S, RETURN_S, ClusterRoutes, OtherQueues
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.turns import Turns
+from trovemq_nameserver.broker import Broker
+from trovemq_nameserver.replies import ClusterReplies
+from trovemq_nameserver.routes import RouteLimits, RouteTable
+from trovemq_nameserver.topics import TopicRoute
 from trovemq_proto.v1 import common_pb2, route_pb2
 
 Topics = Mapping[str, int]
@@ -138,6 +144,26 @@ def test_a_broker_that_changes_name_as_removed_leaves_or_comes_whole() -> None:
     cluster.hears(entry("a", {"orders": 8}), changes=True, removed_brokers=["a", "b"])
     assert cluster.names == ["a"]
     assert cluster.routes.holding("bills") == []
+
+
+def test_a_broker_that_came_from_another_cluster_lacked_its_old_topics() -> None:
+    table, turns = RouteTable(RouteLimits()), Turns()
+    replies = ClusterReplies(table, lambda: 0, turns)
+    topics = {"orders": TopicRoute(8), "bills": TopicRoute(1)}
+    reader = ReplyReader("C", "own")
+    table.register(1, Broker("another", "a", "10.0.0.1:8081"), topics, 1, 0)
+
+    def changes(since: int) -> bytes:
+        found = asyncio.run(replies.since(since))
+        assert found is not None
+        return found[1]
+
+    assert not read(reader, asyncio.run(replies.of_everything())[1]).brokers
+    table.stream_broken(1, 0)
+    table.register(2, Broker("C", "a", "10.0.0.1:8081"), topics, 2, 0)
+    assert shown(read(reader, changes(1))) == {"a": {"orders": 8, "bills": 1}}
+    table.heartbeat(2, 0, broker=Broker("another", "a", "10.0.0.1:8081"), topics=topics, data_version=3)
+    assert not read(reader, changes(2)).brokers
 
 
 def test_a_broker_that_left_a_nameserver_leaves_the_table() -> None:
