@@ -85,7 +85,7 @@ def checked_topics(
     found: dict[str, TopicRoute] = {}
     for number, (name, queue_count, message_type) in enumerate(topics, 1):
         check_topic_name(name)
-        route, problem = _route(queue_count, message_type)
+        route, problem = _route(queue_count, message_type[: MESSAGE_TYPE_LENGTH_MAX + 1])  # they are kept
         if problem:
             raise TroveError(errors.REQUEST_ILLEGAL, f"topic {name!r} {problem}")
         found[names.shared(name)] = route

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from trovemq_nameserver.routes import RouteLimits, RouteTable
 from trovemq_nameserver.service import Registry, RouteService
 from trovemq_nameserver.topics import TOPICS_A_STEP, TopicNames, TopicRoute, checked_topics
 from trovemq_nameserver.wire import lost_to_wire, route_to_wire, routes_to_wire
+from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_store.engine.steps import Steps, finished
 
@@ -48,6 +50,17 @@ def test_topics_are_read_and_written_in_small_steps() -> None:
     table = RouteTable(RouteLimits())
     table.register(1, broker("a"), topics_of(10 * TOPICS_A_STEP), 1, 0)
     assert step_count(routes_to_wire(table.routes())) == 10
+
+
+def test_illegal_message_types_of_megabytes_stayed_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(32):
+            with pytest.raises(TroveError, match="illegal message type"):
+                finished(checked_topics([("orders", 8, f"{number:02}" * 500_000)], TopicNames()))
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_equal_names_and_routes_of_two_brokers_are_one_object() -> None:
