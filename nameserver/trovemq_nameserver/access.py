@@ -203,16 +203,22 @@ class _Call:
         if isinstance(message, route_pb2.Heartbeat):
             self._check_broker(message)
         elif isinstance(message, LargeHeartbeat):
+            self._own_broker()
             message.check = self._check_large
         elif isinstance(message, route_pb2.ForgetRequest):
             self._check_forget(message.broker)
         else:
             raise TroveError(errors.ACCESS_DENIED, f"{self._access_key} may not call {self._path}")
 
-    def _check_broker(self, heartbeat: route_pb2.Heartbeat) -> None:
+    def _own_broker(self) -> str:
+        """The name that the user registers. Raises TroveError ACCESS_DENIED if it is not a broker."""
         own = self._access.broker_of(self._access_key)
         if own is None:
             raise TroveError(errors.ACCESS_DENIED, f"{self._access_key} is not a broker of the users_file")
+        return own
+
+    def _check_broker(self, heartbeat: route_pb2.Heartbeat) -> None:
+        own = self._own_broker()
         if heartbeat.HasField("broker") and heartbeat.broker.name != own:
             named = heartbeat.broker.name[:80]
             raise TroveError(

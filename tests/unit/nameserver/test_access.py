@@ -26,6 +26,7 @@ from trovemq_nameserver import access
 from trovemq_nameserver.app import NameserverApp
 from trovemq_nameserver.routes import Broker
 from trovemq_nameserver.settings import NameserverSettings
+from trovemq_proto import errors
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import GrpcTransport
 from trovemq_proto.errors import TroveError
@@ -154,6 +155,24 @@ async def test_a_broker_does_not_register_under_the_name_of_another(
         async with registering(address, BROKER, topic_count=topic_count) as registrations:
             await refused(registrations, "registers broker 'broker-b', not 'broker-a'")
         assert app.registry.table.broker_count == 0
+
+
+async def test_a_clients_large_heartbeat_was_read_before_it_was_refused(
+    users_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers wait while it is read."""
+    read = []
+
+    def reading(data: bytes, *_: Any) -> None:
+        read.append(data)
+        raise TroveError(errors.ACCESS_DENIED, "alice is not a broker, but it was read")
+
+    monkeypatch.setattr("trovemq_nameserver.registration.read_large", reading)
+    async with served(users_file) as (app, address):
+        async with registering(address, ALICE, topic_count=1_000) as registrations:
+            await refused(registrations, "alice is not a broker")
+        assert app.registry.table.broker_count == 0
+        assert not read
 
 
 async def test_a_broker_with_credentials_registers_without_authentication(transport: GrpcTransport) -> None:
