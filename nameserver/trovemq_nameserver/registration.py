@@ -77,12 +77,12 @@ class RegistrationService:
         if not isinstance(received, LargeHeartbeat):
             return received.leaving, await self._handle(session, received, None)
         registry = self._registry
-        registry.table.heard(session, registry.clock())  # it may wait for those before it
-        async with self._reading:  # one at a time: so the first is done soonest, and the names are shared
-            reading = read_large(received.data, registry.limits, registry.table.names)
-            heartbeat, topics = await registry.turns.run(reading)
-            received.check(heartbeat)
-            return heartbeat.leaving, await self._handle(session, heartbeat, topics)
+        with registry.reading(session):
+            async with self._reading:  # one at a time: so the first is done soonest, and the names are shared
+                reading = read_large(received.data, registry.limits, registry.table.names)
+                heartbeat, topics = await registry.turns.run(reading)
+                received.check(heartbeat)
+                return heartbeat.leaving, await self._handle(session, heartbeat, topics)
 
     async def _handle(self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None) -> Reply:
         """`topics`: the heartbeat's, if they are read already."""

@@ -4,8 +4,8 @@ service for brokers (registration.py)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from grpc.aio import Server, ServicerContext
@@ -51,6 +51,8 @@ class Registry:
         self._awaited: dict[int, tuple[int, asyncio.Timeout]] = {}
         """Sessions whose next message is awaited: when they count as silent, and the timeout that then ends
         the wait."""
+        self._reading: set[int] = set()
+        """Sessions whose message has arrived and is not read yet."""
 
     def new_session(self) -> int:
         self._sessions += 1
@@ -72,9 +74,21 @@ class Registry:
             finally:
                 self._awaited.pop(session, None)
 
+    @contextmanager
+    def reading(self, session: int) -> Iterator[None]:
+        """The block reads a message of the session, after those before it: meanwhile it is not silent."""
+        self._reading.add(session)
+        try:
+            yield
+        finally:
+            self._reading.discard(session)
+            self.table.heard(session, self.clock())
+
     def expire(self) -> None:
         """Removes overdue brokers, and ends the wait for the messages of silent sessions."""
         now = self.clock()
+        for session in self._reading:
+            self.table.heard(session, now)
         for name in self.table.expire(now):
             self.expirations += 1
             get_logger().warning("broker.lost", broker=name)

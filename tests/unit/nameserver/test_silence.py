@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from trovemq_nameserver.registration import RegistrationService
+from trovemq_nameserver.heartbeats import HeartbeatReader
+from trovemq_nameserver.registration import Received, RegistrationService
 from trovemq_nameserver.routes import RouteLimits
 from trovemq_nameserver.service import EXPIRY_INTERVAL_MS, Registry
 from trovemq_proto.v1 import common_pb2, route_pb2
@@ -22,16 +23,21 @@ class Stream:
     """A broker's end of its registration stream."""
 
     replies: list[route_pb2.HeartbeatReply] = field(default_factory=list)
-    _requests: asyncio.Queue[route_pb2.Heartbeat | None] = field(default_factory=asyncio.Queue)
+    _requests: asyncio.Queue[Received | None] = field(default_factory=asyncio.Queue)
 
     def send(self) -> None:
         info = common_pb2.BrokerInfo(cluster="C", name="a", address="127.0.0.1:8081")
         self._requests.put_nowait(route_pb2.Heartbeat(broker=info, data_version=1))
 
+    def send_large(self, topic_count: int) -> None:
+        topics = [common_pb2.TopicRoute(topic=f"topic-{n:05}", queue_count=8) for n in range(topic_count)]
+        heartbeat = route_pb2.Heartbeat(topics=topics, data_version=2)
+        self._requests.put_nowait(HeartbeatReader()(heartbeat.SerializeToString()))
+
     def end(self) -> None:
         self._requests.put_nowait(None)
 
-    async def requests(self) -> AsyncIterator[route_pb2.Heartbeat]:
+    async def requests(self) -> AsyncIterator[Received]:
         while (request := await self._requests.get()) is not None:
             yield request
 
@@ -77,6 +83,30 @@ def test_a_nameserver_that_was_stopped_for_a_while_lost_its_brokers() -> None:
         await asyncio.sleep(2 * INTERVAL_S)
         assert registry.table.broker_count == 1
         assert registry.expirations == 0
+        assert [reply.HasField("error") for reply in stream.replies] == [False, False]
+
+    scene(story)
+
+
+def test_a_broker_was_lost_while_its_topics_waited_to_be_read() -> None:
+    """The topics of many other brokers are read before."""
+
+    async def story(loop: MemoryLoop, registry: Registry, stream: Stream) -> None:
+        others_end = asyncio.Event()
+
+        async def others() -> None:
+            async with registry.turns._one_at_a_time:
+                await others_end.wait()
+
+        reading = asyncio.create_task(others())
+        await asyncio.sleep(0)
+        stream.send_large(1_000)
+        await asyncio.sleep(2 * LIMITS.broker_silent_ms / 1000)
+        assert registry.table.broker_count == 1
+        others_end.set()
+        await reading
+        await asyncio.sleep(INTERVAL_S)
+        assert len(registry.table.routes()[0].topics) == 1_000
         assert [reply.HasField("error") for reply in stream.replies] == [False, False]
 
     scene(story)
