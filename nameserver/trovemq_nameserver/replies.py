@@ -24,6 +24,8 @@ from trovemq_proto.v1 import route_pb2
 
 CHANGES_KEPT: Final = 64
 """Replies with changes that are kept for other callers, until the table changes."""
+TIMES_KEPT_MS: Final = 1_000
+"""The times of lost brokers in the reply with all topics are at most as old as this."""
 
 
 class ClusterReplies:
@@ -35,6 +37,8 @@ class ClusterReplies:
         self._turns = turns
         self._lock = asyncio.Lock()
         self._made_version = -1
+        self._made_at = 0
+        self._has_lost = False
         self._brokers = b""
         self._by_name: dict[str, tuple[BrokerRoute, slice]] = {}
         """The brokers of the reply: their bytes are a part of `_brokers`."""
@@ -49,13 +53,13 @@ class ClusterReplies:
         the lost ones."""
         wanted = self._table.version
         async with self._lock:
-            if self._made_version < wanted:
+            now = self._clock()
+            has_lost = self._has_lost or bool(self._table.lost(now))
+            if self._made_version < wanted or (has_lost and now - self._made_at >= TIMES_KEPT_MS):
                 version = self._table.version
                 await self._turns.run(self._everything(self._table.routes(), version))
-                self._made_version = version
-            reply, version = self._brokers, self._made_version
-        lost = await self.lost()
-        return version, reply + route_pb2.ClusterReply(lost=lost).SerializeToString() if lost else reply
+                self._made_version, self._made_at = version, now
+            return self._made_version, self._brokers
 
     def _everything(self, routes: Sequence[BrokerRoute], version: int) -> Generator[None, None, None]:
         before = memoryview(self._brokers)
@@ -71,8 +75,10 @@ class ClusterReplies:
                 parts.append((yield from routes_to_wire([route])))
             made[route.broker.name] = route, slice(size, size + len(parts[-1]))
             size += len(parts[-1])
-        parts.append(route_pb2.ClusterReply(version=version).SerializeToString())
-        self._brokers, self._by_name = b"".join(parts), made
+        now = self._clock()
+        lost = yield from self._lost(self._table.lost(now), now)
+        parts.append(route_pb2.ClusterReply(version=version, lost=lost).SerializeToString())
+        self._brokers, self._by_name, self._has_lost = b"".join(parts), made, bool(lost)
 
     async def since(self, version: int) -> tuple[int, bytes] | None:
         """The present version, and the reply with the changes since that one; None if that is too long

@@ -105,6 +105,25 @@ async def test_the_reply_is_the_tables_and_unchanged_brokers_are_used_again() ->
     assert replies.routes_made == 4
 
 
+@fake_time
+async def test_with_a_lost_broker_each_caller_had_a_copy_of_all_routes() -> None:
+    table, now = RouteTable(RouteLimits()), 0
+    replies = ClusterReplies(table, lambda: now, Turns())
+    for number, name in enumerate("abc"):
+        table.register(number, broker(name), topics_of(100), 1, 0)
+    table.lose(2, 0)
+    _, first = await replies.of_everything()
+    assert (await replies.of_everything())[1] is first
+    now = 2_000
+    _, second = await replies.of_everything()
+    assert route_pb2.ClusterReply.FromString(second).lost[0].lost_ms == 2_000
+    now += 24 * 3_600_000
+    _, third = await replies.of_everything()
+    assert not route_pb2.ClusterReply.FromString(third).lost
+    assert (await replies.of_everything())[1] is third
+    assert replies.routes_made == 2
+
+
 class Watching:
     """Clients that watch all topics; each has its newest version."""
 
