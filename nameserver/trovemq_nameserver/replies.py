@@ -24,6 +24,8 @@ from trovemq_proto.v1 import route_pb2
 
 CHANGES_KEPT: Final = 64
 """Replies with changes that are kept for other callers, until the table changes."""
+CHANGES_KEPT_SIZE: Final = 67_108_864
+"""The bytes of these replies together; one that is larger is kept alone."""
 TIMES_KEPT_MS: Final = 1_000
 """The times of lost brokers in the reply with all topics are at most as old as this."""
 
@@ -99,9 +101,14 @@ class ClusterReplies:
             lost = await self.lost()
             rest = route_pb2.ClusterReply(version=to, changes=True, lost=lost)
             reply += rest.SerializeToString()
-            if len(self._changes) < CHANGES_KEPT:
-                self._changes[version] = reply
+            self._changes[version] = reply
+            while len(self._changes) > 1 and self._keeps_too_much():
+                del self._changes[next(iter(self._changes))]
             return to, reply
+
+    def _keeps_too_much(self) -> bool:
+        kept = self._changes
+        return len(kept) > CHANGES_KEPT or sum(map(len, kept.values())) > CHANGES_KEPT_SIZE
 
     def _changed(self, changed: Mapping[str, Changed]) -> Generator[None, None, bytes]:
         """The brokers in their present state; a removed one, and one that is sent whole, is named first."""

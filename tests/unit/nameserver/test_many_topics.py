@@ -124,6 +124,20 @@ async def test_with_a_lost_broker_each_caller_had_a_copy_of_all_routes() -> None
     assert replies.routes_made == 2
 
 
+@fake_time
+async def test_changes_of_whole_brokers_were_kept_for_64_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RouteTable(RouteLimits())
+    replies = ClusterReplies(table, lambda: 0, Turns())
+    for number in range(20):
+        table.register(number, broker(f"b{number}"), topics_of(100), 1, 0)
+    one = await replies.since(0)
+    assert one is not None
+    monkeypatch.setattr("trovemq_nameserver.replies.CHANGES_KEPT_SIZE", 2 * len(one[1]))
+    for version in (*range(20), *range(20)):
+        assert await replies.since(version) is not None
+    assert sum(map(len, replies._changes.values())) <= 2 * len(one[1])
+
+
 class Watching:
     """Clients that watch all topics; each has its newest version."""
 
