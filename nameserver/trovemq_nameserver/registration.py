@@ -77,7 +77,7 @@ class RegistrationService:
         if not isinstance(received, LargeHeartbeat):
             return received.leaving, await self._handle(session, received, None)
         registry = self._registry
-        with registry.reading(session):
+        with registry.reading(session, len(received.data)):
             async with self._reading:  # one at a time: so the first is done soonest, and the names are shared
                 reading = read_large(received.data, registry.limits, registry.table.names)
                 heartbeat, topics = await registry.turns.run(reading)

@@ -25,6 +25,8 @@ Clock = Callable[[], int]
 """Returns the milliseconds of a monotonic clock."""
 
 EXPIRY_INTERVAL_MS: Final = 100
+HEARTBEATS_WAITING_SIZE: Final = 268_435_456
+"""In bytes: those of 100 brokers with 20,000 topics each have 100 MB with long names."""
 TOPICS_ASKED_MAX: Final = 1_024
 ROUTE_SERVICE: Final = route_pb2.DESCRIPTOR.services_by_name["RouteService"]
 
@@ -51,8 +53,8 @@ class Registry:
         self._awaited: dict[int, tuple[int, asyncio.Timeout]] = {}
         """Sessions whose next message is awaited: when they count as silent, and the timeout that then ends
         the wait."""
-        self._reading: set[int] = set()
-        """Sessions whose message has arrived and is not read yet."""
+        self._reading: dict[int, int] = {}
+        """Sessions whose message has arrived and is not read yet, and its size."""
 
     def new_session(self) -> int:
         self._sessions += 1
@@ -75,14 +77,25 @@ class Registry:
                 self._awaited.pop(session, None)
 
     @contextmanager
-    def reading(self, session: int) -> Iterator[None]:
-        """The block reads a message of the session, after those before it: meanwhile it is not silent."""
-        self._reading.add(session)
+    def reading(self, session: int, size: int) -> Iterator[None]:
+        """The block reads a message of the session, after those before it: meanwhile it is not silent.
+        Raises TroveError LIMIT_EXCEEDED if too many bytes wait."""
+        waiting = self.bytes_waiting
+        if waiting and waiting + size > HEARTBEATS_WAITING_SIZE:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"heartbeats of {waiting} bytes wait to be read: register again later"
+            )
+        self._reading[session] = size
         try:
             yield
         finally:
-            self._reading.discard(session)
+            del self._reading[session]
             self.table.heard(session, self.clock())
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Of the heartbeats that have arrived and are not read yet."""
+        return sum(self._reading.values())
 
     def expire(self) -> None:
         """Removes overdue brokers, and ends the wait for the messages of silent sessions."""

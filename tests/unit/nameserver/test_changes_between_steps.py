@@ -120,7 +120,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES, CHANGES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_reader_ends_with_the_tables_routes(first: list[Change], later: list[Change]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trovemq_nameserver.wire.TOPICS_A_STEP", 1)

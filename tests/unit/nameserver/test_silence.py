@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from trovemq_nameserver.heartbeats import HeartbeatReader
 from trovemq_nameserver.registration import Received, RegistrationService
 from trovemq_nameserver.routes import RouteLimits
@@ -108,6 +110,31 @@ def test_a_broker_was_lost_while_its_topics_waited_to_be_read() -> None:
         await asyncio.sleep(INTERVAL_S)
         assert len(registry.table.routes()[0].topics) == 1_000
         assert [reply.HasField("error") for reply in stream.replies] == [False, False]
+
+    scene(story)
+
+
+def test_any_number_of_large_heartbeats_waited_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trovemq_nameserver.service.HEARTBEATS_WAITING_SIZE", 60_000)
+
+    async def story(loop: MemoryLoop, registry: Registry, stream: Stream) -> None:
+        service, streams = RegistrationService(registry), [Stream() for _ in range(5)]
+        calls = [asyncio.create_task(service.register(one.requests(), cast(Any, one))) for one in streams]
+        async with registry.turns._one_at_a_time:
+            for one in streams:
+                one.send_large(1_500)
+            await asyncio.sleep(INTERVAL_S)
+            assert 30_000 < registry.bytes_waiting <= 60_000
+        refused = [one.replies[0].error.symbol for one in streams if one.replies]
+        assert set(refused) == {"LIMIT_EXCEEDED"}
+        await asyncio.sleep(INTERVAL_S)
+        assert registry.bytes_waiting == 0
+        stream.send_large(1_500)
+        await asyncio.sleep(INTERVAL_S)
+        assert len(registry.table.routes()[0].topics) == 1_500
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
     scene(story)
 
