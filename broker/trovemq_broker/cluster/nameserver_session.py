@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
 from trovemq_proto.authentication.calls import METADATA_KEY, message_signer
@@ -77,11 +78,14 @@ async def log_in_for(
 
 
 def error_in(trailer: Any) -> TroveError | None:
-    """The TroveMQ error in a call's trailing metadata; None if there is none."""
+    """The TroveMQ error in a call's trailing metadata; None if there is none, or if it is not readable."""
     for key, value in trailer or ():
         if key == ERROR_METADATA_KEY:
-            error = common_pb2.Error.FromString(value)
-            return from_wire(error.symbol, error.message, dict(error.fields))
+            try:
+                error = common_pb2.Error.FromString(value)
+                return from_wire(error.symbol, error.message, dict(error.fields))
+            except (DecodeError, TypeError):  # TypeError: a field has the name of an argument
+                return None
     return None
 
 

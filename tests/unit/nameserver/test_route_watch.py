@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -28,11 +29,12 @@ from trovemq_broker.cluster.route_metrics import RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
+from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.turns import Turns
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import GrpcTransport
-from trovemq_proto.v1 import route_pb2
+from trovemq_proto.v1 import common_pb2, route_pb2
 
 pytestmark = pytest.mark.asyncio
 
@@ -80,11 +82,11 @@ class FakeNameserver:
 
 
 @asynccontextmanager
-async def fake_nameserver() -> AsyncIterator[tuple[FakeNameserver, Address]]:
+async def fake_nameserver(other: object | None = None) -> AsyncIterator[tuple[FakeNameserver, Address]]:
     fake = FakeNameserver()
     metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="nameserver", node_id="n")
     server = GrpcServer(GrpcLimits(), metrics)
-    add_fake(server.server, ROUTES, fake)
+    add_fake(server.server, ROUTES, fake if other is None else other)
     address = server.bind(Address("127.0.0.1", 0))
     await server.start()
     try:
@@ -143,6 +145,25 @@ async def test_a_stream_that_ends_is_opened_again() -> None:
             assert names(routes) == ["a"]
             fake.answers.put_nowait(answer(entry("b", {"orders": 1}, cluster=own_cluster()), lost=["a"]))
             await until(lambda: names(routes) == ["b"])
+
+
+@pytest.mark.parametrize(
+    "error", [b"\xff", common_pb2.Error(symbol="X", fields={"message": "twice"}).SerializeToString()]
+)
+async def test_after_an_unreadable_error_a_nameserver_was_never_asked_again(error: bytes) -> None:
+    class Broken:
+        calls = 0
+
+        async def watch_routes(
+            self, _request: route_pb2.WatchRoutesRequest, context: Any
+        ) -> AsyncIterator[route_pb2.ClusterReply]:
+            self.calls += 1
+            yield route_pb2.ClusterReply(version=1)
+            await context.abort(grpc.StatusCode.INTERNAL, "broken", [(ERROR_METADATA_KEY, error)])
+
+    fake = Broken()
+    async with fake_nameserver(fake) as (_, address), following(address):
+        await until(lambda: fake.calls > 1)
 
 
 async def test_a_nameserver_with_users_wants_a_log_in(tmp_path: Path, transport: GrpcTransport) -> None:
