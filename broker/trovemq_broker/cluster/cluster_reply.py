@@ -1,12 +1,12 @@
 """Reads the nameservers' answers to WatchRoutes.
 
-A nameserver sends the routes of all brokers after each change, or the changes alone. A broker whose bytes are
-those of the answer before is not read again.
+A nameserver sends the routes of all brokers, and after each change the changes alone, or all again. A broker
+whose bytes are those of the answer before is not read again.
 
 Invariants
 - Brokers of other clusters, and this broker itself, are not among the routes.
 - The routes have at most `brokers_max` brokers with at most `topics_max` topics together; further brokers are
-  left out whole. When one of them fits, the stream must begin again: changes do not have it.
+  left out whole. Changes of a broker that was left out are not applied: its other topics are not known.
 """
 
 from __future__ import annotations
@@ -73,26 +73,30 @@ class ReplyReader:
         self._topics_max = topics_max
         self._by_digest: dict[bytes, RoutedBroker] = {}
         self._routes = Routes({})
-        self._left_out: dict[str, int] = {}
-        """How many topics the brokers beyond the limits had when they were left out."""
+        self._left_out: set[str] = set()
         self.brokers_read = 0
         """Brokers whose topics were read, since the start."""
+        self.lacks_brokers = False
+        """Whether there may be space again for brokers that were left out: only a new stream has them."""
 
     def read(self, data: bytes) -> Steps[Routes]:
-        """The routes after this reply. Raises ValueError, DecodeError for bytes that are no ClusterReply, and
-        ValueError if a broker that was left out fits now."""
+        """The routes after this reply. Raises ValueError, DecodeError for bytes that are no ClusterReply."""
         parts, rest = _split(data)
         reply = route_pb2.ClusterReply.FromString(rest)
         lost = [one.name for one in reply.lost]
         if reply.changes:
+            self._by_digest = {}  # of former states
+            before = self._routes.brokers
             brokers = yield from self._changed(parts, reply.removed_brokers)
             for name in lost:
                 brokers.pop(name, None)
-                self._left_out.pop(name, None)
+                self._left_out.discard(name)
+            self._routes = self._limited(brokers, lost)
+            self.lacks_brokers = bool(self._left_out) and not before.keys() <= self._routes.brokers.keys()
         else:
-            self._left_out.clear()
+            self._left_out = set()
             brokers = yield from self._all(parts)
-        self._routes = self._limited(brokers, lost)
+            self._routes = self._limited(brokers, lost)
         return self._routes
 
     def _all(self, parts: Sequence[bytes]) -> Steps[dict[str, RoutedBroker]]:
@@ -113,11 +117,11 @@ class ReplyReader:
         return found
 
     def _changed(self, parts: Sequence[bytes], removed: Sequence[str]) -> Steps[dict[str, RoutedBroker]]:
-        """The brokers after these changes. A broker that is removed and has a route, too, is sent whole."""
+        """The brokers of the reply before with these changes. `removed`: the reply may have them whole."""
         found = dict(self._routes.brokers)
         for name in removed:
             found.pop(name, None)
-            self._left_out.pop(name, None)
+            self._left_out.discard(name)
         for part in parts:
             route = common_pb2.BrokerRoute.FromString(part)
             if self._is_other(route.broker) and route.broker.name not in self._left_out:
@@ -158,10 +162,7 @@ class ReplyReader:
                 kept[name] = one
                 topics += len(one.topics)
             else:
-                self._left_out[name] = len(one.topics)
-        space = self._topics_max - topics
-        if len(kept) < self._brokers_max and any(count <= space for count in self._left_out.values()):
-            raise ValueError("a broker that was left out fits now")
+                self._left_out.add(name)
         return Routes(kept, lost, len(self._left_out))
 
 

@@ -83,11 +83,13 @@ class RouteWatch:
         call: Any = None
         try:
             metadata, sign = await log_in_for(channel, _WATCH, self._credentials, LOG_IN_S)
-            request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True).SerializeToString()
-            call = channel.unary_stream(_WATCH)(sign(request), metadata=metadata)
+            request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True)
+            call = channel.unary_stream(_WATCH)(sign(request.SerializeToString()), metadata=metadata)
             reader = ReplyReader(*self._identity)
             async for reply in call:
                 self._report(await self._turns.run(reader.read(reply)))
+                if reader.lacks_brokers:
+                    return "there may be space for brokers that were left out, which only a new stream has"
         except (SettingsError, ScramError, TroveError) as error:
             return str(error)
         except grpc.aio.AioRpcError as error:  # trovemq_rpc's errors are of this class, too

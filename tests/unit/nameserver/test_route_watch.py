@@ -140,6 +140,7 @@ async def test_a_stream_that_ends_is_opened_again() -> None:
         async with following(address) as routes:
             assert names(routes) == ["a"]
             assert fake.requests[0].changes
+            assert fake.requests[0].removed_brokers, "else a nameserver sends all topics for each new one"
             fake.answers.put_nowait(b"")
             await until(lambda: len(fake.requests) == 2)
             assert names(routes) == ["a"]
