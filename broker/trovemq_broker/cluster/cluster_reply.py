@@ -7,6 +7,8 @@ Invariants
 - Brokers of other clusters, and this broker itself, are not among the routes.
 - The routes have at most `brokers_max` brokers with at most `topics_max` topics together; further brokers are
   left out whole. Changes of a broker that was left out are not applied: its other topics are not known.
+- A topic has at most QUEUE_COUNT_MAX queues on a broker: each is an entry of every client's route.
+- Addresses can be dialled.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.turns import Steps
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_proto.varints import read_varint
+from trovemq_store.topics.topics import QUEUE_COUNT_MAX
 
 TOPICS_A_STEP: Final = 512
 BROKERS_MAX: Final = 1_024
@@ -107,9 +110,7 @@ class ReplyReader:
             digest = blake2b(part, digest_size=_DIGEST_SIZE).digest()
             one = self._by_digest.get(digest)
             if one is None:
-                route = common_pb2.BrokerRoute.FromString(part)
-                if self._is_other(route.broker):
-                    one = yield from self._broker_of(route, {})
+                one = yield from self._broker_of(common_pb2.BrokerRoute.FromString(part), {})
             if one is not None:
                 by_digest[digest] = found[one.name] = one
             yield
@@ -124,11 +125,14 @@ class ReplyReader:
             self._left_out.discard(name)
         for part in parts:
             route = common_pb2.BrokerRoute.FromString(part)
-            if self._is_other(route.broker) and route.broker.name not in self._left_out:
-                known = found.get(route.broker.name)
+            name = route.broker.name
+            if name not in self._left_out:
+                known = found.get(name)
                 one = yield from self._broker_of(route, {} if known is None else known.topics)
                 if one is not None:
-                    found[one.name] = one
+                    found[name] = one
+                else:
+                    found.pop(name, None)
             yield
         return found
 
@@ -138,20 +142,24 @@ class ReplyReader:
     def _broker_of(
         self, route: common_pb2.BrokerRoute, known: Mapping[str, TopicQueues]
     ) -> Steps[RoutedBroker | None]:
-        """The broker with the known topics and those of the route; None if its address is illegal."""
-        self.brokers_read += 1
+        """The broker with the known topics and those of the route; None if it is no other one of the cluster,
+        or has an address that cannot be dialled."""
         broker, topics = route.broker, dict(known)
+        try:
+            address = _dialled(broker.address)
+            tls_address = _dialled(broker.tls_address) if broker.tls_address else None
+        except SettingsError:
+            return None
+        if not self._is_other(broker):
+            return None
+        self.brokers_read += 1
         for number, topic in enumerate(route.topics, 1):
-            topics[topic.topic] = _queues(topic.queue_count, topic.message_type)
+            count = min(max(topic.queue_count, 0), QUEUE_COUNT_MAX)
+            topics[topic.topic] = _queues(count, topic.message_type)
             if number % TOPICS_A_STEP == 0:
                 yield
         for name in route.removed_topics:
             topics.pop(name, None)
-        try:
-            address = parse_address(broker.address)
-            tls_address = parse_address(broker.tls_address) if broker.tls_address else None
-        except SettingsError:
-            return None
         return RoutedBroker(broker.name, address, tls_address, broker.draining, broker.data_version, topics)
 
     def _limited(self, brokers: Mapping[str, RoutedBroker], lost: Sequence[str]) -> Routes:
@@ -164,6 +172,14 @@ class ReplyReader:
             else:
                 self._left_out.add(name)
         return Routes(kept, lost, len(self._left_out))
+
+
+def _dialled(text: str) -> Address:
+    """Raises SettingsError unless clients can dial this address."""
+    address = parse_address(text)
+    if not address.port or address.is_unspecified:
+        raise SettingsError(f"{text!r} cannot be dialled")
+    return address
 
 
 def _split(data: bytes) -> tuple[list[bytes], bytes]:

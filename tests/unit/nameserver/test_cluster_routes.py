@@ -21,6 +21,7 @@ from trovemq_nameserver.replies import ClusterReplies
 from trovemq_nameserver.routes import RouteLimits, RouteTable
 from trovemq_nameserver.topics import TopicRoute
 from trovemq_proto.v1 import common_pb2, route_pb2
+from trovemq_store.topics.topics import QUEUE_COUNT_MAX
 
 Topics = Mapping[str, int]
 
@@ -277,6 +278,24 @@ def test_changes_of_a_broker_beyond_the_limits_showed_a_part_of_it() -> None:
     assert (list(routes.brokers), routes.left_out, reader.lacks_brokers) == (["b"], 0, False)
 
 
+@pytest.mark.parametrize("address", ["nowhere", "10.0.0.1:0", "0.0.0.0:8081", "[::]:8081", ":8081"])
+@pytest.mark.parametrize("changes", [True, False])
+def test_clients_were_sent_to_an_address_that_cannot_be_dialled(address: str, changes: bool) -> None:
+    cluster = Cluster()
+    cluster.hears(entry("a", {"orders": 8}))
+    cluster.hears(entry("a", {"orders": 8}, address=address), changes=changes)
+    assert cluster.names == []
+    cluster.hears(entry("b", {"orders": 8}, tls_address=address), changes=changes)
+    assert cluster.names == []
+
+
+@pytest.mark.parametrize(("sent", "kept"), [(-1, 0), (2**31 - 1, QUEUE_COUNT_MAX)])
+def test_a_route_had_a_queue_for_each_of_two_billion(sent: int, kept: int) -> None:
+    cluster = Cluster()
+    cluster.hears(entry("a", {"orders": sent}))
+    assert cluster.routes.holding("orders")[0].queue_count == kept
+
+
 def test_the_steps_of_a_large_answer_are_short() -> None:
     reader = ReplyReader("C", "own")
     many = {f"topic-{number}": 4 for number in range(5_000)}
@@ -318,7 +337,7 @@ def test_answers_with_all_and_with_changes_lead_to_the_same_routes(
                 entry(name, topics, version=number, removed=before.get(name, {}).keys() - topics.keys())
                 for name, topics in state.items()
             ]
-            data = answer(*changed, changes=True, lost=before.keys() - state.keys())
+            data = answer(*changed, changes=True, removed=before.keys() - state.keys())
         else:
             data = answer(*(entry(name, topics, version=number) for name, topics in state.items()))
         assert shown(read(reader, data)) == state
