@@ -69,13 +69,15 @@ class RouteWatch:
         self._problem: str | None = None
 
     async def run(self) -> None:
-        attempt = 0
+        attempt, loop = 0, asyncio.get_running_loop()
+        lasting_s = self._settings.registration_retry_max_ms / 1000
         async with open_channel(str(self.nameserver), self._channels) as channel:
             while True:
-                replies_before = self.replies
+                replies_before, began = self.replies, loop.time()
                 problem = await self._one_stream(channel)
                 self._broken(problem)
-                attempt = 1 if self.replies > replies_before else attempt + 1
+                lasted = self.replies > replies_before and loop.time() - began >= lasting_s
+                attempt = 1 if lasted else attempt + 1
                 await asyncio.sleep(back_off_s(attempt, self._settings, self._jitter()))
 
     async def _one_stream(self, channel: Channel) -> str:

@@ -12,6 +12,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.support.fake_loop import fake_time
 from tests.support.logs import logged
 from tests.support.stubs import ROUTES, add_fake
 from tests.unit.nameserver.test_access import BROKER, SECRET, served, users_text
@@ -23,10 +24,11 @@ from tests.unit.nameserver.test_registration import (
     start_nameserver,
     until,
 )
+from trovemq_broker.cluster.cluster_reply import Routes
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.route_metrics import RoutesCollector
-from trovemq_broker.cluster.route_watch import RouteWatches
+from trovemq_broker.cluster.route_watch import RouteWatch, RouteWatches
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
@@ -165,6 +167,24 @@ async def test_after_an_unreadable_error_a_nameserver_was_never_asked_again(erro
     fake = Broken()
     async with fake_nameserver(fake) as (_, address), following(address):
         await until(lambda: fake.calls > 1)
+
+
+@fake_time
+async def test_a_nameserver_that_ends_each_stream_was_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = 0
+
+    async def one_reply(watch: RouteWatch, _channel: Any) -> str:
+        nonlocal streams
+        streams += 1
+        watch._report(Routes({}))
+        return "it ended"
+
+    monkeypatch.setattr(RouteWatch, "_one_stream", one_reply)
+    async with following(Address("127.0.0.1", 1)):
+        await asyncio.sleep(6)
+    assert 60 < streams < 100, "after a while one for each of the longest pauses"
 
 
 async def test_a_nameserver_with_users_wants_a_log_in(tmp_path: Path, transport: GrpcTransport) -> None:
