@@ -74,9 +74,12 @@ def handle_seed(group: str, topic: str, broker: str = "") -> int:
 
 
 def broker_of_handle(handle: bytes, group: str, topic: str, brokers: Iterable[str]) -> str | None:
-    """The one of these brokers that made the handle for group and topic; None if none of them did."""
+    """The first of these brokers that made the handle for group and topic; None if none of them did."""
+    text, _, check = handle.rpartition(b".")
+    begun = handle_seed(group, topic)
     for broker in brokers:
-        if HandleReader(handle_seed(group, topic, broker)).read_mixed([handle]):
+        seed = crc32(broker.encode(), begun)
+        if b"%08x" % crc32(text, seed) == check and HandleReader(seed).read_mixed([handle]):
             return broker
     return None
 

@@ -9,7 +9,13 @@ from tests.support.oracles.receipt_handles import read_handle
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_store.events import receipt_handle
-from trovemq_store.events.receipt_handle import HandleReader, encode_handle, handle_head, handle_seed
+from trovemq_store.events.receipt_handle import (
+    HandleReader,
+    broker_of_handle,
+    encode_handle,
+    handle_head,
+    handle_seed,
+)
 
 SEED = handle_seed("g", "orders")
 
@@ -46,6 +52,15 @@ def test_mixed_handles_are_read_as_each_by_itself(handles: list[str]) -> None:
             assert place not in found
         else:
             assert found[place] == expected
+
+
+@given(handle=st.one_of(GOOD, ODD), broker=st.sampled_from(["", "b", "broker-b"]))
+def test_the_broker_of_a_handle_is_the_one_whose_reader_takes_it(handle: str, broker: str) -> None:
+    names = ["a", "", "b", "broker-b"]
+    own = encode_handle(handle_seed("g", "orders", broker), handle_head(0, QueueId(1), 2, 5, False), 7)
+    assert broker_of_handle(own.encode(), "g", "orders", names) == broker
+    taken = [n for n in names if HandleReader(handle_seed("g", "orders", n)).read_mixed([handle.encode()])]
+    assert broker_of_handle(handle.encode(), "g", "orders", names) == (taken[0] if taken else None)
 
 
 def test_heads_are_forgotten_before_they_are_too_many() -> None:

@@ -7,6 +7,7 @@ permanent fault (a deleted group or topic) is reported as one of the handle.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, TypeAlias
 
 from trovemq_broker.groups.delivery.lease_resolvers import Handles, Leases, Refusals
@@ -133,8 +134,9 @@ class Acknowledger:
         """The refusal of this handle; it names the broker that made the handle if that is another one."""
         if error.spec is not errors.RECEIPT_HANDLE_ILLEGAL:
             return error
-        maker = broker_of_handle(handle, group, topic, self._others.names())
-        if maker is None:
+        own = self._core.broker
+        maker = broker_of_handle(handle, group, topic, chain((own,), self._others.names()))
+        if maker is None or maker == own:
             return error
         return TroveError(
             errors.RECEIPT_HANDLE_ILLEGAL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -138,6 +138,27 @@ async def test_a_handle_of_another_broker_settled_a_message_of_its_numbers() -> 
         assert code_of(caught.value) == v2.INVALID_RECEIPT_HANDLE
     for broker, own in ((parts, handle), (other, foreign)):
         assert (await broker.acknowledge(own)).status.code == v2.OK
+
+
+@fake_time
+async def test_a_void_handle_was_compared_with_those_of_all_brokers() -> None:
+    class Many:
+        tried = 0
+
+        def names(self) -> Iterator[str]:
+            for number in range(1_000):
+                self.tried += 1
+                yield f"broker-{number}"
+
+    many: Any = Many()
+    parts = TestBroker(ROOMY, consumers=ConsumerSettings(new_group_start="begin"))
+    parts.acknowledger = Acknowledger(parts, many)
+    (handle,) = await received_by(parts)
+    await change(parts, handle, 60_000)
+    assert (await parts.acknowledge(handle)).status.code == v2.INVALID_RECEIPT_HANDLE
+    assert many.tried == 0
+    assert (await parts.acknowledge("no handle")).status.code == v2.INVALID_RECEIPT_HANDLE
+    assert many.tried == 1_000
 
 
 @fake_time
