@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-from trovemq_broker.cluster.cluster_reply import RoutedBroker, Routes
+from trovemq_broker.cluster.cluster_reply import BROKERS_MAX, RoutedBroker, Routes
 from trovemq_daemon.addresses import Address
 
 KEPT_S: Final = 30.0
@@ -141,7 +142,7 @@ class ClusterRoutes:
                     best[name] = one
         self._brokers = tuple(best[name][0] for name in sorted(best))
         self._addresses = frozenset(
-            (address.canonical, by_tls)
+            (_canonical(address), by_tls)
             for one in self._brokers
             for address, by_tls in ((one.address, False), (one.tls_address, True))
             if address is not None
@@ -152,6 +153,11 @@ class ClusterRoutes:
         if now < until:
             self._check_at = min(self._check_at, until)
         return now < until
+
+
+@lru_cache(4 * BROKERS_MAX)  # else each change would parse the addresses of all brokers
+def _canonical(address: Address) -> Address:
+    return address.canonical
 
 
 def _rank(one: _Reported) -> tuple[int, int]:
