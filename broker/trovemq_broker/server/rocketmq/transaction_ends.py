@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from trovemq_broker.server.core.broker_core import BrokerCore
@@ -20,6 +21,7 @@ from trovemq_broker.server.wire.transaction_ends import (
 )
 from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_daemon.peers import came_by_tls
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 FORWARDED_KEY: Final = "x-trovemq-forwarded"
@@ -50,8 +52,7 @@ class Ender:
         """RecallMessage: cancels a delayed message. To repeat the call changes nothing."""
         maker = self._other_maker(message)
         if maker is not None and self._forward is not None and not metadata_value(context, FORWARDED_KEY):
-            metadata = [(key, value) for key in FORWARDED_KEYS if (value := metadata_value(context, key))]
-            metadata.append((FORWARDED_KEY, self._broker))
+            metadata = [*_forwarded(context), (FORWARDED_KEY, self._broker)]
             by_tls = came_by_tls(context)
             reply = await self._forward(maker, "RecallMessage", message.request, metadata, by_tls=by_tls)
             return recalled_elsewhere(reply)
@@ -66,3 +67,13 @@ class Ender:
         if handle.topic != message.topic or handle.broker == self._broker:
             return None
         return handle.broker if handle.broker in self._others.names() else None
+
+
+def _forwarded(context: Context) -> Iterator[tuple[str, str]]:
+    """Raises REQUEST_ILLEGAL for a value that this broker takes, but cannot send."""
+    for key in FORWARDED_KEYS:
+        value = metadata_value(context, key)
+        if not value.isascii() or not value.isprintable():
+            raise TroveError(errors.REQUEST_ILLEGAL, f"metadata {key} is not printable ASCII", field=key)
+        if value:
+            yield key, value

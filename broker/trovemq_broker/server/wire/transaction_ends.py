@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from trovemq_broker.server.wire.resources import topic_to_send
 from trovemq_broker.server.wire.statuses import OK_STATUS, ProtocolError
 from trovemq_proto import errors
@@ -56,8 +58,12 @@ def recall_reply(_request: object, message_id: str) -> service_pb2.RecallMessage
 
 
 def recalled_elsewhere(data: bytes) -> str:
-    """The id of the message, from the reply of another broker. Raises the error that it has."""
-    reply = service_pb2.RecallMessageResponse.FromString(data)
+    """The id of the message, from the reply of another broker. Raises the error that it has, and
+    BROKER_UNREACHABLE if it is not readable."""
+    try:
+        reply = service_pb2.RecallMessageResponse.FromString(data)
+    except DecodeError:
+        raise TroveError(errors.BROKER_UNREACHABLE, "the other broker's reply is not readable") from None
     if reply.status.code != v2.OK:
         raise ProtocolError(reply.status.code, reply.status.message)
     return reply.message_id

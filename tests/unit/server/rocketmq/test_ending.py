@@ -249,3 +249,22 @@ async def test_a_recall_is_passed_on_once_and_to_live_brokers_only() -> None:
     assert await code(ender.recall(recall_request("broker-b"), again)) == v2.TOPIC_NOT_FOUND
     assert await code(ender.recall(recall_request("broker-gone"), first)) == v2.TOPIC_NOT_FOUND
     assert other.calls == []
+
+
+@pytest.mark.parametrize("value", ["\xe9", "a\x01b"])
+async def test_a_recall_with_an_odd_client_id_was_an_unexpected_error(value: str) -> None:
+    other: Any = OtherBroker(v2.Status(code=v2.OK))
+    context: Any = RpcContext(value)
+    ender = Ender(TestBroker(), other, other.forward)
+    assert await code(ender.recall(recall_request("broker-b"), context)) == v2.BAD_REQUEST
+    assert other.calls == []
+
+
+async def test_an_unreadable_reply_of_another_broker_was_an_unexpected_error() -> None:
+    async def unreadable(*_arguments: object, **_named: object) -> bytes:
+        return b"\xff"
+
+    other: Any = OtherBroker(v2.Status(code=v2.OK))
+    context: Any = RpcContext()
+    with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
+        await Ender(TestBroker(), other, unreadable).recall(recall_request("broker-b"), context)
