@@ -9,12 +9,14 @@
 | accept_message_types | by the topic's type; never empty, because no client would send then                 |
 
 The queues are ordered by id, then by broker: clients take one after the other, and so change the broker.
+
+A route may have thousands of queues, each with its topic and broker. So replies are put together from bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, reduce
 from operator import or_
 from typing import Final, NamedTuple
 
@@ -30,9 +32,16 @@ from trovemq_daemon.addresses import Address
 from trovemq_proto.positions import QueueId
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_proto.varints import write_varint
 from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 MASTER_ID: Final = 0
+NUMBERS_KEPT: Final = 4_096  # of queues, with their permission: 400 KB
+BROKERS_KEPT: Final = 4_096  # with their addresses and types of topics: 2 MB
+
+_QUEUES: Final = service_pb2.QueryRouteResponse.MESSAGE_QUEUES_FIELD_NUMBER
+_ASSIGNMENTS: Final = service_pb2.QueryAssignmentResponse.ASSIGNMENTS_FIELD_NUMBER
+_QUEUE: Final = v2.Assignment.MESSAGE_QUEUE_FIELD_NUMBER
 
 _PERMISSIONS: Final = {
     0: v2.NONE,
@@ -90,46 +99,58 @@ def _query(topic: str, group: str, endpoints: v2.Endpoints) -> RouteQuery:
 
 def route_reply(request: service_pb2.QueryRouteRequest, route: Route) -> service_pb2.QueryRouteResponse:
     """All queues of the topic, in their order: clients map message groups to positions in the list."""
-    return service_pb2.QueryRouteResponse(
-        status=OK_STATUS, message_queues=list(_queues(request.topic, request.endpoints, route))
-    )
+    reply = service_pb2.QueryRouteResponse(status=OK_STATUS)
+    reply.MergeFromString(_repeated(_QUEUES, _queues(request.topic, request.endpoints, route)))
+    return reply
 
 
 def assignment_reply(
     request: service_pb2.QueryAssignmentRequest, route: Route
 ) -> service_pb2.QueryAssignmentResponse:
     """The queues that the client receives from."""
-    return service_pb2.QueryAssignmentResponse(
-        status=OK_STATUS,
-        assignments=[
-            v2.Assignment(message_queue=queue) for queue in _queues(request.topic, request.endpoints, route)
-        ],
-    )
+    queues = _queues(request.topic, request.endpoints, route)
+    reply = service_pb2.QueryAssignmentResponse(status=OK_STATUS)
+    reply.MergeFromString(_repeated(_ASSIGNMENTS, (_repeated(_QUEUE, (queue,)) for queue in queues)))
+    return reply
 
 
-def _queues(topic: v2.Resource, came_by: v2.Endpoints, route: Route) -> Iterator[v2.MessageQueue]:
-    brokers = [
-        v2.Broker(
-            name=one.broker,
-            id=MASTER_ID,
-            endpoints=came_by if one.address is None else endpoints_of(one.address),
-        )
+def _queues(topic: v2.Resource, came_by: v2.Endpoints, route: Route) -> Iterator[bytes]:
+    """Each MessageQueue, in parts that are made once: those of the topic, the number, and the broker."""
+    start = v2.MessageQueue(topic=topic).SerializeToString()
+    ends = [
+        _end_at(one.broker, came_by, message_types(one.topic))
+        if one.address is None
+        else _end(one.broker, one.address, message_types(one.topic))
         for one in route.brokers
     ]
-    types = [message_types(one.topic) for one in route.brokers]
     places = sorted(
         (queue_id, place, permission)
         for place, one in enumerate(route.brokers)
         for queue_id, permission in one.queues
     )
     for queue_id, place, permission in places:
-        yield v2.MessageQueue(
-            topic=topic,
-            id=queue_id,
-            permission=_PERMISSIONS[permission],
-            broker=brokers[place],
-            accept_message_types=types[place],
-        )
+        yield start + _number(queue_id, permission) + ends[place]
+
+
+@lru_cache(BROKERS_KEPT)
+def _end(broker: str, address: Address, types: tuple[v2.MessageType, ...]) -> bytes:
+    return _end_at(broker, endpoints_of(address), types)
+
+
+def _end_at(broker: str, endpoints: v2.Endpoints, types: tuple[v2.MessageType, ...]) -> bytes:
+    at = v2.Broker(name=broker, id=MASTER_ID, endpoints=endpoints)
+    return v2.MessageQueue(broker=at, accept_message_types=types).SerializeToString()
+
+
+@lru_cache(NUMBERS_KEPT)
+def _number(queue_id: QueueId, permission: int) -> bytes:
+    return v2.MessageQueue(id=queue_id, permission=_PERMISSIONS[permission]).SerializeToString()
+
+
+def _repeated(field_number: int, messages: Iterable[bytes]) -> bytes:
+    """The field with these messages."""
+    tag = bytes([field_number << 3 | 2])
+    return b"".join([tag + write_varint(len(one)) + one for one in messages])
 
 
 def topic_route_data(cluster: str, brokers: Sequence[BrokerQueues]) -> dict[str, object]:

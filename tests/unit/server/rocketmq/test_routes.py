@@ -7,19 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.engine import SMALL, send
 from tests.support.logs import logged
 from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.rocketmq.routes import WARNED_MAX, Routes
+from trovemq_broker.server.wire.resources import endpoints_of, message_types
+from trovemq_broker.server.wire.routes import BrokerQueues, Route, assignment_reply, route_reply
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_daemon.addresses import Address
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
-from trovemq_store.topics.topics import MESSAGE_TYPES
+from trovemq_store.topics.topics import MESSAGE_TYPES, PERM_READ, PERM_WRITE, TopicConfig
 
 CAME_BY = v2.Endpoints(scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="broker.example", port=9_081)])
 CONTEXT: Any = RpcContext()
@@ -356,3 +360,47 @@ def test_route_data_of_several_brokers() -> None:
         {"0": "10.0.0.2:8081"},
     ]
     assert [(one["perm"], one["readQueueNums"]) for one in data["queueDatas"]] == [(6, 4), (4, 2)]
+
+
+_PLACES = st.lists(
+    st.tuples(st.sampled_from([-1, 0, 1, 127, 128, 1_023]), st.sampled_from([0, PERM_READ, PERM_WRITE, 6])),
+    max_size=4,
+)
+_BROKERS = st.dictionaries(
+    st.text(min_size=1, max_size=200),
+    st.tuples(st.sampled_from([None, OWN_TLS, Address("::1", 1)]), st.sampled_from(MESSAGE_TYPES), _PLACES),
+    max_size=4,
+)
+
+
+@given(_BROKERS, st.sampled_from(["", "shop"]))
+def test_a_route_of_many_queues_stopped_the_broker_for_seconds(brokers: Any, namespace: str) -> None:
+    """So it is put together from bytes, and is the same as one of messages."""
+    name = v2.Resource(name="orders", resource_namespace=namespace)
+    route = Route(
+        [
+            BrokerQueues(broker, address, TopicConfig("orders", message_type=kind), queues)
+            for broker, (address, kind, queues) in sorted(brokers.items())
+        ]
+    )
+    expected = [
+        v2.MessageQueue(
+            topic=name,
+            id=queue_id,
+            permission={0: v2.NONE, PERM_READ: v2.READ, PERM_WRITE: v2.WRITE, 6: v2.READ_WRITE}[bits],
+            broker=v2.Broker(
+                name=one.broker, endpoints=CAME_BY if one.address is None else endpoints_of(one.address)
+            ),
+            accept_message_types=message_types(one.topic),
+        )
+        for queue_id, place, bits in sorted(
+            (queue_id, place, bits)
+            for place, one in enumerate(route.brokers)
+            for queue_id, bits in one.queues
+        )
+        for one in [route.brokers[place]]
+    ]
+    query = service_pb2.QueryRouteRequest(topic=name, endpoints=CAME_BY)
+    assert list(route_reply(query, route).message_queues) == expected
+    asked = service_pb2.QueryAssignmentRequest(topic=name, endpoints=CAME_BY)
+    assert [one.message_queue for one in assignment_reply(asked, route).assignments] == expected
