@@ -1,7 +1,8 @@
 """The routes of the cluster's other brokers, as the nameservers show them: state only, no calls.
 
 The nameservers know nothing of each other, so their views are merged. A broker is in the table while a valid
-view has it. Of two views of a broker the one with the higher data version counts, then the newer one. A view
+view has it. Of two views of a broker that of a connected nameserver counts, then the one with the higher data
+version (a broker that starts again, or has lost its disk, may have a lower one), then the newer one. A view
 is valid while its nameserver is connected, and for KEPT_S afterwards; without end if no nameserver is.
 
 A restarted nameserver hears of its brokers one after the other. So a broker that it had before the connection
@@ -127,20 +128,21 @@ class ClusterRoutes:
     # ------------------------------------------------------------------------------------------------
     def _merge(self, now: float) -> None:
         kept_s = KEPT_S if self.connected else math.inf
-        best: dict[str, _Reported] = {}
+        best: dict[str, tuple[tuple[bool, int, int], RoutedBroker]] = {}
         self._check_at = math.inf
         for view in self._views.values():
             if view.broken_at is not None and not self._lasts(view.broken_at + kept_s, now):
                 continue
-            offered = list(view.brokers.items())
+            offered = [(view.broken_at is None, one) for one in view.brokers.values()]
             if view.returning and self._lasts(view.returning_until, now):
-                offered += view.returning.items()
+                offered += [(False, one) for one in view.returning.values()]
             else:
                 view.returning.clear()
-            for name, one in offered:
-                if name not in best or _rank(one) > _rank(best[name]):
-                    best[name] = one
-        self._brokers = tuple(best[name][0] for name in sorted(best))
+            for present, (one, reported) in offered:
+                rank = present, one.data_version, reported
+                if one.name not in best or rank > best[one.name][0]:
+                    best[one.name] = rank, one
+        self._brokers = tuple(best[name][1] for name in sorted(best))
         self._addresses = frozenset(
             (_canonical(address), by_tls)
             for one in self._brokers
@@ -158,8 +160,3 @@ class ClusterRoutes:
 @lru_cache(4 * BROKERS_MAX)  # else each change would parse the addresses of all brokers
 def _canonical(address: Address) -> Address:
     return address.canonical
-
-
-def _rank(one: _Reported) -> tuple[int, int]:
-    broker, reported = one
-    return broker.data_version, reported

@@ -226,6 +226,18 @@ def test_an_old_view_does_not_remove_a_topic() -> None:
     assert cluster.routes.holding("orders") == []
 
 
+def test_a_restarted_broker_stayed_drained_in_the_view_of_before() -> None:
+    """A drain raises the data version, and a start takes that back."""
+    cluster = Cluster()
+    for nameserver in ("ns1", "ns2"):
+        cluster.hears(entry("a", {"orders": 8}, version=6, draining=True), at=nameserver)
+    cluster.loses("ns2")
+    cluster.hears(entry("a", {"orders": 8}, version=5))
+    assert [one.draining for one in cluster.routes.holding("orders")] == [False]
+    cluster.hears(at="ns2")
+    assert [one.draining for one in cluster.routes.holding("orders")] == [False]
+
+
 def test_an_advertised_address_is_known_by_any_of_its_texts() -> None:
     cluster = Cluster()
     cluster.hears(
