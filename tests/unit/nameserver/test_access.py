@@ -24,7 +24,7 @@ from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.private_files import read_credentials
 from trovemq_nameserver import access
 from trovemq_nameserver.app import NameserverApp
-from trovemq_nameserver.routes import Broker
+from trovemq_nameserver.broker import Broker
 from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto import errors
 from trovemq_proto.authentication.credentials import Credentials
