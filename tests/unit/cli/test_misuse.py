@@ -250,7 +250,7 @@ def test_the_help_of_broker_fits_the_verb() -> None:
     for path, command in VERBS.items():
         parameters = {parameter.name: parameter for parameter in command.params}
         broker = parameters.get("broker")
-        if broker is None or "where several have" not in broker.help:
+        if broker is None or "where several have" not in (broker.help or ""):
             continue
         assert {"queue", "identifier"} & parameters.keys() or path == "dlq show", path
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trovemq import testing
+from trovemq._common import loopback_ports
 from trovemq.testing import DaemonProcess, free_port
 
 
@@ -13,7 +13,7 @@ def test_the_port_of_a_daemon_that_restarted_was_given_to_others(monkeypatch: py
     ports = {free_port() for _ in range(3)}
     while len(ports) < 3:
         ports.add(free_port())
-    monkeypatch.setattr(testing, "PORTS", sorted(ports))
+    monkeypatch.setattr(loopback_ports, "PORTS", sorted(ports))
     daemon = DaemonProcess("trovemq_broker")
     try:
         (other,) = ports - {daemon.port, daemon.http_port}
