@@ -169,7 +169,7 @@ def test_a_wrong_setting_ends_the_start_with_its_reason(tmp_path: Path) -> None:
         assert str(tmp_path / "broker-1" / "log") in error["message"]
 
 
-def test_settings_of_another_broker_in_the_environment_kept_all_from_starting(tmp_path: Path) -> None:
+def test_settings_of_another_broker_kept_all_from_starting(tmp_path: Path) -> None:
     variables = {
         "TROVEMQ_BROKER_CONFIG": str(tmp_path / "none.toml"),
         "TROVEMQ_BROKER_HTTP_TLS": "true",
