@@ -15,9 +15,8 @@ from trovemq_store.engine.append_result import FIRST, NO_ORIGINALS, AppendResult
 from trovemq_store.files.files import Buffer
 from trovemq_store.topics.creators import Creator
 
-COPY_SIZE_MAX: Final = 32 << 10
-"""Bytes of a record that costs less if it is copied and appended with others:
-bench/second_paths.py, "frames"."""
+COPY_SIZE_MAX: Final = 4 << 10
+"""Bytes of a batch whose record_count is not known; a larger one is not worth another copy."""
 _HEAD: Final = Struct(">i32xi12xi")  # TOTALSIZE, SYSFLAG and the born port of a record with IPv4 hosts
 assert _HEAD.size == BORN_HOST_AT + HOST_SIZE_IPV4, "all fields up to the born host"
 
