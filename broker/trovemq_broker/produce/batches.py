@@ -16,7 +16,8 @@ from trovemq_store.files.files import Buffer
 from trovemq_store.topics.creators import Creator
 
 COPY_SIZE_MAX: Final = 4 << 10
-"""Bytes of a batch whose record_count is not known; a larger one is not worth another copy."""
+"""Bytes of a batch whose record_count is not known: a smaller one costs less if it is copied and appended
+with others (bench/second_paths.py, "frames"). Gathered bytes do not count towards unsynced_bytes_max."""
 _HEAD: Final = Struct(">i32xi12xi")  # TOTALSIZE, SYSFLAG and the born port of a record with IPv4 hosts
 assert _HEAD.size == BORN_HOST_AT + HOST_SIZE_IPV4, "all fields up to the born host"
 

@@ -91,6 +91,15 @@ def test_index_of_few_records_in_each_way(run: list[Record], small_batch_max: in
         assert_same_index(RecordBatch.split(data), records)
 
 
+def test_a_last_property_without_an_end_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "ROWS_MAX", 0)
+    blank = Record(0, 0, reference.MAGIC_V1, 0, 0, 0, 0, 0, 0, 5, bytes(8), 7, bytes(8), 0, 0, b"", b"", b"")
+    blocks = [b"UNIQ_KEY\x01first\x02", b"TAGS\x01a\x02KEYS\x01k1 k2"]
+    run = [sealed(replace(blank, topic=b"orders", properties=block)) for block in blocks]
+    data, records = placed(run, 0)
+    assert_same_index(RecordBatch.split(data), records)
+
+
 def test_times_of_delivery_beside_a_topic_whose_name_is_as_long() -> None:
     """One layout and two topics: the schedule topic's tags codes are times all the same."""
     blank = Record(0, 0, reference.MAGIC_V1, 0, 0, 0, 0, 0, 0, 5, bytes(8), 7, bytes(8), 0, 0, b"", b"", b"")
