@@ -13,17 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import tempfile
 import time
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from bench.processes import answers
 from bench.whole.load import ROWS
+from trovemq._net.certificates import HOSTS_DEFAULT, make_authority, make_server
+from trovemq.testing import free_port
 
 HERE: Final = Path(__file__).resolve().parents[2]
 LOAD: Final = Path(__file__).with_name("load.py")
@@ -45,12 +47,11 @@ class Tree:
             command += ["--set", "flushDiskType=ASYNC_FLUSH"]
         ca = secret = ""
         if arguments.tls:
-            files = {name: directory / f"{name}.pem" for name in ("certificate", "key")}
+            write_certificate(directory)
             command += ["--tls-listen", tls]
-            for name, file in files.items():
-                command += [f"--tls-{name}", str(file)]
-            certificate(directory, files)
-            ca = str(files["certificate"])
+            for name in ("certificate", "key"):
+                command += [f"--tls-{name}", str(directory / name)]
+            ca = str(directory / "ca")
         if arguments.users:
             secret = "bench-secret-0123456789"
             user = json.dumps({"username": "admin", "password": secret})
@@ -97,19 +98,17 @@ class Tree:
         self._log.close()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def certificate(directory: Path, files: dict[str, Path]) -> None:
-    """A self-signed certificate for loopback."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
-         "-keyout", str(files["key"]), "-out", str(files["certificate"])],
-        check=True, stderr=subprocess.DEVNULL, cwd=directory,
-    )  # fmt: skip
+def write_certificate(directory: Path) -> None:
+    """The files ca, certificate and key, for loopback."""
+    now = datetime.now(UTC)
+    authority = make_authority("bench", 1, now)
+    pair = make_server(authority.certificate, authority.key, HOSTS_DEFAULT, 1, now)
+    for name, content in (
+        ("ca", authority.certificate),
+        ("certificate", pair.certificate),
+        ("key", pair.key),
+    ):
+        (directory / name).write_bytes(content)
 
 
 def main() -> None:
