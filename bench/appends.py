@@ -64,8 +64,8 @@ def encoded(kind: str, count: int, queue_id: int) -> bytes:
     )
 
 
-def prepared(name: str, count: int, queues: int) -> Callable[[], object]:
-    """A call that appends the case's batch."""
+def opened(queues: int) -> MessageStore:
+    """A store in memory with the topic."""
     settings = StoreSettings(
         flush_mode="async",
         message_index_enable=False,
@@ -74,6 +74,12 @@ def prepared(name: str, count: int, queues: int) -> Callable[[], object]:
     )
     store = MessageStore.open(MemoryFileSystem(), settings, NOW_MS, process_id=1)
     store.topics.create(TOPIC, queue_count=queues)
+    return store
+
+
+def prepared(name: str, count: int, queues: int) -> Callable[[], object]:
+    """A call that appends the case's batch."""
+    store = opened(queues)
     commit = GroupCommit(store, FlushSettings(flush_mode="async"), lambda _: None)
     appender = Appender(store, commit, AppendSettings(), lambda: NOW_MS, lambda _: None)
     if queues == 1:

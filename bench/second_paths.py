@@ -21,6 +21,7 @@ from time import thread_time_ns
 from typing import Final
 
 from bench import paired
+from bench.appends import opened
 from trovemq._consume.record_spans import RecordSpans
 from trovemq.fetched import FetchedBatch
 from trovemq_broker.groups.delivery.priority_order import PriorityQueues
@@ -37,9 +38,6 @@ from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.queue_rules import QueueRules
 from trovemq_proto.records.validate import read_parts
-from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.settings import StoreSettings
 
 ROUNDS: Final = 40
 ROUND_US: Final = 6_000
@@ -153,18 +151,6 @@ def encoded(count: int, size: int, *, crc: bool) -> bytes:
             born_timestamp=NOW_MS,
         )
     )
-
-
-def opened(queues: int) -> MessageStore:
-    settings = StoreSettings(
-        flush_mode="async",
-        message_index_enable=False,
-        commit_log_file_size=1 << 28,
-        undispatched_bytes_max=1 << 30,
-    )
-    store = MessageStore.open(MemoryFileSystem(), settings, NOW_MS, process_id=1)
-    store.topics.create(TOPIC, queue_count=queues)
-    return store
 
 
 KINDS: Final = {each.__name__: each for each in (spans, fetched, topics, odd, priorities, frames)}
