@@ -155,17 +155,15 @@ class RouteWatches:
         self._reported = asyncio.Event()
         self.watches = tuple(
             RouteWatch(
-                *(
-                    nameserver,
-                    routes,
-                    identity,
-                    settings,
-                    jitter,
-                    channels,
-                    credentials,
-                    turns,
-                    self._reported,
-                )
+                nameserver,
+                routes,
+                identity,
+                settings,
+                jitter,
+                channels,
+                credentials,
+                turns,
+                self._reported,
             )
             for nameserver in nameservers
         )

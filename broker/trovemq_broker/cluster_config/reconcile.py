@@ -9,7 +9,7 @@ was made before the broker joined, or by another program.
 | an entry             | the same id               | ALTER where settings, queues or secrets differ        |
 | an entry             | no id, equal settings     | ADOPT: it gets the id                                 |
 | an entry             | no id, other settings     | reported: CONFIG_SETTINGS_DIFFER; nothing changes     |
-| an entry             | an earlier id             | DELETE, then CREATE: it was made again                |
+| an entry             | an earlier id             | DELETE, then CREATE: it is another one                |
 | a deletion           | its id, or an earlier one | DELETE                                                |
 | a deletion           | no id                     | reported as unlisted; nothing changes                 |
 | nothing              | no id                     | reported as unlisted; nothing changes                 |
