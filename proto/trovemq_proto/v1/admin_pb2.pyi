@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("topic", "queue_count", "message_type", "options")
+    __slots__ = ("topic", "queue_count", "message_type", "options", "brokers")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -20,14 +20,16 @@ class CreateTopicRequest(_message.Message):
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     message_type: str
     options: _containers.ScalarMap[str, str]
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    brokers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., brokers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AlterTopicRequest(_message.Message):
-    __slots__ = ("topic", "queue_count", "message_type", "options")
+    __slots__ = ("topic", "queue_count", "message_type", "options", "placement")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -35,15 +37,24 @@ class AlterTopicRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class PlacementEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     message_type: str
     options: _containers.ScalarMap[str, str]
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    placement: _containers.ScalarMap[str, int]
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., placement: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
     __slots__ = ("topic", "with_sizes")
@@ -82,7 +93,7 @@ class TopicHold(_message.Message):
     def __init__(self, bytes: _Optional[int] = ..., group: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., until: _Optional[int] = ...) -> None: ...
 
 class TopicDescription(_message.Message):
-    __slots__ = ("topic", "queue_count", "message_type", "system", "queues", "broker", "options", "hold")
+    __slots__ = ("topic", "queue_count", "message_type", "system", "queues", "broker", "options", "hold", "placement", "pending")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +101,13 @@ class TopicDescription(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class PlacementEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +116,8 @@ class TopicDescription(_message.Message):
     BROKER_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     message_type: str
@@ -106,7 +126,9 @@ class TopicDescription(_message.Message):
     broker: str
     options: _containers.ScalarMap[str, str]
     hold: TopicHold
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., system: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., broker: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., hold: _Optional[_Union[TopicHold, _Mapping]] = ...) -> None: ...
+    placement: _containers.ScalarMap[str, int]
+    pending: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., system: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., broker: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., hold: _Optional[_Union[TopicHold, _Mapping]] = ..., placement: _Optional[_Mapping[str, int]] = ..., pending: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("include_system",)
@@ -127,10 +149,14 @@ class DeleteTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicReply(_message.Message):
-    __slots__ = ("physical_offset",)
+    __slots__ = ("physical_offset", "deleted_on", "pending")
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DELETED_ON_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     physical_offset: int
-    def __init__(self, physical_offset: _Optional[int] = ...) -> None: ...
+    deleted_on: _containers.RepeatedScalarFieldContainer[str]
+    pending: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, physical_offset: _Optional[int] = ..., deleted_on: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CommitOffsetRequest(_message.Message):
     __slots__ = ("group", "topic", "queue_id", "offset")

@@ -57,17 +57,26 @@ class Error(_message.Message):
     def __init__(self, symbol: _Optional[str] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TopicRoute(_message.Message):
-    __slots__ = ("topic", "queue_count", "message_type")
+    __slots__ = ("topic", "queue_count", "message_type", "placement")
+    class PlacementEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     message_type: str
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
+    placement: _containers.ScalarMap[str, int]
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., placement: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
-    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining", "drained")
+    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining", "drained", "config")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +90,7 @@ class BrokerInfo(_message.Message):
     TLS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
     address: str
@@ -94,7 +104,22 @@ class BrokerInfo(_message.Message):
     tls_address: str
     draining: bool
     drained: bool
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ..., drained: _Optional[bool] = ...) -> None: ...
+    config: ConfigSummary
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ..., drained: _Optional[bool] = ..., config: _Optional[_Union[ConfigSummary, _Mapping]] = ...) -> None: ...
+
+class ConfigSummary(_message.Message):
+    __slots__ = ("id", "owner", "generation", "mark", "version")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    owner: str
+    generation: int
+    mark: str
+    version: int
+    def __init__(self, id: _Optional[str] = ..., owner: _Optional[str] = ..., generation: _Optional[int] = ..., mark: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class BrokerRoute(_message.Message):
     __slots__ = ("broker", "topics", "removed_topics")

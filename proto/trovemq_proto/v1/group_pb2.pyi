@@ -47,8 +47,10 @@ class DeleteGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class DeleteGroupReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("pending",)
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    pending: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, pending: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ()
@@ -67,7 +69,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "settings", "member_count", "topics", "broker", "created", "unordered_topics")
+    __slots__ = ("group", "settings", "member_count", "topics", "broker", "created", "unordered_topics", "pending")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +77,7 @@ class GroupDescription(_message.Message):
     BROKER_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     UNORDERED_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     group: str
     settings: GroupSettings
     member_count: int
@@ -82,7 +85,8 @@ class GroupDescription(_message.Message):
     broker: str
     created: bool
     unordered_topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[str] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., member_count: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., broker: _Optional[str] = ..., created: _Optional[bool] = ..., unordered_topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    pending: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., member_count: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., broker: _Optional[str] = ..., created: _Optional[bool] = ..., unordered_topics: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ("group",)
