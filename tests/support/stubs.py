@@ -10,9 +10,19 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from trovemq_daemon.grpc_services import method_handler, python_name
-from trovemq_proto.v1 import admin_pb2, group_pb2, message_pb2, producer_pb2, query_pb2, route_pb2, store_pb2
+from trovemq_proto.v1 import (
+    admin_pb2,
+    cluster_config_pb2,
+    group_pb2,
+    message_pb2,
+    producer_pb2,
+    query_pb2,
+    route_pb2,
+    store_pb2,
+)
 
 ADMIN: Final = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+CONFIG: Final = cluster_config_pb2.DESCRIPTOR.services_by_name["ClusterConfigService"]
 GROUPS: Final = group_pb2.DESCRIPTOR.services_by_name["GroupService"]
 MESSAGES: Final = message_pb2.DESCRIPTOR.services_by_name["MessageService"]
 PRODUCERS: Final = producer_pb2.DESCRIPTOR.services_by_name["ProducerService"]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         TopicQueue,
         TopicRoute,
     )
+    from trovemq.models.config import ConfigMember, ConfigName, ConfigStatus, ConfigTakeOver
     from trovemq.models.group import (
         DeadLetter,
         DelayedMessage,
@@ -102,6 +103,10 @@ __all__ = [
     "ClientOptions",
     "ClusterState",
     "CommitReceipt",
+    "ConfigMember",
+    "ConfigName",
+    "ConfigStatus",
+    "ConfigTakeOver",
     "ConsumptionStatus",
     "DeadLetter",
     "DelayedMessage",
@@ -173,6 +178,7 @@ _MODULES: Final = {
     "trovemq.models.track": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
     "trovemq.models.all_brokers": ("BrokerAnswers", "TopicDeletion"),
     "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "Remainder", "SettingDescription"),
+    "trovemq.models.config": ("ConfigMember", "ConfigName", "ConfigStatus", "ConfigTakeOver"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from trovemq._admin.brokers import Brokers
+from trovemq._admin.config import Config
 from trovemq._admin.creations import Created, found_there, topics_created
 from trovemq._admin.groups import Groups, reset_target
 from trovemq._admin.stores import Stores
@@ -30,7 +31,8 @@ _Result = TypeVar("_Result")
 
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
-    `brokers` those for broker processes, `users` and `rules` those for access, `quotas` those for quotas.
+    `brokers` those for broker processes, `config` those for the cluster's configuration as a whole, `users`
+    and `rules` those for access, `quotas` those for quotas.
 
     If `broker` is None, every live broker is called, or for one queue the broker that has it. A broker that
     is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. All
@@ -41,6 +43,7 @@ class Admin:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self.brokers = Brokers(pool)
+        self.config = Config(pool)
         self.groups = Groups(pool)
         self.store = Stores(pool)
         self.users = Users(pool)

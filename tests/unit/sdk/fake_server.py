@@ -15,7 +15,7 @@ import grpc.aio
 
 from tests.support.fake_consuming import CONSUMER, FakeConsuming
 from tests.support.fake_producers import FakeProducers
-from tests.support.stubs import MESSAGES, PRODUCERS, QUERIES, ROUTES, add_fake
+from tests.support.stubs import CONFIG, MESSAGES, PRODUCERS, QUERIES, ROUTES, add_fake
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, pack_host
 from trovemq_proto.v1 import (
@@ -52,6 +52,7 @@ class FakeServer:
         streams: Append streams opened so far.
         consuming: Its groups.
         deferred: The service for delayed and half messages.
+        config: The methods of ClusterConfigService that it has; None: it is older.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class FakeServer:
         self.physical_offset = 0
         self.consuming = FakeConsuming()
         self.deferred = FakeProducers(abort)
+        self.config: object = None
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
         self._stopping: asyncio.Future[None] | None = None
@@ -105,6 +107,7 @@ class FakeServer:
         add_fake(self._server, QUERIES, _Queries(self))
         add_fake(self._server, CONSUMER, self.consuming)
         add_fake(self._server, PRODUCERS, self.deferred)
+        add_fake(self._server, CONFIG, self.config)
         address = self.address or "127.0.0.1:0"
         if self._tls is None:
             port = self._server.add_insecure_port(address)

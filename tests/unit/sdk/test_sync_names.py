@@ -9,7 +9,7 @@ import pytest
 
 import trovemq
 from trovemq import ReceivedMessage, sync
-from trovemq._admin import groups, stores, users
+from trovemq._admin import brokers, config, groups, stores, users
 from trovemq.sync import admin
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [
@@ -25,6 +25,9 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (stores.Stores, admin.Stores),
     (users.Users, admin.Users),
     (users.Rules, admin.Rules),
+    (users.Quotas, admin.Quotas),
+    (brokers.Brokers, admin.Brokers),
+    (config.Config, admin.Config),
 ]
 # A former name, and what only the asyncio classes need among themselves.
 LEFT_OUT = {"biography", "next", "next_batch", "return_after"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trovemq import admin as aio
-from trovemq._admin import groups, stores, users
+from trovemq._admin import brokers, config, groups, stores, users
 from trovemq.sync._calls import SyncWrapper, iterates, waits
 from trovemq.sync._loop_thread import LoopThread
 
@@ -63,6 +63,26 @@ class Quotas(SyncWrapper[users.Quotas]):
     list_all = waits(users.Quotas.list_all)
 
 
+class Brokers(SyncWrapper[brokers.Brokers]):
+    """Brokers as processes; `Client.admin.brokers`."""
+
+    drain = waits(brokers.Brokers.drain)
+    undrain = waits(brokers.Brokers.undrain)
+    drain_status = waits(brokers.Brokers.drain_status)
+    condition = waits(brokers.Brokers.condition)
+    remainders = waits(brokers.Brokers.remainders)
+    forget = waits(brokers.Brokers.forget)
+    settings = waits(brokers.Brokers.settings)
+    set_setting = waits(brokers.Brokers.set_setting)
+
+
+class Config(SyncWrapper[config.Config]):
+    """The cluster's configuration; `Client.admin.config`."""
+
+    status = waits(config.Config.status)
+    take_over = waits(config.Config.take_over)
+
+
 class Admin(SyncWrapper[aio.Admin]):
     """Topics, groups, stores, statistics; `Client.admin`."""
 
@@ -73,6 +93,8 @@ class Admin(SyncWrapper[aio.Admin]):
         self.users = Users(inner.users, thread)
         self.rules = Rules(inner.rules, thread)
         self.quotas = Quotas(inner.quotas, thread)
+        self.brokers = Brokers(inner.brokers, thread)
+        self.config = Config(inner.config, thread)
 
     create_topic = waits(aio.Admin.create_topic)
     alter_topic = waits(aio.Admin.alter_topic)

@@ -1,0 +1,62 @@
+"""The cluster's configuration: who owns it, which copy each broker has, and another owner."""
+
+from __future__ import annotations
+
+from trovemq._common.arguments import check_optional_text, check_text
+from trovemq._net.all_brokers import ask_brokers
+from trovemq._net.connections import ConnectionPool
+from trovemq._wire.configs import ConfigCalls
+from trovemq.models.all_brokers import BrokerAnswers
+from trovemq.models.cluster import BrokerInfo
+from trovemq.models.config import OLDER, ConfigStatus, ConfigTakeOver
+from trovemq_proto.errors import TroveError
+
+
+class Config:
+    """The cluster's configuration; `Client.admin.config`. All calls raise TroveError."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def status(self, broker: str | None = None) -> BrokerAnswers[ConfigStatus]:
+        """The configuration that each broker has. A broker that is older than this call answers with the
+        state `unknown`.
+
+        Raises:
+            TroveError: BROKER_UNREACHABLE if none answers; ACCESS_DENIED, …
+        """
+
+        async def ask(info: BrokerInfo) -> ConfigStatus:
+            try:
+                return await ConfigCalls(self._pool.connection(info)).status()
+            except TroveError as error:
+                if error.fields.get("grpc_status") != "UNIMPLEMENTED":
+                    raise
+                problem = "the broker is older than this command: upgrade it"
+                return ConfigStatus(broker=info.name, state=OLDER, problem=problem)
+
+        return await ask_brokers(self._pool, self._pool.routes.brokers(broker), ask, broker=broker)
+
+    async def take_over(
+        self, broker: str, *, cluster: str | None = None, source: str | None = None
+    ) -> ConfigTakeOver:
+        """Makes a broker the owner of the cluster's configuration, with the highest copy among the brokers
+        that it can reach. The former owner follows when it is back. Changes that only unreachable brokers
+        hold are lost; of a call that fails half-way no broker may be the owner: repeat it.
+
+        Args:
+            broker: The next owner.
+            cluster: The id of the cluster's configuration, where the brokers have several.
+            source: The broker whose copy continues; None for the highest. It is needed where copies
+                contradict each other, because a store was put back from an older copy.
+
+        Raises:
+            TroveError: BROKER_NOT_FOUND (no such broker, or nobody has a copy), CONFIG_OTHER_CLUSTER (of
+                several clusters one must be named), CONFIG_OWNER_OLD (a source must be named),
+                CONFIG_GENERATION_OLD (another take-over came between: repeat it), ACCESS_DENIED, …
+        """
+        check_text("broker", broker)
+        check_optional_text("cluster", cluster)
+        check_optional_text("source", source)
+        info = self._pool.routes.broker(broker)
+        return await ConfigCalls(self._pool.connection(info)).take_over(cluster or "", source or "")
