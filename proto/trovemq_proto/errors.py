@@ -516,6 +516,17 @@ CONFIG_SETTINGS_DIFFER = _add(
     "Make both equal: alter the cluster's entry, or delete the one on this broker; until then the broker keeps its settings.",
 )  # fmt: skip
 
+CONFIG_ABSENT = _add(
+    "CONFIG_ABSENT", 446, "FAILED_PRECONDITION", False,
+    "No broker that answers has a configuration of the cluster: each one's topics, groups and users are its own.",
+    "To share one, set config_owner=NAME on the other brokers, and restart them; if brokers that have it are away, start one.",
+)  # fmt: skip
+CONFIG_OWNER_ALREADY = _add(
+    "CONFIG_OWNER_ALREADY", 447, "FAILED_PRECONDITION", False,
+    "The broker owns the cluster's configuration already.",
+    "Nothing is to be done; to have another broker's copy continue, name it with --source.",
+)  # fmt: skip
+
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(
     "UNKNOWN_ERROR", 500, "INTERNAL", False,

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from trovemq.cli.doctor import counted
+from tests.support.configs import SECOND, status
 from trovemq.cli.doctor_checks import CHECKS, findings
-from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding, GroupEvidence, Holdings, Load
+from trovemq.cli.doctor_evidence import (
+    BrokerEvidence,
+    Evidence,
+    Finding,
+    GroupEvidence,
+    Holdings,
+    Load,
+    counted,
+)
 from trovemq.models.broker import BrokerCondition, SettingDescription
 from trovemq.models.cluster import BrokerInfo, LostBroker, TopicDescription
+from trovemq.models.config import ConfigName, ConfigStatus
 from trovemq.models.group import GroupDescription, GroupSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -186,6 +195,75 @@ BROKEN: dict[str, tuple[Evidence, str, bool, str]] = {
     ),
     "lag grows": (of(groups=(group(lag=60, oldest_ms=90_000),)), "groups", False, "the oldest for 90 s"),
 }
+
+
+SHARED = {"configs": (status("a", "owner"), status("b", "current"))}
+OF_CONFIGURATION: dict[str, tuple[tuple[ConfigStatus, ...], bool, str]] = {
+    "a broker has its own": ((status("a", "owner"), status("b", "alone")), False, "it has its own"),
+    "two configurations": (
+        (status("a", "owner"), status("b", "owner", owner="b", cluster="c2")),
+        False,
+        "of 2 clusters",
+    ),
+    "two owners": (
+        (status("a", "owner"), status("b", "owner", owner="b", generation=SECOND)),
+        False,
+        "several brokers own",
+    ),
+    "the owner is away": ((status("b", "stored"), status("c", "stored")), False, "nothing of it can be"),
+    "an older copy": ((status("a", "contradicted"), status("b", "current")), False, "an older copy"),
+    "it joins": ((status("a", "owner"), status("b", "joining", 0)), False, "serves no messages yet"),
+    **{
+        kind: (
+            (status("a", "owner"), status("b", "current", **{kind: (ConfigName("topic", "t"),)})),
+            kind in ("unlisted", "withheld"),
+            "topic t",
+        )
+        for kind in ("unlisted", "differing", "withheld", "dropped", "failed")
+    },
+}
+BROKEN |= {name: (of(configs=c), "configuration", *rest) for name, (c, *rest) in OF_CONFIGURATION.items()}
+
+
+def test_a_follower_that_stays_behind_is_found() -> None:
+    before = (status("a", "owner", 9), status("b", "current", 8))
+    (finding,) = found(
+        of(configs_before=before, configs=(status("a", "owner", 12), status("b", "current", 8)))
+    )
+    assert (finding.check, finding.where) == ("configuration", "b")
+    assert finding.what == "it has version 8 of the configuration, and a has 9"
+    assert (
+        found(of(configs_before=before, configs=(status("a", "owner", 12), status("b", "current", 9)))) == []
+    )
+    assert found(of(configs=before)) == [], "one look shows no delay"
+
+
+def test_many_unlisted_topics_are_cut() -> None:
+    names = tuple(ConfigName("topic", f"t{number}") for number in range(10_000))
+    shown = found(of(configs=(status("a", "owner"), status("b", "current", unlisted=names))))
+    assert len(shown) == 9
+    assert shown[-1].what == "9,992 more of it are unlisted"
+
+
+def test_where_the_configuration_is_shared_other_commands_mend_a_difference() -> None:
+    orderly = GroupSettings(orderly=True)
+    (lacked,) = found(of(holding("a", 4, 8), holding("b", 4), **SHARED))
+    assert lacked.to_do == "if it is to be there, too: trovemq topic spread t1 --brokers a,b"
+    (group_,) = found(of(holding("a", settings=GroupSettings()), holding("b", settings=orderly), **SHARED))
+    assert group_.to_do.endswith("trovemq cluster config")
+    (many,) = found(of(holding("a", *[1] * 20), holding("b"), **SHARED))
+    assert "trovemq cluster balance --dry-run" in many.to_do
+
+
+def test_a_topic_with_other_numbers_of_queues_by_the_configuration_is_no_fault() -> None:
+    assert found(of(holding("a", 4), holding("b", 8), **SHARED)) == []
+
+
+def test_a_warning_of_the_configuration_was_found_twice() -> None:
+    waits = broker("b", reasons=("configuration: it waits",), warnings=("configuration: w",))
+    shared = (status("a", "owner"), status("b", "waiting"))
+    assert [one.check for one in found(of(broker("a"), waits, configs=shared))] == ["configuration"]
+    assert [one.check for one in found(of(broker("a"), waits))] == ["ready", "ready"]
 
 
 def test_many_topics_that_differ_flooded_the_answer() -> None:

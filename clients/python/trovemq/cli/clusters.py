@@ -1,4 +1,5 @@
-"""cluster: the brokers that a server knows. cluster local: a nameserver and brokers on this machine."""
+"""cluster: the brokers that a server knows. cluster local: a nameserver and brokers on this machine.
+cluster config, config-owner: cluster_config.py."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from trovemq.cli import cluster_config
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.daemons import daemon_module
 from trovemq.cli.local.directory import BROKERS_MAX, check_ports, locked, members_of
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from trovemq import BrokerInfo, BrokerRoute, LostBroker
 
 app = typer.Typer(help="List the brokers that the server knows. With the number of their topics.")
+cluster_config.register(app)
 
 
 @bare_verb(app)

@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.doctor_checks import CHECKS, findings
-from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding, GroupEvidence, Holdings, Load
+from trovemq.cli.doctor_evidence import (
+    BrokerEvidence,
+    Evidence,
+    Finding,
+    GroupEvidence,
+    Holdings,
+    Load,
+    counted,
+)
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
-    from trovemq import BrokerInfo, Client, QueueLag
+    from trovemq import BrokerInfo, Client, ConfigStatus, QueueLag
 
 GROUPS_MAX: Final = 1_000
 ASKED_AT_ONCE_MAX: Final = 16
@@ -72,11 +80,6 @@ async def doctor(
         session.output.show(Text("\n".join(printable(line) for line in lines)))
 
 
-def counted(number: int, what: str) -> str:
-    """The number and its noun, such as `3 problems`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def _kind(finding: Finding) -> str:
     return "note" if finding.note else "problem"
 
@@ -87,15 +90,35 @@ async def gathered(session: Session, watch_s: float) -> Evidence:
     try:
         async with session.client() as client:
             state = await session.call(client.admin.cluster())
-            brokers = await asyncio.gather(
-                *(_broker(session, client, one.broker, watch_s) for one in state.brokers)
+            (before, after), *brokers = await asyncio.gather(
+                _configs(session, client, watch_s),
+                *(_broker(session, client, one.broker, watch_s) for one in state.brokers),
             )
             groups = await _groups(session, client, watch_s) if _any_answers(brokers) else ()
-            return Evidence(session.server, own, brokers, groups, state.lost)
+            return Evidence(
+                session.server, own, brokers, groups, state.lost, configs_before=before, configs=after
+            )
     except TroveError as failure:
         if failure.spec not in EVIDENT:
             raise
         return Evidence(session.server or "the server", own, failure=failure)
+
+
+async def _configs(
+    session: Session, client: Client, watch_s: float
+) -> tuple[Sequence[ConfigStatus], Sequence[ConfigStatus]]:
+    """The configuration of each broker at two times, the first only if they differ. Brokers that do not
+    answer are findings of another check."""
+    try:
+        before = await session.call(client.admin.config.status())
+        if not watch_s:
+            return (), before
+        await asyncio.sleep(watch_s)
+        return before, await session.call(client.admin.config.status())
+    except TroveError as failure:
+        if failure.spec not in EVIDENT:
+            raise
+        return (), ()
 
 
 def _any_answers(brokers: Sequence[BrokerEvidence]) -> bool:

@@ -6,10 +6,12 @@ A problem needs action; a note is only information.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby, islice
 from typing import Final
 
+from trovemq.cli.config_problems import newest, problems_of
 from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding
-from trovemq.cli.doctor_spread import balance, group_spread, topic_spread
+from trovemq.cli.doctor_spread import NAMED_MAX, balance, group_spread, topic_spread
 from trovemq.cli.times import duration_text
 from trovemq.models.broker import BrokerCondition
 from trovemq_proto import errors
@@ -60,9 +62,10 @@ def ready(evidence: Evidence) -> Iterator[Finding]:
     page = "docs/how-to/run-in-production.md explains each reason"
     for broker, condition in _conditions(evidence):
         for text in condition.reasons:
-            yield Finding("ready", broker.info.name, f"not ready: {text}", page)
+            if not (evidence.configs and text.startswith("configuration:")):  # the check of that name says it
+                yield Finding("ready", broker.info.name, f"not ready: {text}", page)
         for text in condition.warnings:
-            if not text.startswith("drain:"):
+            if not text.startswith(("drain:", "configuration:") if evidence.configs else "drain:"):
                 yield Finding("ready", broker.info.name, text, page)
 
 
@@ -177,6 +180,33 @@ def groups(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("groups", group.group, what, to_do)
 
 
+def configuration(evidence: Evidence) -> Iterator[Finding]:
+    """The brokers that share a configuration have the same one, and its owner is there."""
+    for (broker, kind), same in groupby(
+        problems_of(evidence.configs), key=lambda one: (one.broker, one.kind)
+    ):
+        is_note = kind in ("withheld", "unlisted")
+        for one in islice(same, NAMED_MAX):
+            yield Finding("configuration", broker, one.what, one.to_do, note=is_note)
+        if more := sum(1 for _ in same):
+            what = f"{more:,} more of it are {kind}"
+            yield Finding(
+                "configuration", broker, what, "see all: trovemq cluster config --json", note=is_note
+            )
+    yield from _behind(evidence)
+
+
+def _behind(evidence: Evidence) -> Iterator[Finding]:
+    """Followers that lack a change that was there at the first look."""
+    best = newest(evidence.configs_before)
+    for one in evidence.configs if best is not None else ():
+        is_older = (one.generation, one.version) < (best.generation, best.version)
+        if one.state == "current" and one.cluster == best.cluster and is_older:
+            what = f"it has version {one.version} of the configuration, and {best.broker} has {best.version}"
+            to_do = "look at its disk, and in its log for config."
+            yield Finding("configuration", one.broker, what, to_do)
+
+
 CHECKS: Final[Mapping[str, Callable[[Evidence], Iterator[Finding]]]] = {
     check.__name__: check
     for check in (
@@ -193,6 +223,7 @@ CHECKS: Final[Mapping[str, Callable[[Evidence], Iterator[Finding]]]] = {
         kept_settings,
         same_settings,
         groups,
+        configuration,
         topic_spread,
         group_spread,
         balance,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trovemq.models.broker import BrokerCondition, SettingDescription
 from trovemq.models.cluster import BrokerInfo, LostBroker, TopicDescription
+from trovemq.models.config import ConfigStatus
 from trovemq.models.group import GroupDescription
 from trovemq_proto.errors import TroveError
 
@@ -67,7 +68,8 @@ class GroupEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that was collected. `failure`: the error of the first connection."""
+    """Everything that was collected. `failure`: the error of the first connection. `configs_before`,
+    `configs`: the cluster's configuration at two times, at the first one only if it was looked at twice."""
 
     server: str
     version: str
@@ -75,3 +77,10 @@ class Evidence:
     groups: Sequence[GroupEvidence] = ()
     lost: Sequence[LostBroker] = ()
     failure: TroveError | None = None
+    configs_before: Sequence[ConfigStatus] = ()
+    configs: Sequence[ConfigStatus] = ()
+
+
+def counted(number: int, what: str) -> str:
+    """The number and its noun, such as `3 problems`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

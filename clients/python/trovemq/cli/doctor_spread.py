@@ -1,6 +1,7 @@
 """Faults of a cluster of several brokers: things that one lacks, differences, uneven loads.
 
-Only brokers that serve are compared, each with those of its cluster: a drained one is leaving.
+Only brokers that serve are compared, each with those of its cluster: a drained one is leaving. Where they
+share one configuration, a topic lies where it says, and the check `configuration` names what differs from it.
 """
 
 from __future__ import annotations
@@ -25,22 +26,40 @@ QUEUES_MIN: Final = 32
 _Thing = TypeVar("_Thing")
 _Held = Mapping[str, Holdings]
 """The holdings of each broker of a cluster, by name."""
+_SEE_ALL: Final = (
+    "see what is to be mended: trovemq cluster config; where topics lie: trovemq cluster balance --dry-run"
+)
+_SEE_CONFIG: Final = "see which settings are the cluster's, and the command: trovemq cluster config"
 
 
 def topic_spread(evidence: Evidence) -> Iterator[Finding]:
     """Every broker of a cluster has each topic, with the same settings."""
     for held in _clusters(evidence):
         topics = {name: one.topics for name, one in held.items()}
-        yield from _lacked("topic_spread", "topic", topics, _create_topic)
-        yield from _first_ones("topic_spread", "topic", _topics_that_differ(topics))
+        shares = _share_one(evidence, topics)
+        yield from _lacked(
+            "topic_spread", "topic", topics, _spread_topic if shares else _create_topic, shares=shares
+        )
+        yield from _first_ones("topic_spread", "topic", _topics_that_differ(topics, shares=shares))
 
 
-def _topics_that_differ(topics: Mapping[str, Mapping[str, TopicDescription]]) -> Iterator[Finding]:
+def _share_one(evidence: Evidence, brokers: Iterable[str]) -> bool:
+    """Whether all of these have the configuration of one cluster."""
+    clusters = {one.broker: one.cluster for one in evidence.configs if one.has_table}
+    return len({clusters.get(name) for name in brokers} - {None}) == 1 and set(brokers) <= clusters.keys()
+
+
+def _topics_that_differ(
+    topics: Mapping[str, Mapping[str, TopicDescription]], *, shares: bool
+) -> Iterator[Finding]:
     for name, having in _by_name(topics):
         said = {broker: _topic_text(topic) for broker, topic in having.items()}
+        if shares and len({(one.message_type, *sorted(one.options.items())) for one in having.values()}) == 1:
+            continue  # each broker has as many queues as the configuration says
         if len(set(said.values())) > 1:
             what = f"topic {name} differs: {_listed(said)}"
             to_do = f"make it the same, with as many queues as the most: trovemq topic alter {name}"
+            to_do = _SEE_CONFIG if shares else to_do
             yield Finding("topic_spread", ", ".join(said), what, to_do)
 
 
@@ -48,15 +67,21 @@ def group_spread(evidence: Evidence) -> Iterator[Finding]:
     """Every broker of a cluster has each group that was created, with the same settings."""
     for held in _clusters(evidence):
         groups = {name: one.groups for name, one in held.items()}
-        yield from _lacked("group_spread", "group", groups, _create_group)
-        yield from _first_ones("group_spread", "group", _groups_that_differ(groups))
+        shares = _share_one(evidence, groups)
+        yield from _lacked(
+            "group_spread", "group", groups, _see_config if shares else _create_group, shares=shares
+        )
+        yield from _first_ones("group_spread", "group", _groups_that_differ(groups, shares=shares))
 
 
-def _groups_that_differ(groups: Mapping[str, Mapping[str, GroupDescription]]) -> Iterator[Finding]:
+def _groups_that_differ(
+    groups: Mapping[str, Mapping[str, GroupDescription]], *, shares: bool
+) -> Iterator[Finding]:
     for name, having in _by_name(groups):
         if len({group.settings for group in having.values()}) > 1:
             what = f"group {name} has other settings on each of {', '.join(having)}"
             to_do = f"compare trovemq group describe {name}, then: trovemq group alter {name}"
+            to_do = _SEE_CONFIG if shares else to_do
             yield Finding("group_spread", ", ".join(having), what, to_do)
 
 
@@ -118,7 +143,9 @@ def _lacked(
     check: str,
     noun: str,
     held: Mapping[str, Mapping[str, _Thing]],
-    create: Callable[[_Thing, str], str],
+    create: Callable[[Mapping[str, _Thing], str], str],
+    *,
+    shares: bool,
 ) -> Iterator[Finding]:
     """The things that each broker lacks, with the command that makes them there."""
     everything = dict(_by_name(held))
@@ -128,14 +155,26 @@ def _lacked(
             some = ", ".join(list(lacked)[:NAMED_MAX])
             what = f"it lacks {len(lacked):,} {noun}s that other brokers have: {some}, …"
             to_do = f"trovemq export > cluster.yaml, then: trovemq apply cluster.yaml --broker {broker}"
+            to_do = _SEE_ALL if shares else to_do
             yield Finding(check, broker, what, to_do, note=True)
             continue
         for name, having in lacked.items():
             what = f"it lacks {noun} {name}, which {', '.join(having)} has"
-            yield Finding(check, broker, what, create(next(iter(having.values())), broker), note=True)
+            yield Finding(check, broker, what, create(having, broker), note=True)
 
 
-def _create_topic(topic: TopicDescription, broker: str) -> str:
+def _spread_topic(having: Mapping[str, TopicDescription], broker: str) -> str:
+    topic = next(iter(having.values()))
+    words = ["trovemq", "topic", "spread", topic.topic, "--brokers", ",".join([*having, broker])]
+    return f"if it is to be there, too: {join(words)}"
+
+
+def _see_config(having: Mapping[str, GroupDescription], broker: str) -> str:
+    return "see whether it is of the cluster's configuration, and the command: trovemq cluster config"
+
+
+def _create_topic(having: Mapping[str, TopicDescription], broker: str) -> str:
+    topic = next(iter(having.values()))
     words = ["trovemq", "topic", "create", topic.topic, "--queues", str(topic.queue_count)]
     words += ["--type", topic.message_type] if topic.message_type != "NORMAL" else []
     for name, value in topic.options.items():
@@ -146,7 +185,8 @@ def _create_topic(topic: TopicDescription, broker: str) -> str:
     return join([*words, "--broker", broker])
 
 
-def _create_group(group: GroupDescription, broker: str) -> str:
+def _create_group(having: Mapping[str, GroupDescription], broker: str) -> str:
+    group = next(iter(having.values()))
     plain = replace(group.settings, orderly=False)
     if plain not in (GroupSettings(), GroupSettings(backoff_ms=BACKOFF_MS_DEFAULT)):
         name = join([group.group])
