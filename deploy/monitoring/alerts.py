@@ -89,6 +89,21 @@ def above(name: str, severity: str, metric: str, limit: int, wait: str, summary:
     )
 
 
+def config_state(name: str, severity: str, states: str, wait: str, summary: str, action: str) -> Alert:
+    """A state of the cluster's configuration that should not last."""
+    labels = f'state="{states.split("|", maxsplit=1)[0]}"'
+    return Alert(
+        name,
+        severity,
+        f'trovemq_config_state{{state=~"{states}"}} == 1',
+        wait,
+        summary,
+        action,
+        firing={series("trovemq_config_state", labels): steady(1)},
+        silent={series("trovemq_config_state", labels): f"0x{MINUTES - 3} 1x3"},
+    )
+
+
 NEVER: Final = f"sum(count_over_time(ALERTS{{alertstate='firing'}}[{MINUTES}m])) or vector(0)"
 LAG: Final = 'consumer_group="billing", topic="orders", is_system="false"'
 DEAD: Final = 'consumer_group="billing", topic="orders", is_retry="false", is_system="false"'
@@ -369,6 +384,55 @@ ALERTS: Final = (
         "Raise the limit (LimitNOFILE, ulimit -n), or look for clients that open too many connections.",
         firing={series("process_open_fds"): steady(81), series("process_max_fds"): steady(100)},
         silent={series("process_open_fds"): steady(80), series("process_max_fds"): steady(100)},
+    ),
+    *(
+        config_state(name, severity, states, wait, summary, action)
+        for name, severity, states, wait, summary, action in (
+            (
+                "TroveMQConfigOwnerAway",
+                "warning",
+                "stored",
+                "5m",
+                "{{ $labels.instance }} misses the owner of the configuration: nothing can be changed",
+                "Start the owner; if it is lost: `trovemq cluster config-owner NAME`.",
+            ),
+            (
+                "TroveMQConfigWaits",
+                "critical",
+                "joining|waiting|removed",
+                "5m",
+                "{{ $labels.instance }} serves no messages: its configuration is {{ $labels.state }}",
+                "`trovemq doctor` and /readyz say what it waits for.",
+            ),
+            (
+                "TroveMQConfigOld",
+                "critical",
+                "superseded|contradicted",
+                "5m",
+                "{{ $labels.instance }} does not follow the configuration's owner: it is {{ $labels.state }}",
+                "`trovemq cluster config` says what to do.",
+            ),
+        )
+    ),
+    Alert(
+        "TroveMQConfigDiffers",
+        "warning",
+        'trovemq_config_entries{problem=~"differing|dropped|failed"} > 0',
+        "10m",
+        "{{ $value }} entries of the configuration are {{ $labels.problem }} on {{ $labels.instance }}",
+        "`trovemq cluster config` names each, with the command that mends it.",
+        firing={series("trovemq_config_entries", 'problem="failed"'): steady(1)},
+        silent={series("trovemq_config_entries", 'problem="unlisted"'): steady(1)},
+    ),
+    Alert(
+        "TroveMQConfigBehind",
+        "warning",
+        "trovemq_config_follower_lag > 0",
+        "10m",
+        "{{ $labels.broker }} lacks {{ $value }} changes of the configuration",
+        "Look whether the broker runs, and in its log for config.",
+        firing={series("trovemq_config_follower_lag", 'broker="b"'): steady(1)},
+        silent={series("trovemq_config_follower_lag", 'broker="b"'): f"0x{MINUTES - 5} 3x5"},
     ),
     counted(
         "TroveMQBrokerLost",

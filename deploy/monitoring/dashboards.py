@@ -51,7 +51,7 @@ BROKER_ROWS: Final = (
     ),
     ("Connections and replies", "reply_ request_ connections keepalive_ calls_ streams_reset window_"),
     ("Search", "tree_ trees_ search searches unique_ids producers_numbered"),
-    ("Cluster", "routes_"),
+    ("Cluster", "routes_ config_"),
     ("Access, quotas, audit", "access_ sessions users quota audit_"),
 )
 
@@ -81,6 +81,7 @@ EVENT_NAMES: Final = frozenset(
         "trovemq_producer_missing_total",
         "trovemq_producer_filled_total",
         "trovemq_retention_held_bytes",
+        "trovemq_config_follower_lag",
     }
 )
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.config_figures import FakeFigures, FakeStatus
 from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
 from tests.support.services_here import security_on
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.route_metrics import RoutesCollector
 from trovemq_broker.daemon.security import AccessCollector
 from trovemq_broker.groups.lag.stored import lag_steps
@@ -114,6 +116,7 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     gate = Gate(authorization=True, cluster="C", clock_ms=lambda: NOW_MS)
     bench.registry.register(AccessCollector(gate, security_on(MemoryFileSystem())))
     bench.registry.register(RoutesCollector(ClusterRoutes(lambda: 0.0)))
+    bench.registry.register(ConfigCollector(FakeFigures(FakeStatus("alone"))))
     families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")
