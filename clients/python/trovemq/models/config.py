@@ -57,8 +57,8 @@ class ConfigStatus:
         state: `alone`: it has no table, and each change is its own. `owner`: it changes the table. `current`,
             `stored`: it follows; the owner is connected, or away. `waiting`, `joining`: it waits for the
             owner, and serves no messages. `superseded`: another broker has taken over. `contradicted`: its
-            store was put back from an older copy. `removed`: it was removed from the cluster. `unknown`: it is
-            older than this call.
+            store was put back from an older copy. `removed`: it was removed from the cluster. `unknown`: it
+            is older than this call.
         problem: Why it cannot follow or change the table; empty if it can.
         cluster: The id of the cluster's configuration; empty without a table.
         owner: The broker that owns the table that it has.
