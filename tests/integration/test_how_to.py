@@ -43,8 +43,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs" / "how-to").glob("*.md")), ROOT / "docs" / "security.md"]
-PAGES_OF_ONE = [page for page in PAGES if page.stem != "grow-and-shrink"]
-"""The pages that need one broker; test_grow_and_shrink.py runs the other one."""
+PAGES_OF_ONE = [page for page in PAGES if page.stem not in ("grow-and-shrink", "one-configuration")]
+"""The pages that need one broker; test_grow_and_shrink.py and test_one_configuration.py run the others."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:8081"
 TLS_ADDRESS = "127.0.0.1:8082"

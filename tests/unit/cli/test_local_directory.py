@@ -234,8 +234,19 @@ def test_a_new_store_gets_small_files_and_an_old_one_keeps_its_own(tmp_path: Pat
     (tmp_path / "broker-1/store/commitlog").mkdir(parents=True)
     (tmp_path / "broker-1/store/commitlog/00000000000000000000").touch()
     assert settings_of(plan, "broker-1") == ["maxIndexNum=9", "flush_mode=async"]
-    assert settings_of(plan, "broker-2")[:2] == small
+    assert settings_of(plan, "broker-2")[1:3] == small
     assert settings_of(plan, "nameserver") == []
+
+
+def test_all_brokers_share_the_configuration_of_the_first(tmp_path: Path) -> None:
+    members, _ = members_of(tmp_path, 3)
+    plan = Plan(tmp_path, members)
+    owned = {
+        member.name: [one for one in settings_of(plan, member.name) if one.startswith("config_owner")]
+        for member in plan.of("broker")
+    }
+    setting = [f"config_owner=broker-1@{members[1].address}"]
+    assert owned == {"broker-1": [], "broker-2": setting, "broker-3": setting}
 
 
 def test_a_broker_registers_with_the_nameserver_from_its_own_folder(tmp_path: Path) -> None:

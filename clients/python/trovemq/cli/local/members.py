@@ -29,7 +29,7 @@ ROCKETMQ_NAMES: Final[Mapping[str, str]] = {
 OWN_SETTINGS: Final = frozenset(
     {
         "listen", "listenPort", "http", "http_tls", "store", "storePathRootDir", "name", "brokerName",
-        "nameserver", "namesrvAddr",
+        "nameserver", "namesrvAddr", "config_owner",
     }
 )  # fmt: skip
 """Settings of a broker that the command itself gives, with RocketMQ's names; /readyz is asked without TLS."""
@@ -131,9 +131,20 @@ def _broker_arguments(plan: Plan, member: Member) -> list[str]:
     given = [assignment.partition("=")[0].strip() for assignment in plan.settings]
     chosen = {ROCKETMQ_NAMES.get(name, name) for name in given}
     sizes = {name: size for name, size in NEW_STORE.items() if is_new and name not in chosen}
-    for assignment in (*(f"{name}={size}" for name, size in sizes.items()), *plan.settings):
+    for assignment in (
+        *_config_owner(plan, member),
+        *(f"{name}={size}" for name, size in sizes.items()),
+        *plan.settings,
+    ):
         arguments += ["--set", assignment]
     return arguments
+
+
+def _config_owner(plan: Plan, member: Member) -> list[str]:
+    """The first broker owns the configuration of all. Its port is in cluster.json before any of them starts;
+    with the address the others need no route to it."""
+    first = plan.of("broker")[0]
+    return [] if member is first else [f"config_owner={first.group}@{first.address}"]
 
 
 ROLES: Final[Mapping[str, Role]] = {
