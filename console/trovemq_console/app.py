@@ -24,6 +24,7 @@ from trovemq_console.guard import SIGN_IN_PATH, Guard, set_cookie
 from trovemq_console.pages import (
     access,
     acts,
+    configuration,
     dead_letters,
     groups,
     messages,
@@ -69,6 +70,7 @@ PAGES: Final[tuple[tuple[str, Handler, str], ...]] = (
     ("/delayed", waiting.delayed, "GET"),
     ("/transactions", waiting.transactions, "GET"),
     ("/storage", storage.storage, "GET"),
+    ("/configuration", configuration.configuration, "GET"),
     ("/access", access.access, "GET"),
     ("/acts/{name}", acts.act, "POST"),
 )

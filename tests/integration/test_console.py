@@ -88,6 +88,7 @@ def test_every_page_of_a_real_cluster(tmp_path: Path) -> None:
             "/delayed?topic=orders&key=late": "Recall",
             "/transactions": "None is in doubt",
             "/storage": "Segments</dt><dd>1<",
+            "/configuration": "share no configuration",
             "/access": "AUTHENTICATION_DISABLED",
         }.items():
             assert words in page(f"{url}{path}"), path
@@ -176,6 +177,7 @@ PAGES = (
     "/dead-letters",
     "/delayed",
     "/storage",
+    "/configuration",
     "/access",
 )
 DARK = ("/", "/topic?name=orders", "/group?name=billing", "/search?q=order-42")

@@ -25,6 +25,7 @@ NAVIGATION: Final = (
     ("/delayed", "Delayed"),
     ("/transactions", "Transactions"),
     ("/storage", "Storage"),
+    ("/configuration", "Configuration"),
     ("/access", "Access"),
 )
 PAGE_ROWS: Final = 50

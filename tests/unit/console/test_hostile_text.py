@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.console_cluster import Browser, FakeCluster, console, elements, rule, structure, user
+from trovemq.models.config import ConfigMember, ConfigName, ConfigStatus
 from trovemq.models.group import DelayedMessage, GroupMember, GroupSettings
 from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
 from trovemq_console.guard import CONTENT_POLICY
@@ -48,6 +49,13 @@ def cluster_with(text: str) -> FakeCluster:
     cluster.groups.delayed = [DelayedMessage(message, text, 5, text, text)]
     cluster.groups.unordered_topics = (text,)
     cluster.users.rows, cluster.rules.rows = [user(text)], [rule(text)]
+    names = (ConfigName(text, text, text),)
+    copy = {"cluster": text, "owner": text, "version": 1, "members": (ConfigMember(text, 1, True),)}
+    cluster.config.statuses = [
+        ConfigStatus(broker=text, state="owner", problem=text, unlisted=names, differing=names, **copy),
+        ConfigStatus(broker="b", state="current", dropped=names, **copy),
+    ]
+    cluster.config.missing = (text,)
     place: dict[str, Any] = {"topic": text, "queue_id": 0, "queue_offset": 0}
     cluster.tracks[receipt.offset_msg_id] = MessageTrack(
         copies=tuple(copy_of(text, receipt.offset_msg_id) for _ in range(2)),
@@ -132,6 +140,7 @@ VISITS: dict[str, Visit] = {
     "no such group": page("/group", name="TEXT-none"),
     "delayed": page("/delayed", topic="TEXT", key="TEXT"),
     "storage": page("/storage"),
+    "configuration": page("/configuration"),
     "access": page("/access"),
     "found": lambda browser, text: browser.get("/search", q=text[0] + "*", topic=text),
     "not found": lambda browser, text: (
