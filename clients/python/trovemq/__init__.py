@@ -14,13 +14,12 @@
 Every refusal and failure is a `TroveError`; its `spec` is a row of `trovemq.errors`.
 
 A name is imported when it is first used, so that command line and pytest plug-in start without gRPC and
-NumPy.
+NumPy. This module itself imports nothing: until it is there, Ctrl-C prints Python's traceback.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+TYPE_CHECKING = False  # as typing's, which takes as long to import as all else of a start
 
 if TYPE_CHECKING:
     from trovemq import middleware, serializers
@@ -170,7 +169,7 @@ __all__ = [
 ]
 
 # The module of each public name. The imports above are the same for type checkers; a test compares both.
-_MODULES: Final = {
+_MODULES = {
     "trovemq._common.backoff": ("Backoff",),
     "trovemq.admin": ("Admin",),
     "trovemq.answers": ("GetAnswer", "QueryAnswer"),
@@ -232,13 +231,13 @@ _MODULES: Final = {
     "trovemq_proto.records": ("Message", "RecordBatch"),
     "trovemq_proto.tls": ("TlsOptions",),
 }
-_FORMER_NAMES: Final = {
+_FORMER_NAMES = {
     "BiographyEvent": "TrackEvent",
     "GroupVerdict": "ConsumptionStatus",
     "MessageBiography": "MessageTrack",
 }
 """Accepted until the first release."""
-_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
@@ -248,6 +247,8 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
         name = _FORMER_NAMES.get(name, name)
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
         module = import_module(_MODULE_OF[name])
         is_module = module.__name__.endswith(f".{name}")
         value: object = module if is_module else getattr(module, name)
