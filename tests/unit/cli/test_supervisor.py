@@ -198,6 +198,33 @@ async def test_a_killed_broker_is_started_again_and_shown() -> None:
 
 
 @fake_time
+async def test_a_broker_that_was_removed_came_back_at_once() -> None:
+    cluster = FakeCluster()
+    async with running(cluster) as (found, run):
+        await cluster.until("ready")
+        cluster.last(FIRST).end(0)
+        await asyncio.sleep(100)
+        assert [name for name, _ in cluster.starts].count("broker-1") == 1
+        assert cluster.troubles == [
+            "broker-1 has stopped, as it was told to; it is started again with the next start of all"
+        ]
+        assert not cluster.last(SECOND).code.done()
+        found.on_signal()
+        assert await run, "that is no fault"
+        assert [name for name, _ in cluster.signals] == ["broker-2", "nameserver"]
+
+
+@fake_time
+async def test_the_run_ends_when_the_last_member_was_stopped() -> None:
+    cluster = FakeCluster()
+    async with running(cluster) as (_, run):
+        await cluster.until("ready")
+        for member in (FIRST, SECOND, NAMES):
+            cluster.last(member).end(0)
+        assert await run
+
+
+@fake_time
 async def test_a_signal_without_a_name_ended_the_whole_cluster() -> None:
     cluster = FakeCluster()
     async with running(cluster) as (_, _run):

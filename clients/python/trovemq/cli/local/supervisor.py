@@ -2,6 +2,8 @@
 
 - The members of a stage start together, when those of the stages before are ready. A member that exits before
   it was ever ready, is not ready within READY_S_MAX, or is ended RESTARTS_MAX times, fails the start.
+- A member that was ready and ends by itself with exit code 0 was told to: by `broker remove`, `broker drain
+  --stop` or SIGTERM. It stays stopped, and the others serve; when the last one has stopped, the run ends.
 - Any other member that ends is started again, after a delay that doubles while it ends soon after its start.
   After RESTARTS_MAX starts in a row without becoming ready it stays stopped, and the others serve.
 - A first signal stops the stages in the opposite order, each member within STOP_S_MAX; a second one ends all
@@ -88,6 +90,8 @@ class _End:
     was_ready: bool
     exited: bool
     """Or was not ready in time; rather than ended by a signal."""
+    clean: bool = False
+    """With exit code 0."""
 
 
 class Supervisor:
@@ -99,6 +103,8 @@ class Supervisor:
         self._reports: Final = reports
         self._children: Final[dict[Member, Child]] = {}
         self._given_up: Final[set[Member]] = set()
+        self._told: Final[set[Member]] = set()
+        """Those that have stopped because they were told to."""
         self._stopping: Final = asyncio.Event()
         self._at_once = False
 
@@ -162,6 +168,9 @@ class Supervisor:
             end = await self._run_once(member, ready)
             if end.exited and not ready.is_set():
                 raise self._failed(f"{end.text}: {self._launcher.last_words(member)}")
+            if end.clean and end.was_ready:
+                self._stays_stopped(member)
+                return
             unready = 0 if end.was_ready else unready + 1
             if unready == RESTARTS_MAX:
                 break
@@ -198,7 +207,7 @@ class Supervisor:
             ended.cancel()
         del self._children[member]
         text = f"{member.name} was not ready in {READY_S_MAX:.0f} s" if is_late else _end_text(member, code)
-        return _End(text, was_ready, exited=code >= 0 or is_late)
+        return _End(text, was_ready, exited=code >= 0 or is_late, clean=code == 0)
 
     async def _becomes_ready(self, member: Member, ended: asyncio.Task[int]) -> bool:
         """False if it ends before, or takes too long."""
@@ -214,8 +223,18 @@ class Supervisor:
         words = self._launcher.last_words(member)
         self._reports.trouble(member, f"{member.name} stays stopped, {RESTARTS_MAX} starts failed: {words}")
         self._given_up.add(member)
-        if len(self._given_up) == sum(map(len, self._stages)):
+        if not self._any_left():
             raise self._failed(f"every daemon has been given up; {member.name}: {words}")
+
+    def _stays_stopped(self, member: Member) -> None:
+        text = f"{member.name} has stopped, as it was told to; it is started again with the next start of all"
+        self._reports.trouble(member, text)
+        self._told.add(member)
+        if not self._any_left():
+            self._stopping.set()
+
+    def _any_left(self) -> bool:
+        return len(self._given_up) + len(self._told) < sum(map(len, self._stages))
 
     @staticmethod
     def _failed(message: str) -> TroveError:
