@@ -325,7 +325,7 @@ async def test_a_member_that_is_not_ready_in_time_is_killed() -> None:
     async with running(cluster) as (_, _run):
         await cluster.until("ready")
         cluster.unready = {"broker-1"}
-        cluster.last(FIRST).end(0)
+        cluster.last(FIRST).end(1)
         await asyncio.sleep(supervisor.READY_S_MAX + 1)
         assert cluster.signals == [("broker-1", "SIGKILL")]
 
