@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +20,7 @@ from trovemq.cli.local.members import Member, Plan
 from trovemq.cli.options import Format, SharedOptions
 from trovemq.cli.output import Output
 from trovemq.cli.session import Session
+from trovemq.cli.unwaiting import REST_MAX, UnwaitingWriter
 
 NAMES = Member("nameserver", "nameserver", None, 1, 2)
 BROKER = Member("broker", "broker-1", "broker-1", 3, 4)
@@ -27,7 +31,8 @@ def printing(stdout: IO[bytes], format_: Format) -> Iterator[_Printing]:
     output = Output(format_, stdout=stdout, stderr=io.StringIO(), terminal=False)
     session = Session(options=SharedOptions(), timeout_s=1.0, output=output)
     with closing(output):
-        yield _Printing(session, Plan(Path("/c"), [NAMES, BROKER]), _Notes(output.objects))
+        notes = _Notes(output.objects, UnwaitingWriter(sys.stderr.buffer))
+        yield _Printing(session, Plan(Path("/c"), [NAMES, BROKER]), notes)
 
 
 def test_the_table_had_two_rows_of_a_broker_that_was_started_twice() -> None:
@@ -77,3 +82,30 @@ def test_a_reader_that_goes_away_during_the_start_ends_it() -> None:
         with pytest.raises(BrokenPipeError):
             shown.serves_again(BROKER, 101)
         shown._session.output.discard()
+
+
+@pytest.mark.asyncio
+async def test_a_reader_that_did_not_read_stopped_the_whole_command() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as stdout, printing(stdout, Format.JSON) as shown:
+        for pid in range(2_000):  # more than a pipe holds
+            shown.started(BROKER, pid)
+        os.set_blocking(reader, False)
+        found = b""
+        while found.count(b"\n") < 2_000:
+            with suppress(BlockingIOError):
+                found += os.read(reader, 1 << 16)
+            await asyncio.sleep(0)
+    os.close(reader)
+    assert [json.loads(line)["pid"] for line in found.splitlines()] == [*range(2_000)]
+
+
+@pytest.mark.asyncio
+async def test_rows_that_nobody_reads_are_dropped_at_a_limit() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as stdout:
+        out = UnwaitingWriter(stdout)
+        out.write(bytes(REST_MAX))
+        out.write(bytes(1 << 10))
+        with pytest.raises(BlockingIOError, match="nothing reads it"):
+            out.write(bytes(REST_MAX))

@@ -23,6 +23,8 @@ from trovemq.cli.local.processes import Processes, ignored_variables
 from trovemq.cli.local.supervisor import Supervisor
 from trovemq.cli.session import Session, bare_verb, verb
 from trovemq.cli.times import duration_text
+from trovemq.cli.unwaiting import UnwaitingWriter
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ async def local(
     modules = {role.daemon: daemon_module(role.daemon, "trovemq cluster local") for role in ROLES.values()}
     directory = directory.absolute()
     session.progress.off()
-    notes = _Notes(session.output.objects)
+    notes = _Notes(session.output.objects, UnwaitingWriter(sys.stderr.buffer))
     async with locked(directory, lambda: notes.say("waits for daemons of a command that was killed")) as held:
         members, stopped = members_of(directory, brokers)
         if stopped:
@@ -154,16 +156,16 @@ async def _until_signals(supervisor: Supervisor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Notes:
-    """Lines on standard error; with --json or YAML an object each."""
+    """Lines on standard error; with --json or YAML an object each. Nothing waits for their reader."""
 
     as_objects: bool
+    writer: UnwaitingWriter
 
     def say(self, text: str, member: str | None = None) -> None:
         """One line."""
         line = json.dumps({"name": member, "message": text}) if self.as_objects else text
-        with suppress(OSError):  # the reader has gone
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+        with suppress(OSError):  # the reader has gone, or it does not read
+            self.writer.write(f"{line}\n".encode())
 
 
 class _Printing:
@@ -173,6 +175,7 @@ class _Printing:
         self._session = session
         self._plan = plan
         self._notes = notes
+        self._writer = session.output.unwaiting()
         self._rows: dict[str, _Running] = {}
         self._is_ready = False
 
@@ -180,14 +183,14 @@ class _Printing:
         """An object at once; the table is printed when it is complete."""
         row = self._rows[member.name] = _Running(member, pid, self._plan.store(member))
         self._session.output.item(_MEMBERS.fields(row))
-        self._session.output.flush(interruptible=False)
+        self._flush()
 
     def all_ready(self) -> None:
         """The table, or the last object of the start."""
         self._is_ready = True
         self._session.show_table(_MEMBERS, map(_MEMBERS.row, self._rows.values()))
         self._session.output.item({"ready": True})
-        self._session.output.flush(interruptible=False)
+        self._flush()
         if not self._session.output.objects:
             self._notes.say("Serving. Stop with Ctrl-C.")
 
@@ -197,12 +200,24 @@ class _Printing:
         self._rows[member.name] = _Running(member, pid, self._plan.store(member))
         self._session.show_list([self._rows[member.name]], _MEMBERS)
         try:
-            output.flush(interruptible=False)
+            self._flush()
         except (BrokenPipeError, TroveError) as error:
             if not self._is_ready:
                 raise
             output.discard()
             self._notes.say(f"its new row could not be written: {error}", member.name)
+
+    def _flush(self) -> None:
+        """Raises BrokenPipeError; TroveError REQUEST_ILLEGAL where it cannot be written, or nothing reads."""
+        output = self._session.output
+        try:
+            self._writer.write(output.take())
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            output.discard()
+            text = f"standard output: {error.strerror or error}"
+            raise TroveError(errors.REQUEST_ILLEGAL, text) from None
 
     def trouble(self, member: Member, text: str) -> None:
         """On standard error."""

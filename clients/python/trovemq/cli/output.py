@@ -18,10 +18,11 @@ import tempfile
 import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
 from trovemq.cli.options import Format
+from trovemq.cli.unwaiting import UnwaitingWriter
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -101,12 +102,23 @@ class Output:
         self._notes.clear()
         self._remarks.clear()
 
-    def flush(self, *, interruptible: bool = True) -> None:
-        """Prints the output so far: for an answer that never ends. interruptible: Ctrl-C ends the write by
-        KeyboardInterrupt; False for a verb that has a handler. Raises BrokenPipeError; TroveError
-        REQUEST_ILLEGAL where it cannot be written."""
+    def unwaiting(self) -> UnwaitingWriter:
+        """Standard output, for a verb that must not wait for a reader; it gets what `take` returns."""
+        return UnwaitingWriter(self._stdout)
+
+    def take(self) -> bytes:
+        """The output so far, which is not printed any more."""
         self._answer.seek(0)
-        with self._interruptible() if interruptible else nullcontext():
+        taken = self._answer.read()
+        self._answer.seek(0)
+        self._answer.truncate()
+        return taken
+
+    def flush(self) -> None:
+        """Prints the output so far: for an answer that never ends. Ctrl-C ends the write by
+        KeyboardInterrupt. Raises BrokenPipeError; TroveError REQUEST_ILLEGAL where it cannot be written."""
+        self._answer.seek(0)
+        with self._interruptible():
             try:
                 while chunk := self._answer.read(1 << 20):
                     self._stdout.write(chunk)
