@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
+from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.config import ConfigGeneration, ConfigStatus
 
 MARK = "0123456789abcdef"
@@ -16,3 +18,14 @@ def status(broker: str, state: str, version: int = 7, **more: Any) -> ConfigStat
         return ConfigStatus(broker=broker, state=state, **more)
     owned = {"cluster": "c1", "owner": "a", "generation": FIRST, "version": version}
     return ConfigStatus(broker=broker, state=state, **{**owned, **more})
+
+
+@dataclass
+class FakeConfig:
+    """`admin.config`: the configuration that each broker has."""
+
+    statuses: list[ConfigStatus] = field(default_factory=lambda: [status("broker-a", "alone")])
+    missing: tuple[str, ...] = ()
+
+    async def status(self) -> BrokerAnswers[ConfigStatus]:
+        return BrokerAnswers(self.statuses, missing=self.missing)

@@ -20,7 +20,6 @@ from trovemq import (
     BrokerRoute,
     BrokerStatistics,
     ClusterState,
-    ConfigStatus,
     GroupDescription,
     LostBroker,
     MessageTrack,
@@ -118,19 +117,6 @@ class FakeBrokers:
         ]
 
 
-@dataclass
-class FakeConfig:
-    """The configuration that each broker has."""
-
-    statuses: list[ConfigStatus] = field(
-        default_factory=lambda: [ConfigStatus(broker="broker-a", state="alone")]
-    )
-    missing: tuple[str, ...] = ()
-
-    async def status(self) -> BrokerAnswers[ConfigStatus]:
-        return BrokerAnswers(self.statuses, missing=self.missing)
-
-
 class FakeAdmin:
     """The cluster's own calls, beside those about brokers."""
 
@@ -158,7 +144,6 @@ class FakeCluster(FakeClient):
     known_groups: list[GroupDescription] = field(default_factory=list)
     counts_sizes_for_ever: bool = False
     settings: FakeBrokers = field(default_factory=FakeBrokers)
-    config: FakeConfig = field(default_factory=FakeConfig)
 
     @property
     def admin(self) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import trovemq
+from tests.support.configs import FakeConfig
 from tests.support.fake_groups import FakeGroups
 from tests.support.fake_users import FakeRules, FakeUsers
 from trovemq.cli import app
@@ -90,6 +91,7 @@ class FakeClient:
     """What `send_batch` takes no batch with."""
     users: Any = field(default_factory=lambda: FakeUsers(errors.AUTHENTICATION_DISABLED))
     rules: Any = field(default_factory=FakeRules)
+    config: FakeConfig = field(default_factory=FakeConfig)
     subscription: FakeSubscription = field(default_factory=lambda: FakeSubscription([]))
 
     @property

@@ -23,6 +23,7 @@ from trovemq import (
 from trovemq.cli import cluster_config
 from trovemq.cli.config_problems import problems_of
 from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Cluster:
     statuses: Sequence[ConfigStatus]
     missing: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
-    made: ConfigTakeOver | None = None
+    made: ConfigTakeOver | TroveError | None = None
     taken: list[tuple[str, str | None, str | None]] = field(default_factory=list)
 
     @property
@@ -56,6 +57,8 @@ class Cluster:
     async def take_over(self, broker: str, *, cluster: str | None, source: str | None) -> ConfigTakeOver:
         self.taken.append((broker, cluster, source))
         assert self.made is not None
+        if isinstance(self.made, TroveError):
+            raise self.made
         return self.made
 
 
@@ -246,6 +249,17 @@ def test_a_take_over_that_cannot_be_is_refused_before_it_is_asked(
     ran = run("--json", "cluster", "config-owner", *words)
     assert (ran.code, ran.note["error"], cluster.taken) == (1, spec.symbol, [])
     assert said in ran.note["message"]
+
+
+def test_a_take_over_without_an_answer_is_in_doubt(run: Any) -> None:
+    run.client = Cluster(THREE, made=TroveError(errors.REQUEST_TIMEOUT, "b did not answer"))
+    ran = run("--json", "cluster", "config-owner", "b", "--yes")
+    assert (ran.code, ran.note["error"]) == (1, "REQUEST_TIMEOUT")
+    assert ran.note["message"] == (
+        "b did not answer; see trovemq cluster config, and repeat it if no broker is the owner"
+    )
+    run.client = Cluster(THREE, made=TroveError(errors.CONFIG_OWNER_OLD, "name the broker"))
+    assert run("--json", "cluster", "config-owner", "b", "--yes").note["message"] == "name the broker"
 
 
 def test_the_owner_itself_takes_over_from_another_copy(run: Any) -> None:

@@ -5,6 +5,7 @@
 | `bundle.json` | when and by which version it was made; its parts, with their errors |
 | `versions.json` | Python, the system, and the distributions that TroveMQ uses |
 | `cluster.jsonl`, `statistics.jsonl` | brokers and their topics; their counters |
+| `configuration.jsonl` | the cluster's configuration on each broker (`cluster config`) |
 | `topics.jsonl`, `groups.jsonl`, `lag.jsonl` | their settings; the lag of each group |
 | `settings.jsonl` | the settings of each broker that runs (`config list`) |
 | `http-N/` | `/readyz`, `/healthz` and `/metrics` of the N-th daemon |
@@ -108,11 +109,12 @@ def versions() -> dict[str, object]:
 async def _answers(session: Session) -> AsyncIterator[Part]:
     """The server's parts. When it cannot be reached, it is not asked for the rest, because each attempt takes
     the whole time limit."""
-    from trovemq.cli import clusters, config, group_lag, groups, status, topics
+    from trovemq.cli import cluster_config, clusters, config, group_lag, groups, status, topics
 
     verbs: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
         "cluster": clusters.cluster,
         "statistics": status.stats,
+        "configuration": cluster_config.config,
         "topics": topics.list_,
         "groups": groups.list_,
         "lag": lambda own: group_lag.lag(own, every_group=True),

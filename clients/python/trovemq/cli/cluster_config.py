@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SHOWN_MAX: Final = 20
 """Entries of one list of one broker that people are shown; objects have all."""
+IN_DOUBT: Final = "see trovemq cluster config, and repeat it if no broker is the owner"
+NOT_ANSWERED: Final = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVICE_NOT_AVAILABLE)
 
 
 def register(app: typer.Typer) -> None:
@@ -143,10 +145,13 @@ async def config_owner(
         statuses = await session.call(client.admin.config.status())
         _check(statuses, broker, cluster, source)
         session.confirm(_question(statuses, state, broker, cluster, source), yes=yes)
-        session.output.say_if_interrupted(
-            "the take-over may go on: see trovemq cluster config, and repeat it if no broker is the owner"
-        )
-        made = await session.call(client.admin.config.take_over(broker, cluster=cluster, source=source))
+        session.output.say_if_interrupted(f"the take-over may go on: {IN_DOUBT}")
+        try:
+            made = await session.call(client.admin.config.take_over(broker, cluster=cluster, source=source))
+        except TroveError as error:
+            if error.spec not in NOT_ANSWERED:
+                raise
+            raise TroveError(error.spec, f"{error.message}; {IN_DOUBT}", **error.fields) from error
     _show(session, made)
 
 
