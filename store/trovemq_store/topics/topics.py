@@ -155,7 +155,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         values, version = object_member(document, "topicConfigTable"), object_member(document, "dataVersion")
         super().__init__(file, values, version, TopicConfig.from_json)
         self._topics_file = file
-        self._reserved = frozenset(reserved)
+        self.reserved: Final = frozenset(reserved)
+        """Further names that no user may create."""
         self._priority_topics = self._by_priority()
 
     @classmethod
@@ -218,21 +219,13 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
 
     def _checked(self, wanted: NewTopic, added: int = 0, added_by_creator: int = 0) -> TopicConfig:
-        name, queue_count = wanted.name, wanted.queue_count
-        check_topic_name(name)
-        if name in self._configs:
-            raise _exists(name)
-        if name in self._reserved:
-            raise TroveError(
-                errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name
-            )
-        _check_queue_count(name, queue_count)
-        _check_message_type(wanted.message_type)
+        check_topic_name(wanted.name)
+        if wanted.name in self._configs:
+            raise _exists(wanted.name)
+        config = new_topic(wanted, self.reserved)
         self._check_count(added)
         self._check_creator(wanted.creator, added_by_creator)
-        config = TopicConfig(name, queue_count, queue_count, attributes=wanted.creator.attributes)
-        config = config.with_message_type(wanted.message_type)
-        return config.with_options(wanted.options)
+        return config
 
     def ensure_internal(self, name: str, queue_count: int, *, now_ms: EpochMs | None = None) -> TopicConfig:
         """A topic of the broker's own (a retry, dead-letter or system topic), which is created if it is
@@ -272,23 +265,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         TOPIC_ILLEGAL, REQUEST_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL,
         SERVICE_NOT_AVAILABLE."""
         before = self.require(name)
-        check_topic_name(name)
-        after = before
-        if (queue_count := wanted.get("queue_count")) is not None:
-            _check_queue_count(
-                name, queue_count, queue_count_min=max(before.queue_count, before.write_queue_count)
-            )
-            after = replace(after, queue_count=queue_count, write_queue_count=queue_count)
-        if (message_type := wanted.get("message_type")) is not None:
-            _check_message_type(message_type)
-            after = after.with_message_type(message_type)
-            check_together(after.options, message_type)
-        if options := wanted.get("options"):
-            after = after.with_options(options)
-        if (perm := wanted.get("perm")) is not None:
-            if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
-                raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
-            after = replace(after, perm=perm)
+        after = altered_topic(before, **wanted)
         return None if after == before else self._begin_put(before, after, now_ms)
 
     def check_deletable(self, name: str) -> None:
@@ -315,7 +292,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         assert self._topics_file.journal.entry_count == 0, "topics.json has all changes"
 
     def _is_system(self, name: str) -> bool:
-        return name in self._reserved or is_system_topic(name)
+        return name in self.reserved or is_system_topic(name)
 
     def _count_max(self) -> int:
         return TOPIC_COUNT_MAX
@@ -326,11 +303,46 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._priority_topics = self._by_priority()
 
 
+def new_topic(wanted: NewTopic, reserved: Collection[str] = ()) -> TopicConfig:
+    """The topic as a user may create it. TroveError TOPIC_ILLEGAL, REQUEST_ILLEGAL,
+    MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL."""
+    name, queue_count = wanted.name, wanted.queue_count
+    check_topic_name(name)
+    if name in reserved:
+        raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name)
+    check_queue_count(name, queue_count)
+    _check_message_type(wanted.message_type)
+    config = TopicConfig(name, queue_count, queue_count, attributes=wanted.creator.attributes)
+    return config.with_message_type(wanted.message_type).with_options(wanted.options)
+
+
+def altered_topic(before: TopicConfig, **wanted: Unpack[TopicAlteration]) -> TopicConfig:
+    """The topic with the given values; queues can only be added. TroveError TOPIC_ILLEGAL, REQUEST_ILLEGAL,
+    MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL."""
+    name, after = before.name, before
+    check_topic_name(name)
+    if (queue_count := wanted.get("queue_count")) is not None:
+        check_queue_count(name, queue_count, max(before.queue_count, before.write_queue_count))
+        after = replace(after, queue_count=queue_count, write_queue_count=queue_count)
+    if (message_type := wanted.get("message_type")) is not None:
+        _check_message_type(message_type)
+        after = after.with_message_type(message_type)
+        check_together(after.options, message_type)
+    if options := wanted.get("options"):
+        after = after.with_options(options)
+    if (perm := wanted.get("perm")) is not None:
+        if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
+        after = replace(after, perm=perm)
+    return after
+
+
 def _exists(name: str) -> TroveError:
     return TroveError(errors.TOPIC_EXISTS, f"topic {name} exists already", topic=name)
 
 
-def _check_queue_count(name: str, queue_count: int, *, queue_count_min: int = 1) -> None:
+def check_queue_count(name: str, queue_count: int, queue_count_min: int = 1) -> None:
+    """TroveError REQUEST_ILLEGAL."""
     if not queue_count_min <= queue_count <= QUEUE_COUNT_MAX:
         raise TroveError(
             errors.REQUEST_ILLEGAL,
