@@ -516,6 +516,12 @@ CONFIG_SETTINGS_DIFFER = _add(
     "Make both equal: alter the cluster's entry, or delete the one on this broker; until then the broker keeps its settings.",
 )  # fmt: skip
 
+BROKER_DRAINED = _add(
+    "BROKER_DRAINED", 440, "FAILED_PRECONDITION", False,
+    "A topic was to get queues on a broker that is drained, or all brokers of the cluster are.",
+    "Name other brokers, or let it take new messages again: trovemq broker undrain NAME.",
+)  # fmt: skip
+
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(
     "UNKNOWN_ERROR", 500, "INTERNAL", False,

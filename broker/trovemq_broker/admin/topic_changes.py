@@ -62,7 +62,7 @@ class TopicChanges:
         self.changing: Final = asyncio.Lock()
         """Held while a topic is created, altered or deleted, and while files of queues are removed."""
 
-    def _check_index(self, name: str, options: Mapping[str, str]) -> None:
+    def check_index(self, name: str, options: Mapping[str, str]) -> None:
         """TroveError INDEX_DISABLED."""
         if self._store.trees is None and options.get("deduplicate", OFF) not in (OFF, ""):
             raise disabled(name)
@@ -71,7 +71,7 @@ class TopicChanges:
         self, name: str, queue_count: int, message_type: str, options: Mapping[str, str] = NO_OPTIONS
     ) -> TopicConfig:
         """Raises the errors of TopicTable.create, and INDEX_DISABLED."""
-        self._check_index(name, options)
+        self.check_index(name, options)
         wanted = _Wanted(NewTopic(name, queue_count, message_type, options, present_creator()))
         self._wanted.append(wanted)
         try:
@@ -133,7 +133,7 @@ class TopicChanges:
     ) -> TopicConfig:
         """Raises the errors of TopicTable.alter, and INDEX_DISABLED. If deduplication is switched on or made
         longer, it works when this returns: ids that were stored before count, too."""
-        self._check_index(name, options)
+        self.check_index(name, options)
         async with self.changing:
             topics = self._store.topics
             change = topics.begin_alter(

@@ -11,6 +11,7 @@ import grpc
 from trovemq_broker.admin.drain import Drain
 from trovemq_broker.cluster.self_route import SelfRouteService
 from trovemq_broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from trovemq_broker.cluster_config.shared import NOT_SHARED, SharedConfig
 from trovemq_broker.daemon.background import StoreTasks
 from trovemq_broker.daemon.live_settings import LiveSettings
 from trovemq_broker.daemon.opening import clock_ms, wall_ms
@@ -33,6 +34,7 @@ from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.native.query_service import QueryService
 from trovemq_broker.server.native.search_service import SearchService
+from trovemq_broker.server.native.shared_changes import SharedChanges
 from trovemq_broker.server.native.store_service import StoreService
 from trovemq_broker.server.native.track_service import TrackService
 from trovemq_broker.server.native.transaction_service import TransactionService
@@ -77,8 +79,10 @@ class BrokerServices:
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
         forward: Forward | None = None,
+        shared: SharedConfig = NOT_SHARED,
     ) -> None:
-        """`others`: the cluster's other brokers; `forward` passes a call on to one of them."""
+        """`others`: the cluster's other brokers; `forward` passes a call on to one of them. `shared`: the
+        cluster's configuration."""
         self.core = core = BrokerCore(
             store,
             model,
@@ -128,17 +132,21 @@ class BrokerServices:
         )
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
+        core.appender.may_create_topics = lambda: not shared.is_shared
+        self.shared_changes = SharedChanges(shared, security)
         self._admin = AdminService(
             core,
             topic_hold=self.tasks.retention.topic_hold,
             broker_info=lambda: broker_info(self.view),
             counters=self.statistics.counter_steps,
+            shared=self.shared_changes,
+            draining=lambda: self._draining(others),
         )
-        self._groups = GroupService(core)
+        self._groups = GroupService(core, self.shared_changes)
         self._tracks = TrackService(core, self.queries.one_more)
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
-        self._users = SecurityService(settings.name, clock_ms, security)
+        self._users = SecurityService(settings.name, clock_ms, security, self.shared_changes)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         for service in (
@@ -147,6 +155,11 @@ class BrokerServices:
             *(self._broker, self._admin, self._groups, self._users, self._tracks, self._route),
         ):
             service.add_to(server)
+
+    def _draining(self, others: OtherBrokers) -> list[str]:
+        """The brokers that ask for no new messages."""
+        own = [] if self.drain_control.offers_writes else [self.core.broker]
+        return [*own, *others.draining()]
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """The background tasks by name; they run until they are cancelled."""
