@@ -41,7 +41,6 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.creators import Creator
 
-
 ADMIN = "admin"
 _METHODS = {method.name: name for name, method in methods_of(NATIVE).items()}
 
