@@ -58,6 +58,12 @@ async def open_cluster(*names: str) -> AsyncIterator[Cluster]:
         yield cluster
 
 
+def request_bytes(services: BrokerServices, method: str, fields: Mapping[str, Any]) -> bytes:
+    """The request of a method (full name)."""
+    request = GetMessageClass(services.methods[method].input_type)(**fields)
+    return bytes(request.SerializeToString())
+
+
 class Cluster:
     """`brokers`: by name; the first one is the owner. `away`: followers that get no changes now."""
 
@@ -157,10 +163,10 @@ class Broker:
     async def ask(self, rpc: str, caller: str = ADMIN, **fields: Any) -> Any:
         """The reply to a client's call, as `CreateTopic`, in the name of that user. Raises its TroveError."""
         method = _METHODS[rpc]
-        request = GetMessageClass(self.services.methods[method].input_type)(**fields)
+        request = request_bytes(self.services, method, fields)
         token = set_creator(Creator(caller))
         try:
-            outcome: Outcome = await self.services.call(method, [request.SerializeToString()])
+            outcome: Outcome = await self.services.call(method, [request])
         finally:
             reset_creator(token)
         if outcome.code != "OK":

@@ -71,7 +71,8 @@ class _DecodedState:
 
     def of(self, table: ConfigTable, next_rule: int) -> SecurityState:
         head = table.head
-        if head.generation != self._known.generation:
+        if head.generation != self._known.generation or head.horizon > self._known.version:
+            # of another history, or a deletion is forgotten that was not read
             self._known, self._users, self._rules, self._quotas = ORIGIN, {}, {}, {}
         for entry in table.since(self._known.version):
             if entry.kind in _KINDS:
