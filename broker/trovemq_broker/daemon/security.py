@@ -22,6 +22,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trovemq_broker.admin.security_changes import SecurityChanges
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.security import changes
@@ -30,7 +31,6 @@ from trovemq_broker.security.quotas import Quotas
 from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from trovemq_broker.security.table import PATH, SecurityTable
 from trovemq_broker.server.access.broker_security import BrokerSecurity
-from trovemq_broker.server.access.changes import SecurityChanges
 from trovemq_broker.server.access.gate import Gate
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.private_files import read_private, write_private

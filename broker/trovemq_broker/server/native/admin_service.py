@@ -39,8 +39,6 @@ class AdminService:
         self._store = core.store
         self._changes = core.topic_changes
         self._offsets = core.offsets
-        self._long_polls = core.long_polls
-        self._traffic = core.traffic
         self._turns = core.turns
         self._topic_hold = topic_hold
         self._broker_info = broker_info
@@ -100,8 +98,6 @@ class AdminService:
     async def delete_topic(self, request: Request, _context: Context) -> Reply:
         topic = wire.deleted_topic(request)
         physical_offset = await self._changes.delete(topic)
-        self._traffic.forget(topic)
-        self._long_polls.wake_topic(topic)
         return wire.deleted_reply(physical_offset)
 
     def _described(self, topic: str, config: TopicConfig | None, *, with_queues: bool) -> wire.DescribedTopic:

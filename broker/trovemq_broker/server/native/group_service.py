@@ -72,9 +72,7 @@ class GroupService:
         return wire.group_reply(self._describe(wanted.name, self._core.group_changes.topics_of(wanted.name)))
 
     async def delete_group(self, request: Request, _context: Context) -> Reply:
-        group = wire.named_group(request)
-        await self._core.group_changes.delete(group)
-        self._registry.forget_group(group)
+        await self._core.group_changes.delete(wire.named_group(request))
         return wire.deleted_reply()
 
     async def list_groups(self, _request: Request, _context: Context) -> Reply:
