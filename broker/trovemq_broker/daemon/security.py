@@ -61,14 +61,19 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
     )
 
 
-def open_security(settings: BrokerSettings, store: MessageStore, gate: Gate) -> BrokerSecurity:
-    """Blocks. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED, DISK_FULL, STORE_NEWER."""
+def open_security(
+    settings: BrokerSettings, store: MessageStore, gate: Gate, *, makes_first_user: bool = True
+) -> BrokerSecurity:
+    """Blocks. `makes_first_user` False: another broker owns the cluster's configuration, and the users come
+    with that; until then nobody can log in. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED,
+    DISK_FULL, STORE_NEWER."""
     if store.files.exists(ROCKETMQ_USERS):
         get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)
     key = _sealing_key(settings.sealing_key_path, may_make=not store.files.exists(PATH))
     table = SecurityTable.load(store.files, key, secrets.token_bytes)
-    for credentials in _first_users(settings, table):
-        _add(table, credentials)
+    if makes_first_user:
+        for credentials in _first_users(settings, table):
+            _add(table, credentials)
     sessions = Sessions(table, key.derive(b"salts"), secrets.token_bytes)
     return BrokerSecurity(SecurityChanges(table), sessions, gate.audit, gate.current_quotas, gate.flush_logs)
 

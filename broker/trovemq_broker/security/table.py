@@ -111,6 +111,13 @@ class SecurityTable:
         """Seals the secrets of another file with the same key."""
         return SecretSealer(self._key, self._random_bytes, prefix)
 
+    def check_users(self) -> None:
+        """TroveError SERVICE_NOT_AVAILABLE while there are no users at all, on a broker that joins a
+        cluster."""
+        if not self.state.users:
+            what = "this broker has no users yet: they come with the cluster's configuration, from its owner"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"{what} (trovemq cluster, config_owner)")
+
     def user(self, access_key: str) -> User | None:
         return self.state.users.get(access_key)
 
