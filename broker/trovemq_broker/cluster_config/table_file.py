@@ -170,6 +170,19 @@ class TableFile:
             file.close()
 
 
+def damage_of_copies(files: FileSystem) -> tuple[dict[str, str], bool]:
+    """The damage of each copy by its path, and whether another one is whole. Changes nothing."""
+    damaged, whole = {}, False
+    for path in (PATH, BACKUP_PATH):
+        try:
+            if files.exists(path):
+                _read(path, files.read_bytes(path))
+                whole = True
+        except (ValueError, UnreadableError) as error:
+            damaged[path] = str(error)
+    return damaged, whole
+
+
 def _read(path: str, data: bytes) -> _Copy:
     """ValueError if a record before the last one, or the first one, is damaged."""
     bodies, serial, end = [], 0, 0
