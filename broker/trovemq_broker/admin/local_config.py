@@ -150,8 +150,7 @@ class LocalConfig:
     async def carry_out(self, actions: Sequence[Action]) -> list[Failure]:
         """Does the actions; those of one name in their order. They are on disk when this returns. One that
         fails stops no other one, except for a creation after a deletion that has failed."""
-        topics = (self._topics.require(name) for name in self._topics.names())
-        run = _Run(joins=all(config_puts.id_of(one.attributes) is None for one in topics))
+        run = _Run()
         for action in actions:
             if action.key.kind in SECURITY_KINDS:
                 run.security.append(action)
@@ -210,8 +209,12 @@ class LocalConfig:
         """The table's version if the topic may have messages on other brokers: it was spread to this one, or
         this one has joined or has lost its disk."""
         version = self._table().head.version
-        is_new = entry.version == entry.id and not (run.joins and version > entry.id.version)
-        return None if is_new else version
+        if version == entry.id.version:
+            return None
+        if run.joins is None:
+            topics = (self._topics.require(name) for name in self._topics.names())
+            run.joins = all(config_puts.id_of(one.attributes) is None for one in topics)
+        return version if run.joins or entry.version != entry.id else None
 
     async def _change_security(self, run: _Run) -> None:
         if self._security is None or not run.security:
@@ -231,11 +234,11 @@ class LocalConfig:
 
 
 class _Run:
-    """One call of carry_out(). `kept`: topics and groups whose deletion has failed. `joins`: the broker has
-    no topic of the cluster yet."""
+    """One call of carry_out(). `kept`: topics and groups whose deletion has failed. `joins`: whether the
+    broker had no topic of the cluster before; None until it is needed."""
 
-    def __init__(self, *, joins: bool) -> None:
-        self.joins = joins
+    def __init__(self) -> None:
+        self.joins: bool | None = None
         self.puts: dict[Key, Action] = {}
         self.security: list[Action] = []
         self.kept: set[Key] = set()

@@ -17,6 +17,7 @@ from trovemq_daemon.users import User, UserKind, new_user
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.config_marks import placed_version
 from trovemq_store.topics.subscription_groups import (
     SUBSCRIPTION_GROUPS_PATH,
     SubscriptionGroup,
@@ -128,6 +129,29 @@ async def test_a_read_only_topic_stays_so_when_it_is_placed_here_again() -> None
     cluster.alter(TOPIC, "orders", {"b": 2}, perm="4")
     await bench.follow()
     assert bench.store.topics.require("orders").perm == 4
+
+
+async def placed(cluster: ClusterTable, bench: LocalBench, name: str = "orders") -> int | None:
+    await bench.follow()
+    return placed_version(bench.store.topics.require(name).attributes)
+
+
+async def test_a_topic_notes_when_it_came_here_after_it_was_made() -> None:
+    cluster = ClusterTable()
+    bench = LocalBench(cluster)
+    cluster.create(TOPIC, "orders", {"b": 1})
+    assert await placed(cluster, bench) is None, "it was here from its beginning"
+    cluster.alter(TOPIC, "orders", {"a": 1})
+    await bench.follow()
+    cluster.alter(TOPIC, "orders", {"a": 1, "b": 1})
+    assert await placed(cluster, bench) == 3, "it was away meanwhile"
+    cluster.create(TOPIC, "spread", {"a": 1})
+    cluster.alter(TOPIC, "spread", {"a": 1, "b": 1})
+    assert await placed(cluster, bench, "spread") == 5
+    joining = LocalBench(cluster)
+    cluster.create(TOPIC, "other", {"b": 1})
+    cluster.create(TOPIC, "last", {"b": 1})
+    assert await placed(cluster, joining, "other") == 7, "others may have read it before this one joined"
 
 
 async def test_a_deleted_topic_is_deleted_here_and_one_made_again_is_another_one() -> None:
