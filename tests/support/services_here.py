@@ -35,7 +35,7 @@ from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_conte
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.audit import AuditLog
 from trovemq_broker.server.access.broker_security import BrokerSecurity
-from trovemq_broker.server.access.changes import SecurityChanges
+from trovemq_broker.admin.security_changes import SecurityChanges
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.calls import calls_of, for_batches, takes_one_request

@@ -50,6 +50,7 @@ from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_DEFAU
 
 T = TypeVar("T")
 PERM_DEFAULT: Final = PERM_READ | PERM_WRITE
+PERM_MAX: Final = 15
 MESSAGE_TYPE_DEFAULT: Final = "NORMAL"
 OPTION_NAMES: Final = ("deduplicate", "order", "retention", "retention_age_max", "indexed_properties")
 _FLAGS: Final = {"true": True, "false": False}
@@ -76,6 +77,8 @@ def topic_of(name: str, settings: Mapping[str, str], queue_count: int = QUEUE_CO
     """A topic with that many queues. Also TroveError TOPIC_OPTION_ILLEGAL."""
     texts = _Texts(Kind.TOPIC, name, settings, ("message_type", *OPTION_NAMES, "perm", "creator"))
     perm = texts.number("perm", PERM_DEFAULT)
+    if not 0 <= perm <= PERM_MAX:
+        texts.refuse(f"perm {perm} is not 0 to {PERM_MAX}")
     made = TopicConfig(name, queue_count, queue_count, perm, attributes=texts.creator().attributes)
     made = made.with_message_type(settings.get("message_type", MESSAGE_TYPE_DEFAULT))
     return made.with_options({option: settings[option] for option in OPTION_NAMES if option in settings})

@@ -27,6 +27,7 @@ from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import Buffer
 from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.config_marks import reason_text
 from trovemq_store.topics.message_kinds import TAKES_NORMAL, check_kinds
 from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
@@ -335,7 +336,8 @@ class Appender(Admission):
                 now_ms=self._clock_ms(),
             )
         if not config.writable:
-            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"topic {topic} may not be written", topic=topic)
+            what = f"topic {topic} may not be written{reason_text(config.attributes)}"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, what, topic=topic)
         if queue_id is not None and not 0 <= queue_id < config.write_queue_count:
             raise TroveError(
                 errors.QUEUE_NOT_FOUND,

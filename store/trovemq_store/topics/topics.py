@@ -218,6 +218,35 @@ class TopicTable(ConfigTable[TopicConfig]):
             return None, refusals
         return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
 
+    def begin_put_all(
+        self, wanted: Sequence[TopicConfig], *, now_ms: EpochMs | None = None
+    ) -> tuple[TopicChange | None, list[TroveError | None]]:
+        """Begins to create or replace topics of different names in one change, as the cluster's configuration
+        has them: its owner has checked their settings. None if nothing is to be changed. The list has, for
+        each topic, its refusal or None: TOPIC_ILLEGAL for a name that the broker needs, LIMIT_EXCEEDED.
+        TroveError SERVICE_NOT_AVAILABLE."""
+        parts: list[Changed[TopicConfig]] = []
+        refusals: list[TroveError | None] = []
+        added = 0
+        for config in wanted:
+            before = self._configs.get(config.name)
+            try:
+                if self.is_system(config.name):
+                    what = f"topic {config.name} is reserved for the broker itself"
+                    raise TroveError(errors.TOPIC_ILLEGAL, what, topic=config.name)
+                if before is None:
+                    self._check_count(added)
+                    added += 1
+            except TroveError as error:
+                refusals.append(error)
+                continue
+            refusals.append(None)
+            if config != before:
+                parts.append(self._put(before, config))
+        if not parts:
+            return None, refusals
+        return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
+
     def _checked(self, wanted: NewTopic, added: int = 0, added_by_creator: int = 0) -> TopicConfig:
         check_topic_name(wanted.name)
         if wanted.name in self._configs:
@@ -242,7 +271,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> TopicChange | None:
         """ensure_internal() for callers that may not block: run() in another thread, then finish(). None
         if the topic exists. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
-        assert self._is_system(name), f"{name} is not a topic of the broker's own"
+        assert self.is_system(name), f"{name} is not a topic of the broker's own"
         assert queue_count > 0, "a topic has queues"
         if name in self._configs:
             return None
@@ -271,7 +300,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     def check_deletable(self, name: str) -> None:
         """Raises the errors with which delete() would refuse the name: TOPIC_NOT_FOUND, TOPIC_ILLEGAL."""
         self.require(name)
-        if self._is_system(name) and not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if self.is_system(name) and not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
             raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is the broker's own", topic=name)
 
     def delete(self, name: str, *, now_ms: EpochMs | None = None) -> None:
@@ -291,7 +320,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._topics_file.write_all(self._version)
         assert self._topics_file.journal.entry_count == 0, "topics.json has all changes"
 
-    def _is_system(self, name: str) -> bool:
+    def is_system(self, name: str) -> bool:
         return name in self.reserved or is_system_topic(name)
 
     def _count_max(self) -> int:

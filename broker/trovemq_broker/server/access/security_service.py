@@ -110,6 +110,7 @@ class SecurityService:
     async def authenticate(self, message: str, context: Context) -> Handshake:
         """One step of a handshake."""
         security = self._security
+        security.table.check_users()
         source = peer_of_call(context).source
         if message.startswith("n,,"):
             return Handshake(security.sessions.begin(message, self._clock_ms(), source))

@@ -47,8 +47,6 @@ class AdminService:
         self._broker = core.broker
         self._changes = core.topic_changes
         self._offsets = core.offsets
-        self._long_polls = core.long_polls
-        self._traffic = core.traffic
         self._turns = core.turns
         self._topic_hold = topic_hold
         self._broker_info = broker_info
@@ -138,8 +136,6 @@ class AdminService:
             physical_offset = self._store.deleted_below(topic) if self._broker in deleted_on else 0
             return wire.deleted_reply(physical_offset, deleted_on, result.pending)
         physical_offset = await self._changes.delete(topic)
-        self._traffic.forget(topic)
-        self._long_polls.wake_topic(topic)
         return wire.deleted_reply(physical_offset)
 
     def forwarded_as(self, name: str, request: Request, _context: Context) -> str:

@@ -91,7 +91,6 @@ class GroupService:
         if self._cluster.is_listed(group):
             return wire.deleted_reply((await self._cluster.delete(group)).pending)
         await self._core.group_changes.delete(group)
-        self._registry.forget_group(group)
         return wire.deleted_reply()
 
     def forwarded_as(self, name: str, request: Request, _context: Context) -> str:
