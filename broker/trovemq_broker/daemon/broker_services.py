@@ -12,6 +12,7 @@ from trovemq_broker.admin.drain import Drain
 from trovemq_broker.cluster.self_route import SelfRouteService
 from trovemq_broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from trovemq_broker.daemon.background import StoreTasks
+from trovemq_broker.daemon.config_wiring import ClusterParts, NoTables, config_node, not_handled, single
 from trovemq_broker.daemon.live_settings import LiveSettings
 from trovemq_broker.daemon.opening import clock_ms, wall_ms
 from trovemq_broker.daemon.process_condition import look
@@ -27,6 +28,7 @@ from trovemq_broker.server.monitoring.statistics import BrokerStatistics
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.admin_service import AdminService
 from trovemq_broker.server.native.broker_service import BrokerService
+from trovemq_broker.server.native.cluster_config_service import ClusterConfigService
 from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_broker.server.native.group_service import GroupService
 from trovemq_broker.server.native.message_service import MessageService
@@ -77,6 +79,7 @@ class BrokerServices:
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
         forward: Forward | None = None,
+        cluster: ClusterParts | None = None,
     ) -> None:
         """`others`: the cluster's other brokers; `forward` passes a call on to one of them."""
         self.core = core = BrokerCore(
@@ -110,6 +113,13 @@ class BrokerServices:
         )
         self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
         self._route = SelfRouteService(self.view, clock_ms)
+        address = tls_address if tls_address is not None and settings.nameserver_tls else advertised
+        self.config = config_node(
+            *(settings, address, store.files, cluster or single(store.files)),
+            tables=NoTables(),  # LocalConfig takes its place
+            view=self.view,
+        )
+        self._cluster_config = ClusterConfigService(self.config, not_handled)
         self.drain_control = Drain(
             settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop
         )
@@ -145,6 +155,7 @@ class BrokerServices:
             *(self.messages, self.atomic, self.queries, self.searches, self.store_service),
             *(self.rocketmq, self.consumers, self.producers),
             *(self._broker, self._admin, self._groups, self._users, self._tracks, self._route),
+            self._cluster_config,
         ):
             service.add_to(server)
 
@@ -199,6 +210,7 @@ class BrokerServices:
         if self._security is not None:
             self._security.audit.close()
         self.core.stop_work()
+        await self.config.stop()
         await asyncio.gather(self.messages.streams.end_all(timeout_s), self.atomic.end_all(timeout_s))
         await self.consumers.streams.end_all(timeout_s)
         await self.producers.streams.end_all(timeout_s)
