@@ -206,7 +206,7 @@ class BrokerApp:
             cluster=ClusterParts(stored, routes, self._registration_channels, self._config_credentials),
         )
         core = services.core
-        self._serving_gate.refusal = services.config.refusal
+        self._serving_gate.refusal = services.config.condition.refusal
         registrations = Registrations(
             settings.nameserver_addresses,
             services.view,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from trovemq_broker.cluster.config_node import OwnerNamed
+from trovemq_broker.cluster.owner_finder import OwnerNamed
 from trovemq_broker.daemon.node_settings import NAME_LENGTH_MAX
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.errors import SettingsError
@@ -18,9 +18,9 @@ class ClusterConfigSettings:
     """`config_problems()` reports contradictions."""
 
     config_owner: Annotated[str, setting("NAME or NAME@HOST:PORT")] = ""
-    """The broker that owns the cluster's topics, groups, users and rules, which this broker then follows; empty =
-    this broker itself. Without an address, that of the nameservers' routes; with nameserver_tls, the address
-    of its tls_listen. A broker that has followed already follows the owner that its store names."""
+    """The broker that owns the cluster's topics, groups, users and rules, which this broker then follows;
+    empty = this broker itself. Without an address, that of the nameservers' routes; with nameserver_tls, the
+    address of its tls_listen. A broker that has followed already follows the owner that its store names."""
     config_credentials_file: Annotated[str, setting("FILE")] = ""
     """File with the access key and secret of a super user, with which this broker logs in at the owner; read
     for each connection; empty = nameserver_credentials_file."""

@@ -99,8 +99,8 @@ def config_node(
 
 
 def add_config_reasons(readiness: Readiness, node: ConfigNode) -> None:
-    readiness.add("configuration", node.problem)
-    readiness.add_warning("configuration", node.warning)
+    readiness.add("configuration", node.condition.problem)
+    readiness.add_warning("configuration", node.condition.warning)
 
 
 async def register(node: ConfigNode, registrations: Registrations) -> None:

@@ -24,8 +24,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 Handle: TypeAlias = Callable[[str, bytes, str, str], Awaitable[bytes]]
-"""Runs the handler of a client's call on this broker: method, request, access key of the client's user (empty:
-none) and its address. Returns the bytes of the reply; raises TroveError."""
+"""Runs the handler of a client's call on this broker: method, request, access key of the client's user
+(empty: none) and its address. Returns the bytes of the reply; raises TroveError."""
 
 
 class ConfigCalls(Protocol):
