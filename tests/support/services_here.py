@@ -26,7 +26,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.support.call_forms import grpc_form
 from tests.support.engine import NOW_MS
-from trovemq_broker.cluster_config.shared import NOT_SHARED, SharedConfig
+from trovemq_broker.admin.security_changes import SecurityChanges
+from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.daemon.broker_services import BrokerServices as AllServices
 from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
@@ -35,7 +36,6 @@ from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_conte
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.audit import AuditLog
 from trovemq_broker.server.access.broker_security import BrokerSecurity
-from trovemq_broker.admin.security_changes import SecurityChanges
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.calls import calls_of, for_batches, takes_one_request
@@ -394,7 +394,7 @@ class BrokerServices(Calls):
     """All services of one broker."""
 
     def __init__(
-        self, files: FileSystem, settings: BrokerSettings, shared: SharedConfig = NOT_SHARED
+        self, files: FileSystem, settings: BrokerSettings, shared: SharedConfig | None = None
     ) -> None:
         super().__init__((*NATIVE, *ROCKETMQ))
         self.files = files
