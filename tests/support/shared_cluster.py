@@ -138,7 +138,7 @@ class _Shared:
             raise TroveError(errors.CONFIG_OWNER_UNREACHABLE, "broker a does not answer")
         cluster.forwarded.append((method, caller, source))
         owner = cluster.brokers[cluster.owner.head.owner]
-        return await owner.services.all.shared_changes.handle(method, request, caller, source, self._name)
+        return await owner.services.all.shared_changes.handle(method, request, caller, source)
 
 
 class Broker:
