@@ -13,6 +13,18 @@ TOPICS_SENT_PER_S: Final = 20_000
 SPACING_MAX_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigSummary:
+    """Which configuration of the cluster a broker has; the fields are those of ConfigSummary in
+    common.proto."""
+
+    id: str
+    owner: str
+    generation: int
+    mark: str
+    version: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
     """The fields are those of BrokerInfo in common.proto. `address` is the advertised HOST:PORT."""
@@ -29,6 +41,7 @@ class BrokerDescription:
     tls_address: str = ""
     draining: bool = False
     drained: bool = False
+    config: ConfigSummary | None = None
 
 
 class TopicSummary(Protocol):
@@ -102,6 +115,8 @@ class LocalBroker:
 
     def __init__(self, description: BrokerDescription, topics: Topics) -> None:
         self._description = description
+        self._described = description
+        """The last one of which the listeners have heard."""
         self._topics = topics
         self._changes = 0
         self._listeners: list[Callable[[], None]] = []
@@ -111,9 +126,21 @@ class LocalBroker:
 
     def withdraw(self, draining: bool, drained: bool) -> None:
         """Sets whether the description asks writers to use other brokers, and whether it refuses them."""
-        changed = replace(self._description, draining=draining, drained=drained)
-        if changed != self._description:
+        self._change(replace(self._description, draining=draining, drained=drained))
+
+    def set_config(self, config: ConfigSummary | None, now: bool) -> None:
+        """Sets the summary of the configuration. It is sent now, or with the next change of the topics or the
+        description: a version that rises with each change would else be a message to all."""
+        changed = replace(self._description, config=config)
+        if now:
+            self._change(changed)
+        else:
             self._description = changed
+
+    def _change(self, changed: BrokerDescription) -> None:
+        self._description = changed
+        if changed != self._described:
+            self._described = changed
             self._changes += 1
             for listener in self._listeners:
                 listener()
@@ -157,6 +184,17 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
         tls_address=description.tls_address,
         draining=description.draining,
         drained=description.drained,
+        config=None if description.config is None else config_summary(description.config),
+    )
+
+
+def config_summary(config: ConfigSummary) -> common_pb2.ConfigSummary:
+    return common_pb2.ConfigSummary(
+        id=config.id,
+        owner=config.owner,
+        generation=config.generation,
+        mark=config.mark,
+        version=config.version,
     )
 
 
