@@ -402,7 +402,7 @@ ALERTS: Final = (
                 "joining|waiting|removed",
                 "5m",
                 "{{ $labels.instance }} serves no messages: its configuration is {{ $labels.state }}",
-                "`trovemq doctor` and /readyz say what it waits for.",
+                "`trovemq doctor` and /readyz name the cause.",
             ),
             (
                 "TroveMQConfigOld",

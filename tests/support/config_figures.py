@@ -1,4 +1,4 @@
-"""What a broker says of its configuration, for metrics, as values."""
+"""The status of a broker's configuration as values, for metrics."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MARK = "0123456789abcdef"
 FIRST, SECOND = ConfigGeneration(1, MARK), ConfigGeneration(2, MARK)
 
 
-def status(broker: str, state: str, version: int = 7, **more: Any) -> ConfigStatus:
+def status(broker: str, state: str, version: Any = 7, **more: Any) -> ConfigStatus:
     """With the table of broker `a`, or of the owner that is named; one that is alone has none."""
     if state == "alone":
         return ConfigStatus(broker=broker, state=state, **more)

@@ -10,6 +10,7 @@ from trovemq_broker.cluster.config_local import LocalSide
 from trovemq_broker.cluster.config_owner_side import OwnerSide
 from trovemq_broker.cluster.owner_finder import OwnerFinder
 from trovemq_broker.cluster.view import ConfigSummary
+from trovemq_broker.cluster_config.config_reasons import reason, warning
 from trovemq_broker.cluster_config.follower import Serving
 from trovemq_broker.cluster_config.status import NodeState, NodeStatus
 from trovemq_broker.cluster_config.stored import StoredTable
@@ -57,39 +58,38 @@ class ConfigCondition:
         if self.serves:
             return None
         spec = errors.CONFIG_MEMBER_REMOVED if self._role.removed else errors.SERVICE_NOT_AVAILABLE
-        return TroveError(spec, f"{self.problem()}: use another broker", broker=self._broker)
+        text = f"broker {self._broker} serves no messages: {self.problem()}; use another broker"
+        return TroveError(spec, text, broker=self._broker)
 
     def problem(self) -> str:
         """For readiness: why messages are not served, or an empty text."""
-        follower = self._role.follower
-        if self._role.removed:
-            return f"broker {self._broker} was removed from its cluster: stop it"
-        if self.serves or follower is None:
-            return ""
-        joins = follower.serving is Serving.JOINING
-        what = "joins the cluster and has no configuration yet" if joins else "waits for its owner"
-        return f"broker {self._broker} {what} ({follower.problem})"
+        return "" if self.serves else reason(self._state(), self._finder.owner(), problem=self._trouble())
 
     def warning(self) -> str:
         """For readiness; empty if there is none."""
+        own = ""
+        if self.serves:
+            seen = str(self._stored.promised)
+            own = warning(self._state(), self._finder.owner(), generation=seen, problem=self._trouble())
         local = "" if self._role.is_alone else self._local.warning()
-        return "; ".join(filter(None, (self._finder.contradiction(), self._trouble(), local)))
+        return "; ".join(filter(None, (self._finder.contradiction(), own, local)))
 
     def _trouble(self) -> str:
+        """Why this broker cannot change the table, or does not follow its owner; empty if it does."""
         owner, follower = self._role.owner, self._role.follower
         if owner is not None:
             try:
                 owner.owner.check()
             except TroveError as error:
                 return error.message
-        if follower is not None and follower.serving is Serving.STORED:
-            return f"the stored configuration is used: {follower.problem}"
+        if follower is not None and follower.serving is not Serving.CURRENT:
+            return follower.problem
         return ""
 
     def status(self) -> NodeStatus:
         return NodeStatus(
             state=self._state(),
-            problem=self.problem() or self._trouble(),
+            problem=self._trouble(),
             copy=status_of(self._stored, self._broker),
             members=self._role.owner.members() if self._role.owner is not None else (),
             **self._local.notes(),

@@ -14,7 +14,7 @@ STATES: Final = (
     *("alone", "owner", "superseded", "contradicted", "removed"),
     *("joining", "waiting", "stored", "current"),
 )
-"""Those of ConfigStatus in cluster_config.proto."""
+"""As in cluster_config.proto, ConfigStatus."""
 TO_MEND: Final = ("unlisted", "differing", "withheld", "dropped", "failed")
 
 
@@ -30,7 +30,7 @@ class MemberFigures(Protocol):
 
 
 class StatusFigures(Protocol):
-    """What the broker says of its configuration; each list has the entries that need an operator."""
+    """The status of a broker's configuration; each list has the entries that need an operator."""
 
     @property
     def state(self) -> str: ...
@@ -51,8 +51,8 @@ class StatusFigures(Protocol):
 
 
 class ConfigFigures(Protocol):
-    """This broker's part in the cluster's configuration. `changes`: those that it has made as the owner since
-    its start; `changes_waiting`: those that have begun and are not acknowledged."""
+    """This broker's part in the cluster's configuration. `changes`: the number that it has made as the owner
+    since its start; `changes_waiting`: the number that is not acknowledged yet."""
 
     @property
     def changes(self) -> int: ...
@@ -72,7 +72,8 @@ class ConfigCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         status = self._figures.status()
-        head, members = status.copy.head, status.members
+        head = status.copy.head
+        members = [one for one in status.members if one.broker != status.copy.broker]
         states = GaugeMetricFamily(
             "trovemq_config_state", "1 for the state of the cluster's configuration here.", labels=("state",)
         )

@@ -92,6 +92,10 @@ class ConfigNode:
         self._founding = asyncio.Lock()
         self._taking_over = False
         self._published: tuple[str, str, Generation] | None = None
+        self.changes = 0
+        """Changes that this broker has made as the owner, since its start."""
+        self.changes_waiting = 0
+        """Callers whose changes are not acknowledged yet."""
 
     # --- start and stop -------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -187,7 +191,13 @@ class ConfigNode:
         return self._stored.table
 
     async def change(self, make: Make) -> list[ChangeResult]:
-        return await self._own_side().change(make)
+        self.changes_waiting += 1
+        try:
+            results = await self._own_side().change(make)
+        finally:
+            self.changes_waiting -= 1
+        self.changes += len(results)
+        return results
 
     async def forward(self, method: str, request: bytes, *, caller: str, source: str) -> bytes:
         if self._role.follower is None:

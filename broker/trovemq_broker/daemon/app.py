@@ -27,7 +27,7 @@ from trovemq_broker.cluster.route_metrics import RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
-from trovemq_broker.daemon.config_wiring import ClusterParts, add_config_reasons, register
+from trovemq_broker.daemon.config_wiring import ClusterParts, register, show_config
 from trovemq_broker.daemon.opening import (
     clock_ms,
     collector_at_rest,
@@ -223,7 +223,7 @@ class BrokerApp:
         self._readiness.add_warning("nameservers", registrations.warning)
         add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
-        add_config_reasons(self._readiness, services.config)
+        show_config(self._readiness, self._registry, services.config)
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(core.group_commit.run(), name="group-commit")

@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prometheus_client import CollectorRegistry
+
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Places
+from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
 from trovemq_broker.cluster.config_store import ConfigStore
 from trovemq_broker.cluster.registration import Registrations, registration_channels
@@ -75,7 +78,9 @@ def config_node(
     )
 
 
-def add_config_reasons(readiness: Readiness, node: ConfigNode) -> None:
+def show_config(readiness: Readiness, registry: CollectorRegistry, node: ConfigNode) -> None:
+    """Adds its reasons to /readyz, its figures to /metrics."""
+    registry.register(ConfigCollector(node))
     readiness.add("configuration", node.condition.problem)
     readiness.add_warning("configuration", node.condition.warning)
 

@@ -1,4 +1,4 @@
-"""The cluster's configuration: its owner, the copy of each broker, and what an operator should mend."""
+"""The cluster's configuration: its owner, the copy of each broker, and the entries to mend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trovemq.cli.config_problems import behind_by, newest, problems_of, unanswering
+from trovemq.cli.config_problems import lacked_versions, newest, problems_of, unanswering
 from trovemq_console.pages.console import Console, paging
 
 LEVELS: Final = {
@@ -17,7 +17,7 @@ LEVELS: Final = {
     "stored": "warn",
     "unknown": "warn",
 }
-"""Any other state is bad: the broker serves no messages, or is not what its table says."""
+"""Any other state is bad: the broker serves no messages, or another one than its table names owns it."""
 
 
 async def configuration(console: Console, request: Request) -> Response:
@@ -29,7 +29,7 @@ async def configuration(console: Console, request: Request) -> Response:
     return console.respond(
         request,
         "configuration.html",
-        rows=[(one, behind_by(one, statuses)) for one in sorted(statuses, key=lambda one: one.broker)],
+        rows=[(one, lacked_versions(one, statuses)) for one in sorted(statuses, key=lambda one: one.broker)],
         levels=LEVELS,
         best=newest(statuses),
         problems=problems[page.first : page.last],

@@ -103,8 +103,11 @@ async def test_a_reader_that_did_not_read_stopped_the_whole_command() -> None:
 @pytest.mark.asyncio
 async def test_rows_that_nobody_reads_are_dropped_at_a_limit() -> None:
     reader, writer = os.pipe()
-    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as stdout:
-        out = UnwaitingWriter(stdout)
+    with (
+        os.fdopen(reader, "rb"),
+        os.fdopen(writer, "wb") as stdout,
+        closing(UnwaitingWriter(stdout)) as out,
+    ):
         out.write(bytes(REST_MAX))
         out.write(bytes(1 << 10))
         with pytest.raises(BlockingIOError, match="nothing reads it"):

@@ -222,7 +222,10 @@ OF_CONFIGURATION: dict[str, tuple[tuple[ConfigStatus, ...], bool, str]] = {
         for kind in ("unlisted", "differing", "withheld", "dropped", "failed")
     },
 }
-BROKEN |= {name: (of(configs=c), "configuration", *rest) for name, (c, *rest) in OF_CONFIGURATION.items()}
+BROKEN |= {
+    name: (of(configs=statuses), "configuration", note, what)
+    for name, (statuses, note, what) in OF_CONFIGURATION.items()
+}
 
 
 def test_a_follower_that_stays_behind_is_found() -> None:
@@ -235,7 +238,7 @@ def test_a_follower_that_stays_behind_is_found() -> None:
     assert (
         found(of(configs_before=before, configs=(status("a", "owner", 12), status("b", "current", 9)))) == []
     )
-    assert found(of(configs=before)) == [], "one look shows no delay"
+    assert found(of(configs=before)) == [], "one answer shows no delay"
 
 
 def test_many_unlisted_topics_are_cut() -> None:
@@ -245,7 +248,7 @@ def test_many_unlisted_topics_are_cut() -> None:
     assert shown[-1].what == "9,992 more of it are unlisted"
 
 
-def test_where_the_configuration_is_shared_other_commands_mend_a_difference() -> None:
+def test_other_commands_mend_a_shared_configuration() -> None:
     orderly = GroupSettings(orderly=True)
     (lacked,) = found(of(holding("a", 4, 8), holding("b", 4), **SHARED))
     assert lacked.to_do == "if it is to be there, too: trovemq topic spread t1 --brokers a,b"
@@ -255,7 +258,7 @@ def test_where_the_configuration_is_shared_other_commands_mend_a_difference() ->
     assert "trovemq cluster balance --dry-run" in many.to_do
 
 
-def test_a_topic_with_other_numbers_of_queues_by_the_configuration_is_no_fault() -> None:
+def test_queues_as_the_configuration_says_are_no_fault() -> None:
     assert found(of(holding("a", 4), holding("b", 8), **SHARED)) == []
 
 

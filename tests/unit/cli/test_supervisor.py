@@ -206,7 +206,7 @@ async def test_a_broker_that_was_removed_came_back_at_once() -> None:
         await asyncio.sleep(100)
         assert [name for name, _ in cluster.starts].count("broker-1") == 1
         assert cluster.troubles == [
-            "broker-1 has stopped, as it was told to; it is started again with the next start of all"
+            "broker-1 has stopped by a command, and stays stopped until the next start of all"
         ]
         assert not cluster.last(SECOND).code.done()
         found.on_signal()

@@ -186,7 +186,7 @@ async def test_a_follower_without_its_owner_serves_by_its_table_after_ten_s() ->
             True,
             "",
         )
-        assert "stored configuration" in follower.node.condition.warning()
+        assert "stored table" in follower.node.condition.warning()
         await refused(
             follower.node.forward("/s/Create", b"x", caller="", source=""), errors.CONFIG_OWNER_UNREACHABLE
         )

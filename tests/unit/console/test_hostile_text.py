@@ -50,7 +50,12 @@ def cluster_with(text: str) -> FakeCluster:
     cluster.groups.unordered_topics = (text,)
     cluster.users.rows, cluster.rules.rows = [user(text)], [rule(text)]
     names = (ConfigName(text, text, text),)
-    copy = {"cluster": text, "owner": text, "version": 1, "members": (ConfigMember(text, 1, True),)}
+    copy: dict[str, Any] = {
+        "cluster": text,
+        "owner": text,
+        "version": 1,
+        "members": (ConfigMember(text, 1, True),),
+    }
     cluster.config.statuses = [
         ConfigStatus(broker=text, state="owner", problem=text, unlisted=names, differing=names, **copy),
         ConfigStatus(broker="b", state="current", dropped=names, **copy),

@@ -1,4 +1,4 @@
-"""The calls about the cluster's configuration: what they send, what they return, who is missing."""
+"""The calls about the cluster's configuration: requests, answers, missing brokers."""
 
 from __future__ import annotations
 

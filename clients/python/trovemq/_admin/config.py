@@ -51,7 +51,7 @@ class Config:
                 contradict each other, because a store was put back from an older copy.
 
         Raises:
-            TroveError: BROKER_NOT_FOUND (no such broker, or nobody has a copy), CONFIG_OTHER_CLUSTER (of
+            TroveError: BROKER_NOT_FOUND (no such broker, or no broker has a copy), CONFIG_OTHER_CLUSTER (of
                 several clusters one must be named), CONFIG_OWNER_OLD (a source must be named),
                 CONFIG_GENERATION_OLD (another take-over came between: repeat it), ACCESS_DENIED, …
         """

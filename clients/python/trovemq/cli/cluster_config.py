@@ -11,7 +11,7 @@ import typer
 
 from trovemq.cli.arguments import YesOption
 from trovemq.cli.columns import Column, Columns
-from trovemq.cli.config_problems import ConfigProblem, behind_by, newest, problems_of, unanswering
+from trovemq.cli.config_problems import ConfigProblem, lacked_versions, newest, problems_of, unanswering
 from trovemq.cli.doctor_evidence import counted
 from trovemq.cli.session import Session, verb
 from trovemq.models.config import ConfigName, ConfigStatus, ConfigTakeOver
@@ -36,12 +36,12 @@ def register(app: typer.Typer) -> None:
 @dataclass(frozen=True, slots=True)
 class _Row:
     status: ConfigStatus
-    behind: int | None
+    lacks: int | None
     problems: Sequence[ConfigProblem]
 
 
 async def config(session: Session) -> None:
-    """Show the cluster's configuration on each broker. Its owner, versions, and what to mend."""
+    """Show the cluster's configuration on each broker. Its owner, versions, and entries to mend."""
     async with session.client() as client:
         statuses = await session.call(client.admin.config.status())
     session.away.add("missing", unanswering(statuses, statuses.missing))
@@ -58,7 +58,7 @@ async def config(session: Session) -> None:
 
 def _row(status: ConfigStatus, statuses: Sequence[ConfigStatus], found: Sequence[ConfigProblem]) -> _Row:
     own = [one for one in found if one.broker == status.broker and one.kind != "cluster"]
-    return _Row(status, behind_by(status, statuses), own)
+    return _Row(status, lacked_versions(status, statuses), own)
 
 
 def _show_problems(session: Session, found: Sequence[ConfigProblem]) -> None:
@@ -99,7 +99,7 @@ _ROWS: Final[Columns[_Row]] = Columns(
         lambda row: row.status.version if row.status.has_table else None,
         number=True,
     ),
-    Column("behindBy", "behind by", lambda row: row.behind, number=True),
+    Column("lacks", "lacks", lambda row: row.lacks, number=True),
     Column(
         "problems",
         "problems",
@@ -145,7 +145,7 @@ async def config_owner(
         statuses = await session.call(client.admin.config.status())
         _check(statuses, broker, cluster, source)
         session.confirm(_question(statuses, state, broker, cluster, source), yes=yes)
-        session.output.say_if_interrupted(f"the take-over may go on: {IN_DOUBT}")
+        session.output.say_if_interrupted(f"the take-over may continue: {IN_DOUBT}")
         try:
             made = await session.call(client.admin.config.take_over(broker, cluster=cluster, source=source))
         except TroveError as error:
@@ -201,7 +201,7 @@ def _question(
     cluster: str | None,
     source: str | None,
 ) -> str:
-    """What will be done, who takes part, and what may be lost."""
+    """The change, the brokers that take part, and the possible loss."""
     reached = ", ".join(
         f"{one.broker} ({f'version {one.version}' if one.has_table else 'no copy'})"
         for one in sorted(statuses, key=lambda one: one.broker)

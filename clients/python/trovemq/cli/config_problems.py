@@ -1,4 +1,4 @@
-"""What is wrong with the cluster's configuration on its brokers, and the command that mends it: for the
+"""Problems of the cluster's configuration on its brokers, each with the command that mends it: for the
 command line, `doctor` and the console."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def newest(statuses: Sequence[ConfigStatus]) -> ConfigStatus | None:
     return max(having, key=lambda one: (one.generation, one.version, one.is_owner), default=None)
 
 
-def behind_by(status: ConfigStatus, statuses: Sequence[ConfigStatus]) -> int | None:
+def lacked_versions(status: ConfigStatus, statuses: Sequence[ConfigStatus]) -> int | None:
     """How many versions a broker lacks of the newest copy of its cluster; None if it has none."""
     if not status.has_table:
         return None
@@ -102,13 +102,13 @@ def _of_entries(status: ConfigStatus) -> Iterator[ConfigProblem]:
 
 
 def _trouble(status: ConfigStatus, best: ConfigStatus) -> tuple[str, str] | None:
-    """What is wrong with the broker's copy as a whole, and what to do."""
+    """The problem of the broker's copy as a whole, and what to do."""
     said = f": {status.problem}" if status.problem else ""
     match status.state:
         case "alone":
             return "it has its own configuration beside others that share one", FOLLOWS.format(best.owner)
         case "superseded":
-            to_do = f"it follows {best.owner} by itself; if it does not, look in its log for config."
+            to_do = f"it follows {best.owner} soon; if it does not, look in its log for config."
             return f"another broker has taken over from it{said}", to_do
         case "contradicted":
             what = f"its store was put back from an older copy, so it changes nothing{said}"
@@ -118,7 +118,10 @@ def _trouble(status: ConfigStatus, best: ConfigStatus) -> tuple[str, str] | None
             return what, f"start {best.owner}; {TAKE_OVER.format('it')}"
         case "stored":
             what = f"it serves by its stored table, because it does not reach the owner {best.owner}{said}"
-            return what, f"correct its config_owner, or the network between it and {best.owner}"
+            return (
+                what,
+                f"call again soon; then look in its log for config., and at the network to {best.owner}",
+            )
         case "removed":
             what = f"it was removed from the cluster, and serves no messages{said}"
             return what, "stop it; a broker with an empty store joins as a new one"
@@ -145,6 +148,8 @@ def mend(broker: str, kind: str, entry: ConfigName) -> str:
         made = join(["trovemq", entry.kind, "create", entry.name])
         gone = join(["trovemq", entry.kind, "delete", entry.name, "--yes"])
         return f"to free its disk: {made}, then: {gone}"
+    if entry.kind == "topic" and kind == "unlisted":
+        return f"to take it in: {join(['trovemq', 'topic', 'adopt', entry.name])}"
     if entry.kind in _EXPORTED:
         export = join(["trovemq", "export", f"--{entry.kind}", entry.name, "--broker", broker])
         takes = "to take it in" if kind == "unlisted" else f"to take the one of {broker} for all"

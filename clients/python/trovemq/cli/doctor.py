@@ -90,9 +90,9 @@ async def gathered(session: Session, watch_s: float) -> Evidence:
     try:
         async with session.client() as client:
             state = await session.call(client.admin.cluster())
-            (before, after), *brokers = await asyncio.gather(
-                _configs(session, client, watch_s),
-                *(_broker(session, client, one.broker, watch_s) for one in state.brokers),
+            asked = [_broker(session, client, one.broker, watch_s) for one in state.brokers]
+            brokers, (before, after) = await asyncio.gather(
+                asyncio.gather(*asked), _configs(session, client, watch_s)
             )
             groups = await _groups(session, client, watch_s) if _any_answers(brokers) else ()
             return Evidence(

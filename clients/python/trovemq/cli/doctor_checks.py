@@ -197,7 +197,7 @@ def configuration(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _behind(evidence: Evidence) -> Iterator[Finding]:
-    """Followers that lack a change that was there at the first look."""
+    """Followers that lack a change that was there at the first call."""
     best = newest(evidence.configs_before)
     for one in evidence.configs if best is not None else ():
         is_older = (one.generation, one.version) < (best.generation, best.version)

@@ -1,7 +1,7 @@
 """Faults of a cluster of several brokers: things that one lacks, differences, uneven loads.
 
 Only brokers that serve are compared, each with those of its cluster: a drained one is leaving. Where they
-share one configuration, a topic lies where it says, and the check `configuration` names what differs from it.
+share one configuration, a topic lies where it says, and the check `configuration` names the differences.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Thing = TypeVar("_Thing")
 _Held = Mapping[str, Holdings]
 """The holdings of each broker of a cluster, by name."""
 _SEE_ALL: Final = (
-    "see what is to be mended: trovemq cluster config; where topics lie: trovemq cluster balance --dry-run"
+    "see the entries to mend: trovemq cluster config; where topics lie: trovemq cluster balance --dry-run"
 )
 _SEE_CONFIG: Final = "see which settings are the cluster's, and the command: trovemq cluster config"
 

@@ -14,7 +14,7 @@ REST_MAX: Final = 1 << 20
 
 
 class UnwaitingWriter:
-    """Writes what the reader takes now, and the rest when it takes more, in order. Use it in a loop."""
+    """Writes as much as the reader takes now, and the rest later, in order. Use it in a loop; close it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -44,8 +44,14 @@ class UnwaitingWriter:
         finally:
             self._wait(descriptor)
 
+    def close(self) -> None:
+        """Drops the rest."""
+        self._rest.clear()
+        if self._loop is not None:
+            self._wait(self._stream.fileno())
+
     def _wait(self, descriptor: int) -> None:
-        """Goes on when the reader takes more."""
+        """Continues when the reader takes more."""
         if self._rest and self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_writer(descriptor, self._go_on, descriptor)

@@ -26,7 +26,7 @@ NO_GENERATION: Final = ConfigGeneration(0, "")
 
 @dataclass(frozen=True, slots=True)
 class ConfigName:
-    """A topic, group, user, rule or quota, and what is to be said of it."""
+    """A topic, group, user, rule or quota, with a remark."""
 
     kind: str
     name: str
@@ -66,7 +66,7 @@ class ConfigStatus:
         version: The version of that table.
         digest: Of all changes up to the version: tables of one version with different digests contradict.
         promised: The highest generation that it has seen; it obeys no older one.
-        members: Of an owner: the other brokers of the cluster.
+        members: Of an owner: the brokers of the cluster, itself too.
         unlisted: Entries that it has, and the table has not.
         differing: Entries that it has with other settings than the table.
         withheld: Entries that were deleted while it was away: kept on its disk, not served.

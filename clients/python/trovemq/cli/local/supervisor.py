@@ -2,8 +2,8 @@
 
 - The members of a stage start together, when those of the stages before are ready. A member that exits before
   it was ever ready, is not ready within READY_S_MAX, or is ended RESTARTS_MAX times, fails the start.
-- A member that was ready and ends by itself with exit code 0 was told to: by `broker remove`, `broker drain
-  --stop` or SIGTERM. It stays stopped, and the others serve; when the last one has stopped, the run ends.
+- A member that was ready and ends with exit code 0 has obeyed `broker remove`, `broker drain --stop` or
+  SIGTERM. It stays stopped, and the others serve; when the last one has stopped, the run ends.
 - Any other member that ends is started again, after a delay that doubles while it ends soon after its start.
   After RESTARTS_MAX starts in a row without becoming ready it stays stopped, and the others serve.
 - A first signal stops the stages in the opposite order, each member within STOP_S_MAX; a second one ends all
@@ -103,8 +103,8 @@ class Supervisor:
         self._reports: Final = reports
         self._children: Final[dict[Member, Child]] = {}
         self._given_up: Final[set[Member]] = set()
-        self._told: Final[set[Member]] = set()
-        """Those that have stopped because they were told to."""
+        self._stopped: Final[set[Member]] = set()
+        """Members that have stopped by a command."""
         self._stopping: Final = asyncio.Event()
         self._at_once = False
 
@@ -223,18 +223,18 @@ class Supervisor:
         words = self._launcher.last_words(member)
         self._reports.trouble(member, f"{member.name} stays stopped, {RESTARTS_MAX} starts failed: {words}")
         self._given_up.add(member)
-        if not self._any_left():
+        if not self._any_runs():
             raise self._failed(f"every daemon has been given up; {member.name}: {words}")
 
     def _stays_stopped(self, member: Member) -> None:
-        text = f"{member.name} has stopped, as it was told to; it is started again with the next start of all"
+        text = f"{member.name} has stopped by a command, and stays stopped until the next start of all"
         self._reports.trouble(member, text)
-        self._told.add(member)
-        if not self._any_left():
+        self._stopped.add(member)
+        if not self._any_runs():
             self._stopping.set()
 
-    def _any_left(self) -> bool:
-        return len(self._given_up) + len(self._told) < sum(map(len, self._stages))
+    def _any_runs(self) -> bool:
+        return len(self._given_up) + len(self._stopped) < sum(map(len, self._stages))
 
     @staticmethod
     def _failed(message: str) -> TroveError:
