@@ -1,4 +1,4 @@
-"""The calls that change the cluster's configuration: on a broker of its own, on the owner, on a follower."""
+"""The calls that change the cluster's configuration: on the owner, on a follower, on a broker alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.support import fake_loop
 from tests.support.engine import flush, read_queue
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
-from tests.support.shared_cluster import ADMIN, Broker, Cluster, open_cluster, request_bytes
 from tests.unit.cluster_config.config_parts import make
+from tests.unit.server.shared_cluster import ADMIN, Broker, Cluster, open_cluster, request_bytes
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Kind
 from trovemq_broker.cluster_config.owner import ChangeResult, _update
 from trovemq_broker.cluster_config.table import ConfigTable
@@ -38,7 +38,7 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("DeleteRule", {"number": 1}),
     ("DeleteUser", {"access_key": "bob"}),
 )
-"""All of them, in an order in which each one is possible."""
+"""In an order in which each one is possible."""
 
 
 def run(test: Callable[[Cluster], Awaitable[None]], *names: str) -> None:
@@ -56,7 +56,7 @@ async def refusal(asked: Awaitable[Any]) -> TroveError:
 
 
 def held(broker: Broker) -> dict[str, object]:
-    """What the broker's own tables have."""
+    """The content of the broker's own tables."""
     state, topics = broker.state, broker.core.store.topics
     return {
         "topics": {name: (topics.require(name).queue_count) for name in topics.names()},
@@ -267,7 +267,7 @@ def test_two_creations_at_once_make_one_topic() -> None:
     run(test)
 
 
-# --- what brokers had before ------------------------------------------------------------------------------
+# --- topics and groups of before --------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_a_topic_of_before_is_refused_unless_it_is_taken_in(name: str) -> None:
     async def test(cluster: Cluster) -> None:
