@@ -18,7 +18,11 @@ from trovemq.testing import BrokerProcess, NameserverProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
-FAST = {"heartbeat_interval_ms": 100, "registration_retry_min_ms": 20, "registration_retry_max_ms": 200}
+FAST: dict[str, Any] = {
+    "heartbeat_interval_ms": 100,
+    "registration_retry_min_ms": 20,
+    "registration_retry_max_ms": 200,
+}
 
 
 class Brokers:
