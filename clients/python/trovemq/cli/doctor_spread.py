@@ -36,14 +36,14 @@ def topic_spread(evidence: Evidence) -> Iterator[Finding]:
     """Every broker of a cluster has each topic, with the same settings."""
     for held in _clusters(evidence):
         topics = {name: one.topics for name, one in held.items()}
-        shares = _share_one(evidence, topics)
+        shares = _is_shared(evidence, topics)
         yield from _lacked(
             "topic_spread", "topic", topics, _spread_topic if shares else _create_topic, shares=shares
         )
         yield from _first_ones("topic_spread", "topic", _topics_that_differ(topics, shares=shares))
 
 
-def _share_one(evidence: Evidence, brokers: Iterable[str]) -> bool:
+def _is_shared(evidence: Evidence, brokers: Iterable[str]) -> bool:
     """Whether all of these have the configuration of one cluster."""
     clusters = {one.broker: one.cluster for one in evidence.configs if one.has_table}
     return len({clusters.get(name) for name in brokers} - {None}) == 1 and set(brokers) <= clusters.keys()
@@ -67,7 +67,7 @@ def group_spread(evidence: Evidence) -> Iterator[Finding]:
     """Every broker of a cluster has each group that was created, with the same settings."""
     for held in _clusters(evidence):
         groups = {name: one.groups for name, one in held.items()}
-        shares = _share_one(evidence, groups)
+        shares = _is_shared(evidence, groups)
         yield from _lacked(
             "group_spread", "group", groups, _see_config if shares else _create_group, shares=shares
         )
