@@ -91,6 +91,12 @@ def bodies(command: Command) -> set[str]:
     return {json.loads(line)["uniqKey"] for line in found}
 
 
+def configuration(command: Command) -> dict[str, str]:
+    """The state of the configuration on each broker."""
+    lines = command.run("--json", "cluster", "config").splitlines()
+    return {one["broker"]: one["state"] for one in map(json.loads, lines)}
+
+
 def until_gone(pids: Sequence[int]) -> None:
     deadline = time.monotonic() + END_S_MAX
     for pid in pids:
@@ -120,6 +126,7 @@ def test_two_brokers_live_through_a_kill_and_a_second_start(tmp_path: Path) -> N
         segment = next((directory / "broker-1/store/commitlog").iterdir())
         assert segment.stat().st_size == 64 << 20
 
+        assert configuration(command) == {"broker-1": "owner", "broker-2": "current"}
         command.run("topic", "create", "orders", "--queues", "1")
         for number in range(4):
             command.run("send", "orders", f"body {number}", "--key", "key-1")
@@ -157,6 +164,18 @@ def test_two_brokers_live_through_a_kill_and_a_second_start(tmp_path: Path) -> N
         code, notes = command.ended(signal.SIGINT)
         assert code == 0
         assert notes[-1]["message"] == "stopped: broker-2; `--brokers 2` starts all"
+
+
+def test_a_broker_that_was_removed_was_started_again(tmp_path: Path) -> None:
+    with running(tmp_path, "--brokers", "2") as command:
+        command.until_ready()
+        command.run("broker", "remove", "broker-2", "--yes")
+        assert command.process.stderr is not None
+        note = json.loads(command.process.stderr.readline())
+        assert (note["name"], "stays stopped" in note["message"]) == ("broker-2", True)
+        until_gone([command.rows["broker-2"]["pid"]])
+        assert configuration(command) == {"broker-1": "owner"}
+        assert command.ended(signal.SIGTERM) == (0, [])
 
 
 def test_a_wrong_setting_ends_the_start_with_its_reason(tmp_path: Path) -> None:
