@@ -97,7 +97,8 @@ def _of_broker(status: ConfigStatus, best: ConfigStatus) -> Iterator[ConfigProbl
 def _of_entries(status: ConfigStatus) -> Iterator[ConfigProblem]:
     for kind, entries in status.lists():
         for one in entries:
-            text = f"{one.kind} {one.name}{_WHAT[kind]}{f' ({one.message})' if one.message else ''}"
+            why = f" ({one.message})" if one.message and kind != "differing" else ""  # it says the same
+            text = f"{one.kind} {one.name}{_WHAT[kind]}{why}"
             yield ConfigProblem(status.broker, kind, text, mend(status.broker, kind, one), one)
 
 
@@ -148,8 +149,10 @@ def mend(broker: str, kind: str, entry: ConfigName) -> str:
         made = join(["trovemq", entry.kind, "create", entry.name])
         gone = join(["trovemq", entry.kind, "delete", entry.name, "--yes"])
         return f"to free its disk: {made}, then: {gone}"
-    if entry.kind == "topic" and kind == "unlisted":
-        return f"to take it in: {join(['trovemq', 'topic', 'adopt', entry.name])}"
+    if entry.kind == "topic" and kind in ("unlisted", "differing"):
+        adopt, alter = (join(["trovemq", "topic", verb, entry.name]) for verb in ("adopt", "alter"))
+        more = f"; first, where type or options differ: {alter}" if kind == "differing" else ""
+        return f"to take it in, with its queues: {adopt}{more}"
     if entry.kind in _EXPORTED:
         export = join(["trovemq", "export", f"--{entry.kind}", entry.name, "--broker", broker])
         takes = "to take it in" if kind == "unlisted" else f"to take the one of {broker} for all"
