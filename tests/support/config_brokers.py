@@ -22,6 +22,7 @@ from trovemq_broker.cluster.view import ConfigSummary
 from trovemq_broker.cluster_config.entries import ChangeKind, ClockMs, ConfigChange, Key, Kind
 from trovemq_broker.cluster_config.local_tables import Failure
 from trovemq_broker.cluster_config.reconcile import Action, ActionKind, LocalEntry
+from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_broker.server.native.cluster_config_service import ClusterConfigService
@@ -157,7 +158,8 @@ class ConfigBroker:
             placement = dict.fromkeys(table.members(), 4)
             return [ConfigChange(ChangeKind.CREATE, Kind.TOPIC, name, None, settings, placement)]
 
-        (result,) = await self.node.change(make)
+        shared: SharedConfig = self.node
+        (result,) = await shared.change(make)
         return result
 
     async def delete(self, kind: Kind, name: str) -> Any:

@@ -25,6 +25,7 @@ from trovemq_broker.cluster.nameserver_session import (
 from trovemq_broker.cluster_config import protobuf
 from trovemq_broker.cluster_config.entries import ClockMs, Kind
 from trovemq_broker.cluster_config.follower import Follower, Serving, Stored
+from trovemq_broker.cluster_config.messages import TablePart
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -106,7 +107,7 @@ class FollowerSide:
             self._lost(_problem_of(self._stream))
             lasted = loop.time() - began >= lasting_s or self._wake.is_set()
             attempt = 1 if lasted else attempt + 1
-            if not self.ended and not self._wake.is_set():
+            if not self._wake.is_set():
                 await self._wait(back_off_s(attempt, self._settings, self._jitter()))
 
     async def _wait(self, seconds: float) -> None:
@@ -170,7 +171,7 @@ class FollowerSide:
             if stored is not None:
                 await call.write(sign(protobuf.report_to(stored.report).SerializeToString()))
 
-    async def _stored(self, part: protobuf.TablePart) -> Stored | None:
+    async def _stored(self, part: TablePart) -> Stored | None:
         """The update that this part completes, on disk."""
         stored: Stored | None = None
         async with self._store.lock:
