@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from trovemq_broker.admin.drain import Drain
+from trovemq_broker.cluster.config_node import ConfigNode
 from trovemq_broker.cluster.self_route import SelfRouteService
 from trovemq_broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from trovemq_broker.daemon.background import StoreTasks
@@ -113,13 +114,7 @@ class BrokerServices:
         )
         self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
         self._route = SelfRouteService(self.view, clock_ms)
-        address = tls_address if tls_address is not None and settings.nameserver_tls else advertised
-        self.config = config_node(
-            *(settings, address, store.files, cluster or single(store.files)),
-            tables=NoTables(),  # LocalConfig takes its place
-            view=self.view,
-        )
-        self._cluster_config = ClusterConfigService(self.config, not_handled)
+        self.config = self._config(settings, cluster, advertised, tls_address)
         self.drain_control = Drain(
             settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop
         )
@@ -144,18 +139,30 @@ class BrokerServices:
             broker_info=lambda: broker_info(self.view),
             counters=self.statistics.counter_steps,
         )
-        self._groups = GroupService(core)
         self._tracks = TrackService(core, self.queries.one_more)
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
         self._users = SecurityService(settings.name, clock_ms, security)
 
+    def _config(
+        self,
+        settings: BrokerSettings,
+        cluster: ClusterParts | None,
+        advertised: Address,
+        tls_address: Address | None,
+    ) -> ConfigNode:
+        """This broker's part in the cluster's configuration."""
+        files = self.core.store.files
+        address = tls_address if tls_address is not None and settings.nameserver_tls else advertised
+        tables = NoTables()  # LocalConfig replaces it
+        return config_node(settings, address, files, cluster or single(files), tables, self.view)
+
     def add_to(self, server: grpc.aio.Server) -> None:
         for service in (
             *(self.messages, self.atomic, self.queries, self.searches, self.store_service),
             *(self.rocketmq, self.consumers, self.producers),
-            *(self._broker, self._admin, self._groups, self._users, self._tracks, self._route),
-            self._cluster_config,
+            *(self._broker, self._admin, GroupService(self.core), self._users, self._tracks, self._route),
+            ClusterConfigService(self.config, not_handled),
         ):
             service.add_to(server)
 

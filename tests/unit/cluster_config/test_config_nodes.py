@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.config_brokers import ConfigBroker, ConfigCluster, config_cluster
+from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.messages import Hello, Report
 from trovemq_broker.cluster_config.table import ConfigTable

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trovemq_broker.cluster.cluster_reply import RoutedBroker, Routes
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.config_calls import Places
+from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
 from trovemq_broker.cluster.config_store import ConfigStore
 from trovemq_broker.cluster.owner_finder import OwnerNamed
@@ -126,7 +126,7 @@ class ConfigBroker:
                 store=ConfigStore(StoredTable.load(self.files), self.files, self.cluster.draw),
                 tables=self.tables,
                 routes=self.routes,
-                places=Places(self.routes, channels),
+                endpoints=Endpoints(self.routes, channels),
                 credentials=None,
                 settings=FastRetries(),
                 jitter=lambda: 0.0,
