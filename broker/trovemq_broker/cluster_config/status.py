@@ -37,7 +37,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """`version`: the last one that the broker has stored, as the owner knows; 0 if it has not reported yet."""
+    """`version`: the last that the broker has stored, as the owner knows; 0 if it has not reported yet."""
 
     broker: str
     version: int
