@@ -8,8 +8,8 @@
 | follower | (ended)  | it was removed from the cluster                                                     |
 
 At a start a broker with a table has the role that its table says; a warning says so where the setting names
-another owner. One without a table follows the owner that the setting names; without the setting it is alone, which
-costs nothing: no file, no task.
+another owner. One without a table follows the owner that the setting names; without the setting it is alone,
+which costs nothing: no file, no task.
 """
 
 from __future__ import annotations
