@@ -310,7 +310,7 @@ async def test_users_rules_and_quotas_come_in_one_change_and_go() -> None:
     alice = made_user("alice")
     cluster.make(user_change(alice))
     rule = {"subject": "User:alice", "decision": "Allow", "actions": "Pub", "resource": "Topic:orders"}
-    cluster.create(RULE, "7", **rule)
+    cluster.create(RULE, "7", None, **rule)
     cluster.create(QUOTA, "User:alice", requests_per_s="5")
     before = bench.security.table.generation
     await bench.follow()
