@@ -66,7 +66,7 @@ async def test_a_topic_without_queues_on_this_broker_is_not_created() -> None:
     assert bench.topics == []
 
 
-async def test_alterations_reach_the_topic_and_leave_what_the_cluster_does_not_know() -> None:
+async def test_alterations_reach_the_topic_and_leave_its_other_attributes() -> None:
     cluster = ClusterTable()
     bench = LocalBench(cluster)
     cluster.create(TOPIC, "orders", {"b": 2}, indexed_properties="a")
