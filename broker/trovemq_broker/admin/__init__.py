@@ -3,5 +3,5 @@
 - `topic_changes`, `group_changes`, `security_changes`   by a call of a user, or for the cluster
 - `config_texts`      settings as the texts of the cluster's configuration, and back
 - `config_puts`, `config_security`   a topic, a group, users and rules as the cluster has them
-- `local_config`      what this broker has, for the cluster's configuration; makes it equal
+- `local_config`      this broker's own tables, for the cluster's configuration; makes them equal
 """

@@ -7,8 +7,8 @@
 | has none                                     | `unplaced`: without write; nothing is deleted               |
 | is missing, although the topic has its id    | `withheld`: neither read nor written; kept on disk          |
 
-A withheld group may not consume. What the configuration does not know (config_texts.py) stays as it is. The
-id of the entry is written in the same change (config_marks.py), so that no crash leaves another one.
+A withheld group may not consume. Values that the configuration does not know (config_texts.py) stay as they
+are. The id of the entry is written in the same change (config_marks.py), so that no crash leaves another one.
 """
 
 from __future__ import annotations

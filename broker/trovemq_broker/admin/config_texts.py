@@ -22,8 +22,8 @@ Not in it, each broker's own: RocketMQ's `order` and topicSysFlag of a topic, at
 know. The queues of a topic are its placement.
 
 A reader (…_of) raises TroveError STORE_NEWER for a setting that this version does not know, REQUEST_ILLEGAL
-for one that it cannot read, and the errors of the kind. It does not check what a user may create: a store
-that RocketMQ has written may have more. The caller that takes a user's call checks that.
+for one that it cannot read, and the errors of the kind. It does not check the limits of a user's call, which
+the caller checks: a store that RocketMQ has written may be beyond them.
 """
 
 from __future__ import annotations

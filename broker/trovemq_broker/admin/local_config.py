@@ -1,7 +1,7 @@
 """This broker's own topics, groups, users, rules and quotas, for the cluster's configuration: LocalTables.
 
     founding()     all of them, as the first entries of a new cluster's table
-    entries()      what reconcile.py compares with the table
+    entries()      the entries that reconcile.py compares with the table
     carry_out()    its actions: topics gathered into few writes, groups and users into one each
 
 Left out, because each broker has its own: system topics and groups, retry and dead-letter topics. Groups that
@@ -65,10 +65,10 @@ class LocalConfig:
         self._security = security
         self._table = table
 
-    # --- what this broker has -------------------------------------------------------------------------
+    # --- this broker's tables -------------------------------------------------------------------------
     def founding(self) -> list[ConfigChange]:
-        """The creations of all that this broker has, without what a table cannot hold, such as a topic that
-        RocketMQ has made with more queues than are allowed: that is reported as unlisted later."""
+        """The creations of all that this broker has, without entries that a table cannot hold, such as a
+        topic that RocketMQ has made with more queues than are allowed: it is reported as unlisted later."""
         changes, withheld = [], self._withheld()
         for own in self.entries().values():
             if own.key in withheld:
@@ -87,7 +87,7 @@ class LocalConfig:
         return changes
 
     def entries(self, keys: Collection[Key] | None = None) -> dict[Key, LocalEntry]:
-        """Those of the keys that exist here; all with None."""
+        """The entries of the keys that exist here; all with None."""
         found = self._all() if keys is None else filter(None, map(self._entry, keys))
         return {own.key: own for own in found}
 
@@ -141,7 +141,7 @@ class LocalConfig:
             return own
         if entry.id == own.id:
             return LocalEntry(own.key, own.id, WITHHELD_TEXTS, own.queues) if withheld else own
-        # Whoever made a topic here before the cluster had it: that alone does not make it another topic.
+        # A topic that another user made here before the cluster had it is the same topic.
         creator = {name: text for name, text in entry.settings.items() if name == "creator"}
         others = {name: text for name, text in own.settings.items() if name != "creator"}
         return LocalEntry(own.key, own.id, others | creator, own.queues)

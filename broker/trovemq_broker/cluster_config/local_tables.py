@@ -20,7 +20,7 @@ class Failure:
 
 
 class LocalTables(Protocol):
-    """The entries that this broker has. System topics and groups are each broker's own, and no part of it."""
+    """The tables of this broker. System topics and groups are each broker's own, and no part of it."""
 
     def founding(self) -> Sequence[ConfigChange]:
         """The creations of all that this broker has, for the table of a new cluster. Topics lie on this

@@ -7,7 +7,7 @@ Invariants
 - The table in memory changes in finish(), when the change is on disk, or not at all.
 - `promised` never falls within a cluster: nothing of an older generation is stored any more.
 - The secrets of users are sealed in the file. Without a key none is stored: a broker that does not ask who
-  calls cannot be a member of a cluster with users, because it would forward the changes of everybody. Nor
+  calls cannot be a member of a cluster with users, because it would forward the changes of every caller. Nor
   could a take-over continue from its copy.
 """
 

@@ -65,7 +65,7 @@ def open_security(
     settings: BrokerSettings, store: MessageStore, gate: Gate, *, makes_first_user: bool = True
 ) -> BrokerSecurity:
     """Blocks. `makes_first_user` False: another broker owns the cluster's configuration, and the users come
-    with that; until then nobody can log in. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED,
+    with that; until then no client can log in. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED,
     DISK_FULL, STORE_NEWER."""
     if store.files.exists(ROCKETMQ_USERS):
         get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)

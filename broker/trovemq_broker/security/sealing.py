@@ -75,7 +75,7 @@ class SealingKey:
 
 
 class SecretSealer:
-    """Seals secrets for another file than the users' own: with a nonce of its own for each, and for names
+    """Seals secrets for another file than the users': with another nonce for each, and for names
     with a prefix, so that a sealed text of one file is worth nothing in the other."""
 
     def __init__(self, key: SealingKey, random_bytes: Callable[[int], bytes], prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""What a topic or a group keeps of the cluster's configuration: attributes of its entry in topics.json or
+"""The marks of the cluster's configuration on a topic or a group: attributes of its entry in topics.json or
 subscriptionGroup.json, which RocketMQ keeps.
 
 | attribute             | value                                                                            |
@@ -50,7 +50,7 @@ class ConfigId(NamedTuple):
 
 
 class Unserved(NamedTuple):
-    """Why an entry is not served as usual, and its value when it is again."""
+    """Why an entry is not fully served, and its value when it is again."""
 
     reason: str
     value: int
@@ -62,7 +62,7 @@ def config_id(attributes: Mapping[str, str]) -> ConfigId | None:
 
 
 def unserved(attributes: Mapping[str, str]) -> Unserved | None:
-    """None if it is served as usual."""
+    """None if it is fully served."""
     found = _STATE.fullmatch(attributes.get(STATE_ATTRIBUTE, ""))
     return None if found is None else Unserved(found[1], int(found[2]))
 

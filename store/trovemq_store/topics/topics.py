@@ -328,8 +328,11 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def _finish_part(self, part: Changed[TopicConfig], *, saved: bool) -> None:
         super()._finish_part(part, saved=saved)
-        if any(config is not None and config.by_priority for config in (part.before, part.after)):
-            self._priority_topics = self._by_priority()
+        config = self._configs.get(part.name)
+        if config is not None and config.by_priority:
+            self._priority_topics |= {part.name}
+        elif part.name in self._priority_topics:
+            self._priority_topics -= {part.name}
 
 
 def new_topic(wanted: NewTopic, reserved: Collection[str] = ()) -> TopicConfig:

@@ -6,6 +6,7 @@ import errno
 from collections import deque
 from dataclasses import dataclass, field
 
+from tests.unit.cluster_config.config_parts import SEAL
 from trovemq_broker.cluster_config.entries import (
     ChangeKind,
     ClockMs,
@@ -70,7 +71,7 @@ class Node:
         def decide(operation: str, _path: str) -> int | None:
             return errno.ENOSPC if self.fails and operation in ("write", "write_atomic") else None
 
-        self.stored = StoredTable.load(FaultyFileSystem(self.disk.files, decide))
+        self.stored = StoredTable.load(FaultyFileSystem(self.disk.files, decide), SEAL)
         self.up, self.owner, self.follower = True, None, None
         self.choose_role(now_ms)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from trovemq_broker.cluster_config.entries import (
     ChangeKind,
     ClockMs,
@@ -14,12 +16,15 @@ from trovemq_broker.cluster_config.entries import (
 from trovemq_broker.cluster_config.follower import Follower, Stored
 from trovemq_broker.cluster_config.owner import CONNECT_WAIT_MS, FollowerStream, Owner, begin_founding
 from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.security.sealing import SealingKey, SecretSealer
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 
 START: ClockMs = ClockMs(1_000_000)
 LATER: ClockMs = ClockMs(1_000_000 + CONNECT_WAIT_MS)
 MARK = "0123456789abcdef"
+_numbers = itertools.count()
+SEAL = SecretSealer(SealingKey(bytes(range(32))), lambda size: next(_numbers).to_bytes(size), "cluster:")
 
 
 def founded(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.unit.cluster_config.config_node import Node
+from tests.unit.cluster_config.config_parts import SEAL
 from tests.unit.cluster_config.config_world import NAMES, World
 from trovemq_broker.cluster_config.entries import (
     ClockMs,
@@ -69,7 +70,7 @@ class WholeWalk(World):
         image = owner.stored.table.image()
         for node in self.nodes.values():
             assert node.stored.table.image() == image, node.name
-            on_disk = StoredTable.load(node.disk.files.after_power_cut())
+            on_disk = StoredTable.load(node.disk.files.after_power_cut(), SEAL)
             assert on_disk.table.image() == image, node.name
             if node.follower is not None:
                 assert node.follower.serving(ClockMs(self.now_ms)) is Serving.CURRENT

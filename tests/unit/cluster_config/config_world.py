@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 from tests.unit.cluster_config.config_node import Acknowledged, Disk, Node, Stream, check_refusal, check_slot
+from tests.unit.cluster_config.config_parts import SEAL
 from trovemq_broker.cluster_config import take_over
 from trovemq_broker.cluster_config.entries import (
     ChangeKind,
@@ -371,7 +372,7 @@ class World:
 
     def _holders(self) -> int:
         """The disks with a table: without any there is nothing more to show."""
-        return sum(StoredTable.load(node.disk.files).table.exists for node in self.nodes.values())
+        return sum(StoredTable.load(node.disk.files, SEAL).table.exists for node in self.nodes.values())
 
     def leave(self) -> None:
         """An operator removes a broker that is away; it may come back with its table."""
@@ -399,7 +400,7 @@ class World:
         local, withheld = dict(disk.local), set(disk.withheld)
         files = disk.files.after_process_kill()
         node.disk = Disk(next(self.numbers), disk.store_id, files, local, withheld)
-        head = StoredTable.load(files).head
+        head = StoredTable.load(files, SEAL).head
         node.old = True
         if head.owner == name:
             self.suspended = True
@@ -436,7 +437,7 @@ class World:
         """Every member has the forgotten deletions on its disk, unless it has lost that."""
         for name in owner.stored.table.members():
             node = self.nodes[name]
-            on_disk = StoredTable.load(node.disk.files.after_power_cut())
+            on_disk = StoredTable.load(node.disk.files.after_power_cut(), SEAL)
             if node.disk.lineage <= len(NAMES):
                 assert on_disk.head.version >= owner.head.horizon, f"{name} lacks deletions"
 
@@ -553,7 +554,7 @@ class World:
             node = self.nodes[name]
             if node.old or self.suspended:
                 continue
-            on_disk = StoredTable.load(node.disk.files.after_power_cut())
+            on_disk = StoredTable.load(node.disk.files.after_power_cut(), SEAL)
             if node is self.nodes[owner.head.owner] or name in owner.live:
                 assert on_disk.head.contains(entry.version), f"{name} is said to hold {entry.version}"
             if on_disk.head.contains(entry.version):

@@ -1,4 +1,4 @@
-"""What a founder has is made equally on every other broker, whatever it is."""
+"""All that a founder has is made equally on every other broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trovemq_broker.security.changes import SecurityState
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
-def test_whatever_a_founder_has_an_empty_broker_gets_it_equally(data: st.DataObject) -> None:
+def test_all_that_a_founder_has_an_empty_broker_gets_equally(data: st.DataObject) -> None:
     cluster = ClusterTable()
     founder, other = LocalBench(cluster, "a"), LocalBench(cluster, "b")
     assert founder.security is not None

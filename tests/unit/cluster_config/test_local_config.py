@@ -66,7 +66,7 @@ async def test_a_topic_without_queues_on_this_broker_is_not_created() -> None:
     assert bench.topics == []
 
 
-async def test_alterations_reach_the_topic_and_leave_what_the_cluster_does_not_know() -> None:
+async def test_alterations_reach_the_topic_and_leave_its_other_attributes() -> None:
     cluster = ClusterTable()
     bench = LocalBench(cluster)
     cluster.create(TOPIC, "orders", {"b": 2}, indexed_properties="a")
@@ -310,7 +310,7 @@ async def test_users_rules_and_quotas_come_in_one_change_and_go() -> None:
     alice = made_user("alice")
     cluster.make(user_change(alice))
     rule = {"subject": "User:alice", "decision": "Allow", "actions": "Pub", "resource": "Topic:orders"}
-    cluster.create(RULE, "7", **rule)
+    cluster.create(RULE, "7", None, **rule)
     cluster.create(QUOTA, "User:alice", requests_per_s="5")
     before = bench.security.table.generation
     await bench.follow()

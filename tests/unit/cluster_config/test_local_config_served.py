@@ -1,4 +1,4 @@
-"""A whole broker whose own tables follow the cluster's: what its clients get."""
+"""A whole broker whose own tables follow the cluster's, as its clients see it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(scene: Callable[[Broker], Awaitable[None]]) -> None:
     fake_loop.run(begin())
 
 
-def test_a_withheld_topic_is_neither_written_nor_read_and_the_refusal_says_why() -> None:
+def test_a_withheld_topic_is_neither_written_nor_read_and_says_why() -> None:
     async def scene(broker: Broker) -> None:
         broker.cluster.delete(Kind.TOPIC, "orders")
         broker.cluster.forget()
@@ -109,7 +109,7 @@ def test_a_topic_placed_elsewhere_is_read_and_not_written() -> None:
     run(scene)
 
 
-def test_a_topic_that_the_cluster_deletes_left_its_counts_and_waiting_calls() -> None:
+def test_a_topic_that_the_cluster_deletes_left_counts_and_waiting_calls() -> None:
     async def scene(broker: Broker) -> None:
         assert "orders" in broker.core.traffic.message_sizes
         woken: list[bool] = []

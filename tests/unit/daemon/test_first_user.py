@@ -46,7 +46,7 @@ def test_a_broker_that_follows_made_an_admin_with_another_secret(tmp_path: Path)
     assert security.table.sealer("cluster:").key_id == key.key_id, "the key of the first start"
 
 
-def test_a_log_in_before_the_users_came_was_refused_as_if_the_secret_were_wrong() -> None:
+def test_a_log_in_before_the_users_came_had_a_wrong_secret() -> None:
     here = AccessHere()
     credentials = here.gate.credentials(SEND, rocketmq_metadata("admin"))
     with pytest.raises(TroveError, match="no users yet: they come with the cluster") as caught:

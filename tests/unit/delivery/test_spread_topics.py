@@ -14,7 +14,7 @@ MARK = "0123456789abcdef"
 
 
 def received(placed: int | None, group: ConfigId | None, *, new_group_start: str = "end") -> list[str]:
-    """What group `g` gets of topic `orders`, which had a message before the group first received here."""
+    """The messages of topic `orders` for group `g`; one was there before the group first received."""
     made = Engine(ConsumerSettings(new_group_start=new_group_start), topic="other")  # type: ignore[arg-type]
     attributes = marked({}, ConfigId(1, MARK, 5), placed=placed)
     change, _ = made.store.topics.begin_put_all([TopicConfig("orders", 1, 1, attributes=attributes)])
@@ -32,12 +32,12 @@ def received(placed: int | None, group: ConfigId | None, *, new_group_start: str
     ("placed", "group", "expected"),
     [
         (9, ConfigId(1, MARK, 3), ["before", "after"]),  # it may have read the topic on another broker
-        (9, None, ["before", "after"]),  # its first use made it: nobody knows how old it is
+        (9, None, ["before", "after"]),  # its first use made it: its age is not known
         (9, ConfigId(2, MARK, 12), ["after"]),  # a new group, by new_group_start
         (None, ConfigId(1, MARK, 3), ["after"]),  # the topic was here from its beginning
     ],
 )
-def test_messages_sent_to_a_spread_topic_before_the_first_receive_were_missed(
+def test_messages_in_a_spread_topic_before_the_first_receive_were_missed(
     placed: int | None, group: ConfigId | None, expected: list[str]
 ) -> None:
     assert received(placed, group) == expected

@@ -207,8 +207,9 @@ def _start_offset(
 
     Retry topics, and queues that the topic got after the group first read it or had an offset of it, are read
     from their beginning. So are those of a topic that came to this broker after the group was made
-    (store: topics/config_marks.py): the group may have read it on another broker, and would miss what was
-    sent here before its first receive. A group that its first use made has no id that could tell.
+    (store: topics/config_marks.py): the group may have read it on another broker, and would miss the
+    messages that were sent here before its first receive. A group that its first use made has no id, and no
+    known age.
     """
     queue = context.store.consume_queues.get(topic, queue_id)
     low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
