@@ -21,9 +21,11 @@ FORMAT_VERSION: Final = 1
 
 
 def take_store(files: FileSystem, settings: NodeSettings) -> None:
-    """Checks the owner of an open store, and notes this broker; durable when it returns. Blocks.
+    """Checks the owner of an open store, and notes this broker. Blocks.
 
-    Raises TroveError STORE_OTHER_BROKER, STORE_NEWER, DISK_FULL, STORE_FAILED.
+    On a full disk it is noted by a later start: a broker starts there, too.
+
+    Raises TroveError STORE_OTHER_BROKER, STORE_NEWER; STORE_FAILED if a sync failed.
     """
     file = JsonFile(files, PATH, sealed=True)
     owner, own = _owner(file), (settings.cluster, settings.name)
@@ -43,7 +45,12 @@ def take_store(files: FileSystem, settings: NodeSettings) -> None:
                 cluster=cluster,
             )
         get_logger().warning("store.renamed", former=former, name=settings.name, cluster=settings.cluster)
-    file.save({"formatVersion": FORMAT_VERSION, "broker": settings.name, "cluster": settings.cluster})
+    try:
+        file.save({"formatVersion": FORMAT_VERSION, "broker": settings.name, "cluster": settings.cluster})
+    except TroveError as error:
+        if error.spec is errors.STORE_FAILED:
+            raise
+        get_logger().warning("store.owner_not_noted", reason=str(error))
 
 
 def _owner(file: JsonFile) -> tuple[str, str] | None:
