@@ -152,14 +152,20 @@ def test_a_broker_beyond_a_limit_said_that_the_nameserver_was_unreachable() -> N
         until_said_again(broker, "nameserver.registered")
 
 
-def test_names_with_other_settings_elsewhere_say_what_to_do(nameserver: NameserverProcess) -> None:
+def test_names_with_other_settings_elsewhere_say_what_to_do(
+    nameserver: NameserverProcess, tmp_path: Path
+) -> None:
     with (
         BrokerProcess(name="b1", nameservers=[nameserver]) as first,
-        BrokerProcess(name="b2", nameservers=[nameserver]),
+        BrokerProcess(name="b2", nameservers=[nameserver]) as second,
     ):
         admin = first.client.admin
         admin.create_topic("orders", queue_count=1)
         admin.groups.create("billing")
+        ledger = str(tmp_path / "ledger")
+        words = ("verify", "produce", "orders", "--ledger", ledger, "--rate", "50", "--seconds", "0.5")
+        assert run_here(nameserver.address, *words)[0] == 0, "it made the topic on b2, and failed"
+        assert {one.topic for one in second.client.admin.list_topics()} == set()
         for words, symbol in (
             (("topic", "create", "orders", "--queues", "2"), "TOPIC_SETTINGS_DIFFER"),
             (("group", "create", "billing", "--orderly"), "GROUP_SETTINGS_DIFFER"),

@@ -61,14 +61,13 @@ KNOWN_LIMITS: Final = {
 
 
 class Run:
-    """`follow` steps, then `settle`. `trace`: the steps so far. `limits`: findings of KNOWN_LIMITS."""
+    """`follow` steps, then `settle`. `trace`: the steps so far. `refusals`: removals that were refused."""
 
     def __init__(
         self, directory: Path, nameserver: NameserverProcess, load: Load, events: list[Event]
     ) -> None:
         self.cluster = Cluster()
         self.trace: list[str] = []
-        self.limits: list[str] = []
         self.refusals = 0
         self._directory = directory
         self._nameserver = nameserver

@@ -65,6 +65,8 @@ async def _live(path: Path, rounds: list[list[Step]], source: random.Random) -> 
 
 async def _compare(run: Run) -> None:
     report = await run.settle()
+    limits = {kind: len(report.of(kind)) for kind in KNOWN_LIMITS}
+    print(f"{dict(report.counts)}, known limits {limits}, {run.refusals} removals refused")
     wrong = [f"{one.kind}: {one.text}" for one in report.findings if one.kind not in KNOWN_LIMITS]
     assert not wrong, "\n".join([f"{len(wrong)} findings", *wrong[:SHOWN_MAX], str(report.counts)])
     assert report.counts["acknowledged"] > 0
