@@ -233,8 +233,11 @@ class _History:
             self.find("resurrected", where)
         # After a disturbance an acknowledgement is sent again while the message is delivered again.
         before = group.delivered.get((key, place), 0)
-        if (key, place) in group.consumed and self._disturbed.get(place.broker, 0) < before:
-            self.find("redelivered", where)
+        disturbed = self._disturbed.get(place.broker, 0)
+        if (key, place) in group.consumed and disturbed < before:
+            self.find(
+                "redelivered", f"{where}: events {disturbed} disturbed, {before} before, {self._at} again"
+            )
         group.delivered[key, place] = self._at
         if key in group.received:
             self.report.counts["duplicates"] += 1
