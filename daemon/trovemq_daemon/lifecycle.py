@@ -38,7 +38,7 @@ class ExitCode(IntEnum):
     UNEXPECTED = 1
     USAGE = 2
     STORE_LOCKED = 3
-    STORE_MISMATCH = 4  # settings do not match the store, or it was written by a newer version
+    STORE_MISMATCH = 4  # settings do not match the store, or it is a newer version's or another broker's
     STORE_FAILED = 5  # fatal storage error
     ADDRESS_IN_USE = 6
 
@@ -47,6 +47,7 @@ _CODE_BY_SYMBOL: Final = {
     errors.STORE_LOCKED.symbol: ExitCode.STORE_LOCKED,
     errors.STORE_SETTINGS_MISMATCH.symbol: ExitCode.STORE_MISMATCH,
     errors.STORE_NEWER.symbol: ExitCode.STORE_MISMATCH,
+    errors.STORE_OTHER_BROKER.symbol: ExitCode.STORE_MISMATCH,
     errors.STORE_FAILED.symbol: ExitCode.STORE_FAILED,
     errors.DISK_FULL.symbol: ExitCode.STORE_FAILED,
     errors.CREATE_MAPPED_FILE_FAILED.symbol: ExitCode.STORE_FAILED,
@@ -182,7 +183,10 @@ def _failed(error: BaseException) -> ExitCode:
     code = exit_code_of(error)
     foreseen = code != ExitCode.UNEXPECTED or isinstance(error, TroveError)
     traceback = None if foreseen else error
-    get_logger().error("daemon.failed", reason=_reason(error), exit_code=int(code), exc_info=traceback)
+    advice = {"what_to_do": error.spec.what_to_do} if isinstance(error, TroveError) else {}
+    get_logger().error(
+        "daemon.failed", reason=_reason(error), exit_code=int(code), exc_info=traceback, **advice
+    )
     return code
 
 

@@ -52,12 +52,21 @@ class LostBrokers:
         self._alone.pop(name, None)
         return True
 
+    def expire(self, now: int) -> list[str]:
+        """Forgets those that were lost too long ago. Returns their names."""
+        aged = [name for name, one in self._by_name.items() if now - one.lost_at >= LOST_KEPT_MS]
+        for name in aged:
+            self.forget(name)
+        return aged
+
     def at(self, now: int, topic: str | None = None) -> list[LostBroker]:
         """The lost brokers of this time, by name; with `topic`, those that had it."""
-        for name in [name for name, one in self._by_name.items() if now - one.lost_at >= LOST_KEPT_MS]:
-            self.forget(name)
         everything = [self._by_name[name] for name in sorted(self._by_name)]
-        return [one for one in everything if topic is None or topic in one.topics]
+        return [
+            one
+            for one in everything
+            if now - one.lost_at < LOST_KEPT_MS and (topic is None or topic in one.topics)
+        ]
 
     def topics_changed(self, names: Sequence[str], change: int) -> None:
         """No broker in the routes has these topics any more (change: 1), or one has them now (-1)."""

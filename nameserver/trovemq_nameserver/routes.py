@@ -247,10 +247,13 @@ class RouteTable:
         return name
 
     def expire(self, now: int) -> list[str]:
-        """Removes the brokers that are overdue at `now`; returns their names."""
+        """Removes the brokers that are overdue at `now`; returns their names. Forgets those that were lost
+        too long ago."""
         overdue = [found for found in self._by_name.values() if found.ends_at(self._limits) <= now]
         for found in overdue:
             self.lose(found.session, now)
+        for name in self._lost.expire(now):
+            self._changed(name, ())
         return [found.route.broker.name for found in overdue]
 
     def lose(self, session: int, now: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from grpc.aio import Server, ServicerContext
 
+from trovemq_daemon import clocks
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.turns import Turns
@@ -140,7 +141,9 @@ class RouteService:
     async def get_server_info(
         self, request: route_pb2.GetServerInfoRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ServerInfo:
-        return route_pb2.ServerInfo(role=route_pb2.NAMESERVER, version=self._version, name=self._name())
+        return route_pb2.ServerInfo(
+            role=route_pb2.NAMESERVER, version=self._version, name=self._name(), now=clocks.wall_ms()
+        )
 
     async def get_route(
         self, request: route_pb2.GetRouteRequest, context: ServicerContext[Any, Any]

@@ -416,6 +416,12 @@ AUTHENTICATION_DISABLED = _add(
     "Switch authentication_enable on; the first start makes a super user and writes its credentials to a file.",
 )  # fmt: skip
 
+STORE_OTHER_BROKER = _add(
+    "STORE_OTHER_BROKER", 315, "FAILED_PRECONDITION", False,
+    "The store is that of another broker, or of one in another cluster.",
+    "Name the right --store, or --name and --cluster; for a broker that is renamed set renamed_from.",
+)  # fmt: skip
+
 # --- 4xx: the cluster -------------------------------------------------------------------------------
 BROKER_NAME_TAKEN = _add(
     "BROKER_NAME_TAKEN", 400, "ALREADY_EXISTS", False,

@@ -13,6 +13,7 @@ which topics it has. Two heartbeats with all topics have a time between them tha
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +22,7 @@ from typing import Annotated, Any, Final
 import grpc
 
 from trovemq_broker.cluster.announced import Announced
+from trovemq_broker.cluster.clock_difference import ClockDifference
 from trovemq_broker.cluster.nameserver_session import (
     Jitter,
     ReadCredentials,
@@ -30,6 +32,7 @@ from trovemq_broker.cluster.nameserver_session import (
     log_in_for,
 )
 from trovemq_broker.cluster.view import SPACED_FROM, BrokerView, spacing_s
+from trovemq_daemon import clocks
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import get_logger
@@ -49,7 +52,19 @@ ALL_TOPICS_WAIT_S: Final = 30.0
 """How much longer a reply to many topics may take: after its start a nameserver reads those of all brokers,
 one after the other."""
 
+CLOCK_EVERY: Final = 20
+"""Heartbeats of a stream between two comparisons of the clocks, the first one after the first."""
+
 _REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
+
+
+_LASTING: Final = (
+    errors.AUTHENTICATION_FAILED,
+    errors.ACCESS_DENIED,
+    errors.LIMIT_EXCEEDED,
+    errors.REQUEST_ILLEGAL,
+)
+"""Refusals that an operator has to end. The nameserver is reachable."""
 
 
 class RegistrationState(Enum):
@@ -109,6 +124,7 @@ class Registration:
         self.state = RegistrationState.CONNECTING
         self.detail = ""
         self.heartbeats = 0
+        self.clock = ClockDifference(str(nameserver), clocks.wall_ms)
         self._view = view
         self._settings = settings
         self._jitter = jitter
@@ -161,7 +177,7 @@ class Registration:
             )(metadata=metadata)
             # a broken stream is noticed before the next heartbeat
             call.add_done_callback(lambda _: self._wake.set())
-            await self._talk(call, sign)
+            await self._talk(channel, call, sign)
         except (SettingsError, ScramError) as error:
             self._refused(TroveError(errors.AUTHENTICATION_FAILED, str(error)))
         except TroveError as error:
@@ -197,9 +213,9 @@ class Registration:
             reason = await explain(str(self.nameserver), self._channels.tls) or reason
         self._lost(reason)
 
-    async def _talk(self, call: Any, sign: Sign) -> None:
+    async def _talk(self, channel: Channel, call: Any, sign: Sign) -> None:
         announced = Announced(self._view)
-        while True:
+        for count in itertools.count():
             self._wake.clear()
             leaving = self._leaving
             heartbeat, all_topics = announced.next()
@@ -212,6 +228,8 @@ class Registration:
             if leaving:
                 return
             announced.answered(reply)
+            if count % CLOCK_EVERY == 0:
+                await self.clock.compare(channel, self._credentials)
             await self._until_next(announced)
 
     async def _until_next(self, announced: Announced) -> None:
@@ -249,9 +267,10 @@ class Registration:
 
     def _refused(self, error: TroveError) -> None:
         if error.symbol == errors.BROKER_NAME_TAKEN.symbol:
-            self.state, self.detail = RegistrationState.NAME_TAKEN, error.message
-            get_logger().error("nameserver.name_taken", nameserver=self.nameserver, message=error.message)
-        elif error.spec in (errors.AUTHENTICATION_FAILED, errors.ACCESS_DENIED):
+            text = f"{error.message}. {error.spec.what_to_do}"
+            self.state, self.detail = RegistrationState.NAME_TAKEN, text
+            get_logger().error("nameserver.name_taken", nameserver=self.nameserver, message=text)
+        elif error.spec in _LASTING:
             self.state, self.detail = RegistrationState.WAITING, str(error)
             get_logger().error("nameserver.refused", nameserver=self.nameserver, message=str(error))
         else:
@@ -317,6 +336,10 @@ class Registrations:
             if entry.state != RegistrationState.REGISTERED
         ]
         return "; ".join(missing)
+
+    def clock_warning(self) -> str:
+        """For readiness: the nameservers whose clocks differ from this one, or an empty text."""
+        return "; ".join(entry.clock.warning for entry in self.registrations if entry.clock.warning)
 
     def _topics_changed(self) -> None:
         for registration in self.registrations:

@@ -40,6 +40,7 @@ from trovemq_broker.daemon.readiness_reasons import add_store_reasons, drain_war
 from trovemq_broker.daemon.recovery_log import log_recovery
 from trovemq_broker.daemon.security import AccessCollector, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.daemon.store_owner import take_store
 from trovemq_broker.daemon.tracing import open_tracing
 from trovemq_broker.maintenance.consumer_tasks import log_copy_failures
 from trovemq_broker.server.access.broker_security import BrokerSecurity
@@ -147,6 +148,7 @@ class BrokerApp:
             self._grpc.connection_limit.needed = lambda: store.descriptors_needed
             model: ConsumerState | None = None
             try:
+                await asyncio.to_thread(take_store, store.files, settings)
                 model = await asyncio.to_thread(open_consumer_state, store, settings)
                 security = await self._open_security(store, model)
                 stored = await asyncio.to_thread(StoredTable.load, store.files)
@@ -221,6 +223,7 @@ class BrokerApp:
         self._registry.register(RoutesCollector(routes))
         self._readiness.add("nameservers", registrations.problem)
         self._readiness.add_warning("nameservers", registrations.warning)
+        self._readiness.add_warning("clock_difference", registrations.clock_warning)
         add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
         show_config(self._readiness, self._registry, services.config)
@@ -327,6 +330,8 @@ def _failures_of(store: Path) -> Iterator[None]:
     try:
         yield
     except TroveError as error:
+        if error.spec is errors.STORE_LOCKED:
+            raise TroveError(error.spec, f"another broker has the store {store} open") from error
         cause = error.__cause__
         while isinstance(cause, TroveError):
             cause = cause.__cause__

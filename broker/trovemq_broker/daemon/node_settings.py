@@ -92,6 +92,9 @@ class NodeSettings(TlsSettings):
     """Name of this broker, unique in its cluster."""
     cluster: Annotated[str, setting(rocketmq="brokerClusterName")] = _STORE.cluster
     """Name of the cluster."""
+    renamed_from: Annotated[str, setting()] = ""
+    """The former NAME, or CLUSTER/NAME: a broker that is renamed, or gets a copy of another one's store, may
+    open that store."""
     store: Annotated[str, setting(rocketmq="storePathRootDir")] = "./data"
     """Directory of the store; created if it is missing."""
     backup_root: Annotated[str, setting()] = ""

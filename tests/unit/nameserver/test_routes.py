@@ -205,6 +205,19 @@ def test_a_lost_broker_is_forgotten_and_a_live_one_is_not() -> None:
     assert table.version == version + 1
 
 
+def test_watchers_did_not_hear_that_a_lost_broker_was_no_longer_kept() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), of(fields("t1", 4)), 1, 0)
+    table.expire(10_000)
+    version = table.version
+    assert table.expire(10_000 + LOST_KEPT_MS - 1) == []
+    assert table.version == version
+    assert table.expire(10_000 + LOST_KEPT_MS) == [], "it has left the routes before"
+    assert table.version == version + 1
+    assert table.expire(10_001 + LOST_KEPT_MS) == []
+    assert table.version == version + 1
+
+
 def test_lost_brokers_are_limited_by_number_and_topics() -> None:
     table = RouteTable(replace(LIMITS, brokers_max=2, topic_routes_max=4))
     for number, topics in enumerate((1, 1, 2, 3)):

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from trovemq._net.routes import RouteTable
 from trovemq._net.views import KEPT_SECONDS, Views
 from trovemq._wire.convert import changed_state, cluster_state
 from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import route_pb2
 
 NAMESERVER = ServerInfo("nameserver", "1", "ns")
@@ -55,6 +59,22 @@ def test_the_address_that_was_reported_last_counts_and_stays() -> None:
         assert made.whole(0.0).brokers[0].broker.address == "10.0.0.1:2"
     made.update("ns0", ClusterState((broker("b1", address="10.0.0.1:3"),)))
     assert made.whole(0.0).brokers[0].broker.address == "10.0.0.1:3"
+
+
+def test_two_brokers_of_one_name_hid_one_another() -> None:
+    one, made = ServerInfo("broker", "1", "b1"), Views()
+    first, second = (ClusterState((broker("b1", address=f"10.0.0.1:{port}"),)) for port in (1, 2))
+    made.check_name("h:1", first, one)
+    made.update("h:1", first, one)
+    made.check_name("h:1", first, one)
+    made.check_name("alias:1", first, one)  # another name of its machine
+    made.check_name("ns", second, NAMESERVER)
+    made.check_name("h:2", second, ServerInfo("broker", "1", "b2"))
+    with pytest.raises(TroveError, match="h:2 and h:1 are two brokers of the name b1") as taken:
+        made.check_name("h:2", second, one)
+    assert taken.value.spec is errors.BROKER_NAME_TAKEN
+    made.broken("h:1", 0.0)
+    made.check_name("h:2", second, one)
 
 
 def test_what_a_nameserver_said_counts_for_a_while_after_it_is_gone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.tls_diagnosis import explain
 
 _Answer = TypeVar("_Answer")
+_log = logging.getLogger(__name__)
 
 SUSPECT_SECONDS = 1.0
 # A broker that stops cleanly leaves the routes first and acknowledges its open appends afterwards. A starting
@@ -100,7 +102,9 @@ class ConnectionPool:
         connection = self._connection(address)
         server = await connection.server_info()
         watch = connection.watch_routes()
-        self._apply(address, await anext(watch), server)
+        state = await anext(watch)
+        self._views.check_name(address, state, server)
+        self._apply(address, state, server)
         return watch
 
     async def _follow(self, address: str, entering: asyncio.Task[AsyncIterator[ClusterState]]) -> None:
@@ -111,7 +115,9 @@ class ConnectionPool:
                 async for state in await entering:
                     failures = 0
                     self._apply(address, state)
-            except TroveError:
+            except TroveError as error:
+                if error.spec is errors.BROKER_NAME_TAKEN and not failures:
+                    _log.warning("%s. %s", error.message, error.spec.what_to_do)
                 self._broken(address)
             failures += 1
             await asyncio.sleep(self.options.backoff.seconds(failures))

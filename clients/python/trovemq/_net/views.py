@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trovemq.models.cluster import BrokerRoute, ClusterState, ServerInfo
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 KEPT_SECONDS: Final = 30.0
 """Long enough for a nameserver to restart and to hear from its brokers."""
@@ -57,6 +59,18 @@ class Views:
             for route in state.brokers
         }
         self._views[address] = _View(server, state, None, reported)
+
+    def check_name(self, address: str, state: ClusterState, server: ServerInfo) -> None:
+        """Raises TroveError BROKER_NAME_TAKEN if the server is a broker, and another given one has its name:
+        one of them would hide the other."""
+        for other, view in self._views.items():
+            is_one = other != address and view.broken_at is None and view.server.role == "broker"
+            if server.role != "broker" or not is_one or view.server.name != server.name:
+                continue
+            own, theirs = state.broker(server.name), view.state.broker(server.name)
+            if own and theirs and own.broker.address != theirs.broker.address:
+                text = f"{address} and {other} are two brokers of the name {server.name}: {other} is used"
+                raise TroveError(errors.BROKER_NAME_TAKEN, text, name=server.name, address=other)
 
     def is_known(self, address: str) -> bool:
         """Whether the server has identified itself."""

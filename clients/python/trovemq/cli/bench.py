@@ -55,12 +55,13 @@ async def produce(
 
 
 async def make_topic(session: Session, client: Client, topic: str) -> None:
-    """Creates the topic if it is missing."""
+    """Creates the topic if no broker has it."""
     try:
-        await session.call(client.admin.create_topic(topic, queue_count=QUEUE_COUNT))
+        await session.call(client.admin.describe_topic(topic))
     except TroveError as error:
-        if error.spec is not errors.TOPIC_EXISTS:
+        if error.spec is not errors.TOPIC_NOT_FOUND:
             raise
+        await session.call(client.admin.create_topic(topic, queue_count=QUEUE_COUNT, exist_ok=True))
 
 
 async def _send_all(

@@ -119,8 +119,8 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The server that answered: `role` is `nameserver` or `broker`. `now`: of a broker, the time of its
-    clock, epoch ms."""
+    """The server that answered: `role` is `nameserver` or `broker`. `now`: the time of its clock, epoch ms; 0
+    if it does not say."""
 
     role: str
     version: str

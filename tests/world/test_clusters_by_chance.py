@@ -1,0 +1,72 @@
+"""Clusters of real processes that live through steps by chance, under load and under `trovemq verify`.
+
+`make test` runs STEPS_DEFAULT steps of one seed, `make soak` STEPS of each of SEEDS seeds. A failure prints
+the steps, and the command that repeats them. A file of steps, one a line, runs instead: CLUSTER_STEPS=FILE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.trials import SOAK, Trials
+from tests.world.cluster_run import KNOWN_LIMITS, Run, running
+from tests.world.cluster_steps import Step, all_up, begun, draw, read_step
+
+pytestmark = pytest.mark.slow
+
+SEEDS: Final = 5
+STEPS: Final = 200
+STEPS_DEFAULT: Final = 8
+ROUND: Final = 40
+"""Steps; then all brokers run, and everything is compared."""
+SHOWN_MAX: Final = 20
+
+
+def test_steps_by_chance_lose_nothing_and_keep_the_order(trials: Trials, tmp_path: Path) -> None:
+    for number in trials.numbers(SEEDS, default=1):
+        with trials.one(number) as source:
+            path = tmp_path / str(number)
+            path.mkdir()
+            rounds = _rounds(source)
+            asyncio.run(_live(path, rounds, source))
+        trials.count("cluster", "steps of real clusters", sum(map(len, rounds)))
+
+
+def _rounds(source: random.Random) -> list[list[Step]]:
+    cluster = begun(has_owner=False)
+    if file := os.environ.get("CLUSTER_STEPS"):
+        steps = [read_step(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
+        for step in steps:
+            cluster.apply(step)
+        return [[*steps, *all_up(cluster)]]
+    total = STEPS if SOAK else STEPS_DEFAULT
+    return [
+        [*draw(source, cluster, min(ROUND, total - done)), *all_up(cluster)]
+        for done in range(0, total, ROUND)
+    ]
+
+
+async def _live(path: Path, rounds: list[list[Step]], source: random.Random) -> None:
+    async with running(path) as run:
+        try:
+            for steps in rounds:
+                await run.follow(steps, source)
+                await _compare(run)
+        except BaseException as error:
+            error.add_note("steps, the last one under way:\n" + "\n".join(run.trace))
+            raise
+
+
+async def _compare(run: Run) -> None:
+    report = await run.settle()
+    limits = {kind: len(report.of(kind)) for kind in KNOWN_LIMITS}
+    print(f"{dict(report.counts)}, known limits {limits}, {run.refusals} removals refused")
+    wrong = [f"{one.kind}: {one.text}" for one in report.findings if one.kind not in KNOWN_LIMITS]
+    assert not wrong, "\n".join([f"{len(wrong)} findings", *wrong[:SHOWN_MAX], str(report.counts)])
+    assert report.counts["acknowledged"] > 0
