@@ -163,8 +163,8 @@ def test_names_with_other_settings_elsewhere_say_what_to_do(
         admin.create_topic("orders", queue_count=1)
         admin.groups.create("billing")
         ledger = str(tmp_path / "ledger")
-        words = ("verify", "produce", "orders", "--ledger", ledger, "--rate", "50", "--seconds", "0.5")
-        assert run_here(nameserver.address, *words)[0] == 0, "it made the topic on b2, and failed"
+        produce = ("verify", "produce", "orders", "--ledger", ledger, "--rate", "50", "--seconds", "0.5")
+        assert run_here(nameserver.address, *produce)[0] == 0, "it made the topic on b2, and failed"
         assert {one.topic for one in second.client.admin.list_topics()} == set()
         for words, symbol in (
             (("topic", "create", "orders", "--queues", "2"), "TOPIC_SETTINGS_DIFFER"),

@@ -199,7 +199,9 @@ def configuration(evidence: Evidence) -> Iterator[Finding]:
 def _behind(evidence: Evidence) -> Iterator[Finding]:
     """Followers that lack a change that was there at the first call."""
     best = newest(evidence.configs_before)
-    for one in evidence.configs if best is not None else ():
+    if best is None:
+        return
+    for one in evidence.configs:
         is_older = (one.generation, one.version) < (best.generation, best.version)
         if one.state == "current" and one.cluster == best.cluster and is_older:
             what = f"it has version {one.version} of the configuration, and {best.broker} has {best.version}"
