@@ -473,7 +473,6 @@ DAEMON_FAILED = _add(
     "A daemon of the local cluster ended, or was not ready in time.",
     "Read the reason in its log, which the message names, and correct it; the stores stay.",
 )  # fmt: skip
-
 # Codes from 430: the cluster's configuration (trovemq_broker.cluster_config).
 CONFIG_OWNER_UNREACHABLE = _add(
     "CONFIG_OWNER_UNREACHABLE", 430, "UNAVAILABLE", True,

@@ -195,6 +195,18 @@ async def test_topics_of_before_are_taken_in_by_one_command(tmp_path: Path) -> N
             assert altered.placement == {"a": 4, "b": 4}
 
 
+async def with_users(address: str, keys: trovemq.ClientOptions) -> Client:
+    """Connects when the broker has the users of its owner."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await trovemq.connect(address, options=keys)
+            except TroveError as error:
+                if error.spec is not errors.SERVICE_NOT_AVAILABLE:
+                    raise
+                await asyncio.sleep(0.05)
+
+
 async def test_users_and_rules_that_a_follower_takes_hold_on_the_owner(tmp_path: Path) -> None:
     keys = trovemq.ClientOptions(access_key="brokers", secret_key="secret-of-brokers")
     credentials = tmp_path / "brokers.credentials"
@@ -213,7 +225,7 @@ async def test_users_and_rules_that_a_follower_takes_hold_on_the_owner(tmp_path:
     with brokers_of(tmp_path, "") as brokers:
         for name in "ab":
             brokers.start(name, **settings)
-        async with await trovemq.connect(brokers.running["b"].address, options=keys) as client:
+        async with await with_users(brokers.running["b"].address, keys) as client:
             made = await client.admin.users.create("alice", secret_key="secret-of-alice")
             assert [one.broker for one in made.users] == ["a"]
             (rule,) = await client.admin.rules.allow("alice", "Create,Get", "Topic:mine*")

@@ -355,8 +355,26 @@ class MessageMaker:
             raise
 
 
+_UNSIGNED: Final = {
+    FieldDescriptor.TYPE_UINT32: (1 << 32) - 1,
+    FieldDescriptor.TYPE_FIXED32: (1 << 32) - 1,
+    FieldDescriptor.TYPE_UINT64: (1 << 64) - 1,
+    FieldDescriptor.TYPE_FIXED64: (1 << 64) - 1,
+}
+"""The highest number by the type of an unsigned field."""
+
+
 def _numbers_of(field: FieldDescriptor, descriptor: Descriptor) -> tuple[Numbers, Numbers]:
-    """Plausible and extreme numbers for a field."""
+    """Plausible and extreme numbers for a field; of an unsigned one those that it can have, and its
+    highest."""
+    plausible, extreme = _signed_numbers_of(field, descriptor)
+    highest = _UNSIGNED.get(field.type)
+    if highest is None:
+        return plausible, extreme
+    return plausible, (*(number for number in extreme if 0 <= number <= highest), highest)
+
+
+def _signed_numbers_of(field: FieldDescriptor, descriptor: Descriptor) -> tuple[Numbers, Numbers]:
     types, name = FieldDescriptor, field.name
     if field.type in (types.TYPE_INT32, types.TYPE_SINT32, types.TYPE_SFIXED32):
         extreme: Numbers = NUMBERS_32

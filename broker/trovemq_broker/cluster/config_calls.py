@@ -29,7 +29,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Endpoint:
     """Where a broker is reached, by which connection."""
 
     broker: str
@@ -38,37 +38,37 @@ class Place:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody can read what is sent to it."""
+        """Whether the connection cannot be read by others."""
         return self.channels.tls is not None or self.address.is_loopback
 
 
-class Places:
+class Endpoints:
     """Finds brokers. `channels`: the settings of connections to nameservers; without TLS, brokers are called
     plain."""
 
     def __init__(self, routes: ClusterRoutes, channels: ChannelSettings) -> None:
         self._routes = routes
         self._channels = channels
-        self._last: Place | None = None
+        self._last: Endpoint | None = None
 
-    def at(self, broker: str, address: Address) -> Place:
+    def at(self, broker: str, address: Address) -> Endpoint:
         """The broker at a known address: of its TLS, where brokers are called by TLS."""
-        return Place(broker, address, self._named(self._channels))
+        return Endpoint(broker, address, self._named(self._channels))
 
-    def routed(self, broker: RoutedBroker) -> Place:
+    def routed(self, broker: RoutedBroker) -> Endpoint:
         if self._channels.tls is not None and broker.tls_address is not None:
-            return Place(broker.name, broker.tls_address, self._named(self._channels))
-        return Place(broker.name, broker.address, replace(self._channels, tls=None))
+            return Endpoint(broker.name, broker.tls_address, self._named(self._channels))
+        return Endpoint(broker.name, broker.address, replace(self._channels, tls=None))
 
-    def find(self, broker: str) -> Place | None:
+    def find(self, broker: str) -> Endpoint | None:
         """By the routes, else where it was reached the last time."""
         for one in self._routes.brokers:
             if one.name == broker:
                 return self.routed(one)
         return self._last if self._last is not None and self._last.broker == broker else None
 
-    def reached(self, place: Place) -> None:
-        self._last = place
+    def reached(self, endpoint: Endpoint) -> None:
+        self._last = endpoint
 
     def _named(self, channels: ChannelSettings) -> ChannelSettings:
         """A broker's certificate has its own name."""
@@ -80,9 +80,9 @@ class BrokerConnection:
     """An open connection to another broker, with its log-in."""
 
     def __init__(
-        self, place: Place, channel: Channel, credentials: ReadCredentials | None, session: Session
+        self, endpoint: Endpoint, channel: Channel, credentials: ReadCredentials | None, session: Session
     ) -> None:
-        self.place: Final = place
+        self.endpoint: Final = endpoint
         self._channel = channel
         self._credentials = credentials
         self._session = session
@@ -94,14 +94,14 @@ class BrokerConnection:
         except TroveError as error:
             if error.spec is not errors.AUTHENTICATION_FAILED or self._credentials is None:
                 raise
-        with reported(self.place):  # the session has ended
+        with reported(self.endpoint):  # the session has ended
             self._session = await open_session(self._channel, self._credentials, SHORT_LOG_IN_S)
         return await self._unary(method, request, reply, timeout_s)
 
     async def _unary(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
         metadata, sign = self._session.call(SERVICE + method)
         ask = self._channel.unary_unary(SERVICE + method, response_deserializer=reply.FromString)
-        with reported(self.place):
+        with reported(self.endpoint):
             answer: Reply = await ask(sign(request.SerializeToString()), metadata=metadata, timeout=timeout_s)
             return answer
 
@@ -119,38 +119,40 @@ class BrokerConnection:
 
 
 class _Reported:
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        place = self._place
-        where = f"broker {place.broker} at {place.address}"
+        endpoint = self._endpoint
+        where = f"broker {endpoint.broker} at {endpoint.address}"
         if isinstance(error, grpc.aio.AioRpcError):  # trovemq_rpc's errors are of this class, too
             described = error_in(error.trailing_metadata())
             if described is not None:
                 raise described from None
             name = error.code().name
             spec = errors.REQUEST_TIMEOUT if name == "DEADLINE_EXCEEDED" else errors.BROKER_UNREACHABLE
-            raise TroveError(spec, f"{where}: {error.details() or name}", broker=place.broker) from None
+            raise TroveError(spec, f"{where}: {error.details() or name}", broker=endpoint.broker) from None
         if isinstance(error, (SettingsError, ScramError)):
-            raise TroveError(errors.AUTHENTICATION_FAILED, f"{where}: {error}", broker=place.broker) from None
+            raise TroveError(
+                errors.AUTHENTICATION_FAILED, f"{where}: {error}", broker=endpoint.broker
+            ) from None
 
 
-def reported(place: Place) -> _Reported:
+def reported(endpoint: Endpoint) -> _Reported:
     """A block whose errors of a call to the broker become TroveErrors: that of the broker, else
     BROKER_UNREACHABLE, REQUEST_TIMEOUT, AUTHENTICATION_FAILED."""
-    return _Reported(place)
+    return _Reported(endpoint)
 
 
 @asynccontextmanager
 async def connected(
-    place: Place, credentials: ReadCredentials | None, timeout_s: float = LOG_IN_S
+    endpoint: Endpoint, credentials: ReadCredentials | None, timeout_s: float = LOG_IN_S
 ) -> AsyncIterator[BrokerConnection]:
     """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, AUTHENTICATION_FAILED; those of the other broker."""
-    async with open_channel(str(place.address), place.channels) as channel:
-        with reported(place):
+    async with open_channel(str(endpoint.address), endpoint.channels) as channel:
+        with reported(endpoint):
             session = await open_session(channel, credentials, timeout_s)
-        yield BrokerConnection(place, channel, credentials, session)
+        yield BrokerConnection(endpoint, channel, credentials, session)

@@ -3,7 +3,7 @@
 Invariants
 - The changes of a caller are made together, or none of them.
 - `make` of a caller sees the table after all changes before it. Only creations and alterations of different
-  topics and groups share a write: what one of them decides does not depend on another one.
+  topics and groups share a write: none of them depends on another one.
 - A caller that is cancelled stops no change.
 """
 

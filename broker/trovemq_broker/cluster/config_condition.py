@@ -1,5 +1,5 @@
-"""The role of this broker in the cluster's configuration, and what it says of it: whether messages are
-served, reasons and warnings for readiness, the status for operators."""
+"""The role of this broker in the cluster's configuration, as others see it: whether messages are served,
+reasons and warnings for readiness, the status for operators."""
 
 from __future__ import annotations
 

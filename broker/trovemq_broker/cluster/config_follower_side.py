@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from trovemq_broker.cluster.config_calls import BrokerConnection, Place, connected, reported
+from trovemq_broker.cluster.config_calls import BrokerConnection, Endpoint, connected, reported
 from trovemq_broker.cluster.config_local import LocalSide
 from trovemq_broker.cluster.config_store import ConfigStore, Signal
 from trovemq_broker.cluster.nameserver_session import (
@@ -25,6 +25,7 @@ from trovemq_broker.cluster.nameserver_session import (
 from trovemq_broker.cluster_config import protobuf
 from trovemq_broker.cluster_config.entries import ClockMs, Kind
 from trovemq_broker.cluster_config.follower import Follower, Serving, Stored
+from trovemq_broker.cluster_config.messages import TablePart
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -52,7 +53,7 @@ class FollowerSide:
         clock_ms: Callable[[], ClockMs],
         signal: Signal,
         *,
-        target: Callable[[], Place | str],
+        target: Callable[[], Endpoint | str],
         refused: Callable[[TroveError], None],
         credentials: ReadCredentials | None,
         settings: BackOff,
@@ -76,16 +77,16 @@ class FollowerSide:
         self._wake = asyncio.Event()
         self._forwards = 0
         self.ended = False
-        """Whether this broker follows nobody any more."""
+        """Whether this broker follows no owner any more."""
 
     @property
     def serving(self) -> Serving:
         return self.follower.serving(self._clock_ms())
 
     @property
-    def place(self) -> Place | None:
+    def endpoint(self) -> Endpoint | None:
         """Where the owner is reached now."""
-        return self._connection.place if self._connection is not None else None
+        return self._connection.endpoint if self._connection is not None else None
 
     # --- the stream -----------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -106,7 +107,7 @@ class FollowerSide:
             self._lost(_problem_of(self._stream))
             lasted = loop.time() - began >= lasting_s or self._wake.is_set()
             attempt = 1 if lasted else attempt + 1
-            if not self.ended and not self._wake.is_set():
+            if not self._wake.is_set():
                 await self._wait(back_off_s(attempt, self._settings, self._jitter()))
 
     async def _wait(self, seconds: float) -> None:
@@ -124,15 +125,15 @@ class FollowerSide:
 
     async def _one_stream(self) -> str:
         """Follows one stream, from the log-in to its end. Returns why it ended."""
-        place = self._target()
-        if isinstance(place, str):
-            return place
+        endpoint = self._target()
+        if isinstance(endpoint, str):
+            return endpoint
         call: Any = None
         try:
-            async with connected(place, self._credentials) as connection:
+            async with connected(endpoint, self._credentials) as connection:
                 call, sign = connection.stream("WatchConfig", pb.ConfigPart)
                 try:
-                    with reported(place):
+                    with reported(endpoint):
                         hello = protobuf.hello_to(self.follower.hello())
                         await call.write(sign(hello.SerializeToString()))
                         await self._receive(call, sign, connection)
@@ -146,8 +147,8 @@ class FollowerSide:
             self._refused(error)
             return str(error)
         except TimeoutError:
-            return f"broker {place.broker} at {place.address} does not answer"
-        return f"broker {place.broker} ended the stream"
+            return f"broker {endpoint.broker} at {endpoint.address} does not answer"
+        return f"broker {endpoint.broker} ended the stream"
 
     async def _receive(self, call: Any, sign: Sign, connection: BrokerConnection) -> None:
         timeout_s: float | None = FIRST_PART_S
@@ -170,7 +171,7 @@ class FollowerSide:
             if stored is not None:
                 await call.write(sign(protobuf.report_to(stored.report).SerializeToString()))
 
-    async def _stored(self, part: protobuf.TablePart) -> Stored | None:
+    async def _stored(self, part: TablePart) -> Stored | None:
         """The update that this part completes, on disk."""
         stored: Stored | None = None
         async with self._store.lock:
@@ -205,21 +206,24 @@ class FollowerSide:
         version = self._store.stored.head.version
         try:
             await work
-        except Exception as error:  # it is compared again in a minute; the stream goes on
+        except Exception as error:  # it is compared again in a minute; the stream stays open
             get_logger().error("config.not_compared", exc_info=error)
         self._applied = version
         self._signal.notify()
 
     async def minute(self) -> None:
-        """To be called once a minute: plans again what failed."""
+        """To be called once a minute: plans failed actions again."""
         if self._local.has_failures:
             await self.compare()
 
     def _found(self, connection: BrokerConnection) -> None:
         if self._connection is None:
-            head, place = self._store.stored.head, connection.place
+            head, endpoint = self._store.stored.head, connection.endpoint
             get_logger().info(
-                "config.followed", owner=place.broker, address=str(place.address), position=str(head.position)
+                "config.followed",
+                owner=endpoint.broker,
+                address=str(endpoint.address),
+                position=str(head.position),
             )
         self._connection, self.problem = connection, ""
         self._signal.notify()
@@ -231,19 +235,20 @@ class FollowerSide:
         self._signal.notify()
 
     def end(self) -> None:
-        """This broker follows nobody any more."""
+        """This broker follows no owner any more."""
         self.ended = True
         self._wake.set()
         self._signal.notify()
 
     # --- calls of clients -----------------------------------------------------------------------------
     async def forward(self, method: str, request: bytes, caller: str, source: str) -> bytes:
-        """As SharedConfig.forward()."""
+        """The owner's reply. TroveError CONFIG_OWNER_UNREACHABLE, REQUEST_TIMEOUT, LIMIT_EXCEEDED, and those
+        of the owner."""
         owner, connection = self.follower.check_owner(), self._connection
         if connection is None:
             what = f"owner {owner} of the cluster's configuration does not answer"
             raise TroveError(errors.CONFIG_OWNER_UNREACHABLE, what, owner=owner)
-        if method.startswith(_WITH_SECRETS) and not connection.place.is_private:
+        if method.startswith(_WITH_SECRETS) and not connection.endpoint.is_private:
             what = "secrets are sent to the owner over TLS only, or on loopback: set nameserver_tls"
             raise TroveError(errors.REQUEST_ILLEGAL, f"{what}, or make the change at the owner {owner}")
         if self._forwards >= FORWARDS_MAX:

@@ -1,6 +1,6 @@
 """Founds the table of a cluster, when the first broker follows: with all that this broker has.
 
-A founding that ended half-way is completed while the owner is the only member: what the table lacks is added.
+A founding that ended half-way is completed while the owner is the only member: missing entries are added.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def found(store: ConfigStore, broker: str, draw_mark: Callable[[], str]) -
 
 
 async def add_missing(side: OwnerSide, table: ConfigTable, tables: LocalTables) -> None:
-    """Adds what this broker has and the table lacks. TroveError DISK_FULL, STORE_FAILED."""
+    """Adds the entries of this broker that the table lacks. TroveError DISK_FULL, STORE_FAILED."""
     for _ in range(ROUNDS):
         missing = [one for one in tables.founding() if table.get(*one.key) is None]
         for begin in range(0, len(missing), CHANGES_AT_ONCE_MAX):
@@ -46,7 +46,7 @@ async def add_missing(side: OwnerSide, table: ConfigTable, tables: LocalTables) 
 
 
 async def _add(side: OwnerSide, changes: Sequence[ConfigChange]) -> None:
-    """Adds them together; if one is refused, each by itself. A refused one stays this broker's own, and is
+    """Adds them together; if one is refused, each alone. A refused one stays this broker's own, and is
     shown as unlisted."""
     try:
         await side.store(_still_missing(changes))

@@ -1,4 +1,4 @@
-"""The broker's own tables beside the cluster's: makes them equal, and keeps what differs for operators."""
+"""The broker's own tables beside the cluster's: makes them equal, and keeps the differences for operators."""
 
 from __future__ import annotations
 

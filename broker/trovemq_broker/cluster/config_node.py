@@ -7,9 +7,9 @@
 | any      | owner    | a take-over here                                                                    |
 | follower | (ended)  | it was removed from the cluster                                                     |
 
-At a start a broker with a table is what its table says, and a warning says so where the setting names another
-owner. One without a table follows the owner that the setting names; without the setting it is alone, which
-costs nothing: no file, no task.
+At a start a broker with a table has the role that its table says; a warning says so where the setting names
+another owner. One without a table follows the owner that the setting names; without the setting it is alone,
+which costs nothing: no file, no task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.config_calls import Places
+from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_changes import Make
 from trovemq_broker.cluster.config_condition import ConfigCondition, Role
 from trovemq_broker.cluster.config_follower_side import FollowerSide
@@ -52,7 +52,7 @@ FORMER_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What a ConfigNode is made of. `address`: where other brokers reach this one. `draw_mark`: 16 hex digits
+    """The parts of a ConfigNode. `address`: where other brokers reach this one. `draw_mark`: 16 hex digits
     by chance. `publish` is called with the summary for routes; the second argument says whether it is to be
     sent now."""
 
@@ -62,7 +62,7 @@ class NodeParts:
     store: ConfigStore
     tables: LocalTables
     routes: ClusterRoutes
-    places: Places
+    endpoints: Endpoints
     credentials: ReadCredentials | None
     settings: BackOff
     jitter: Jitter
@@ -84,7 +84,7 @@ class ConfigNode:
         self._local = LocalSide(stored, parts.broker, parts.tables)
         self._signal = Signal()
         self._role = Role()
-        self._finder = OwnerFinder(stored, parts.broker, parts.owner, parts.places, parts.routes)
+        self._finder = OwnerFinder(stored, parts.broker, parts.owner, parts.endpoints, parts.routes)
         self.condition: Final = ConfigCondition(parts.broker, stored, self._role, self._local, self._finder)
         self._former: list[OwnerSide] = []
         self._following: asyncio.Task[None] | None = None
@@ -200,7 +200,9 @@ class ConfigNode:
         if self._role.owner is None:
             owner = self._finder.owner()
             what = f"broker {self._broker} does not own the cluster's configuration"
-            raise TroveError(errors.CONFIG_OWNER_MOVED, f"{what}: {owner or 'nobody'} does", owner=owner)
+            raise TroveError(
+                errors.CONFIG_OWNER_MOVED, f"{what}: {owner or 'no known broker'} does", owner=owner
+            )
         return self._role.owner
 
     # --- the calls of other brokers -------------------------------------------------------------------
@@ -248,7 +250,7 @@ class ConfigNode:
             raise TroveError(errors.CONFIG_OTHER_CLUSTER, what, broker=self._broker)
         await self._store.promise(asked.generation, asked.cluster)
         try:
-            self._parts.places.reached(self._parts.places.at(asked.owner, parse_address(asked.address)))
+            self._parts.endpoints.reached(self._parts.endpoints.at(asked.owner, parse_address(asked.address)))
         except SettingsError:
             get_logger().warning("config.address_illegal", owner=asked.owner, address=asked.address)
         await self._obey(Successor(asked.generation, asked.owner))
@@ -267,7 +269,9 @@ class ConfigNode:
         self._taking_over = True
         parts = self._parts
         try:
-            calls = TakeOverCalls(self._store, self._broker, parts.address, parts.places, parts.credentials)
+            calls = TakeOverCalls(
+                self._store, self._broker, parts.address, parts.endpoints, parts.credentials
+            )
             asked = await calls.ask(parts.routes, cluster)
             await calls.promise(asked, parts.draw_mark())
             await self._obey(None)

@@ -69,7 +69,8 @@ class OwnerSide:
 
     # --- changes --------------------------------------------------------------------------------------
     async def change(self, make: Make) -> list[ChangeResult]:
-        """As SharedConfig.change()."""
+        """The results, acknowledged and made in this broker's own tables. Raises the errors of `make`, and
+        TroveError of a change that is refused, or in doubt."""
         stored = False
         try:
             async with asyncio.timeout(CALLER_WAIT_S):
@@ -167,7 +168,7 @@ class OwnerSide:
                     await self._local.whole()
                 else:
                     await self._local.some(entries)
-            except Exception as error:  # it is compared again in a minute; changes go on
+            except Exception as error:  # it is compared again in a minute; other changes are made
                 get_logger().error("config.not_compared", exc_info=error)
             self._applied = max(self._applied, version)
             self._signal.notify()
@@ -188,7 +189,7 @@ class OwnerSide:
         self.progress()
 
     async def minute(self) -> None:
-        """To be called once a minute: forgets deletions, plans again what failed."""
+        """To be called once a minute: forgets deletions, plans failed actions again."""
         try:
             async with self._store.lock:
                 work = self.owner.begin_forgetting()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.config_calls import Place, Places
+from trovemq_broker.cluster.config_calls import Endpoint, Endpoints
 from trovemq_broker.cluster_config.entries import Generation
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_daemon.addresses import Address
@@ -33,29 +33,29 @@ class OwnerFinder:
         stored: StoredTable,
         broker: str,
         named: OwnerNamed | None,
-        places: Places,
+        endpoints: Endpoints,
         routes: ClusterRoutes,
     ) -> None:
         self._stored = stored
         self._broker = broker
         self._named = named
-        self._places = places
+        self._endpoints = endpoints
         self._routes = routes
         self._reports_seen = -1
         self.successor: Successor | None = None
         self.hint = ""
         """The owner that another broker has named, which was asked by mistake."""
 
-    def target(self) -> Place | str:
+    def target(self) -> Endpoint | str:
         """Where the owner is; a text if that is not known. Its address is that of the setting, else of the
         routes, else the last one."""
         name, named = self.owner(), self._named
         if not name or name == self._broker:
             seen = self._stored.promised
-            return f"nobody is known to own generation {seen}: trovemq cluster config-owner NAME"
+            return f"no broker is known that owns generation {seen}: trovemq cluster config-owner NAME"
         if named is not None and named.name == name and named.address is not None:
-            return self._places.at(name, named.address)
-        found = self._places.find(name)
+            return self._endpoints.at(name, named.address)
+        found = self._endpoints.find(name)
         return found or f"the address of the owner {name} is not known: it is not in the nameservers' routes"
 
     def owner(self) -> str:

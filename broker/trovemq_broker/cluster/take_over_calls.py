@@ -9,7 +9,14 @@ from typing import Final
 from google.protobuf.message import Message
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.config_calls import SHORT_LOG_IN_S, Place, Places, Reply, connected, reported
+from trovemq_broker.cluster.config_calls import (
+    SHORT_LOG_IN_S,
+    Endpoint,
+    Endpoints,
+    Reply,
+    connected,
+    reported,
+)
 from trovemq_broker.cluster.config_store import ConfigStore
 from trovemq_broker.cluster.nameserver_session import ReadCredentials
 from trovemq_broker.cluster_config import protobuf
@@ -40,11 +47,11 @@ DROPPED_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class Asked:
-    """The state of one take-over. `places`: of the brokers that take part. `joining`: they have no copy, and
-    are told who takes over."""
+    """The state of one take-over. `endpoints`: of the brokers that take part. `joining`: those
+    without a copy, which follow the new owner."""
 
     cluster: str
-    places: dict[str, Place] = field(default_factory=dict)
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
     copies: list[CopyStatus] = field(default_factory=list)
     joining: set[str] = field(default_factory=set)
     unreached: set[str] = field(default_factory=set)
@@ -67,26 +74,26 @@ class TakeOverCalls:
         store: ConfigStore,
         broker: str,
         address: Address,
-        places: Places,
+        endpoints: Endpoints,
         credentials: ReadCredentials | None,
     ) -> None:
         self._store = store
         self._stored = store.stored
         self._broker = broker
         self._address = address
-        self._places = places
+        self._endpoints = endpoints
         self._credentials = credentials
         self._calls = asyncio.Semaphore(CALLS_MAX)
 
     # --- 1: who is there ------------------------------------------------------------------------------
     async def ask(self, routes: ClusterRoutes, cluster: str) -> Asked:
         """The copies of all that can be reached. TroveError CONFIG_OTHER_CLUSTER, BROKER_NOT_FOUND."""
-        places: dict[str, Place | None] = dict.fromkeys(self._stored.table.members())
-        places |= {name: self._places.find(name) for name in places}
-        places |= {one.name: self._places.routed(one) for one in routes.brokers}
-        places.pop(self._broker, None)
-        names = sorted(places)
-        found = await asyncio.gather(*(self._status(places[name]) for name in names))
+        endpoints: dict[str, Endpoint | None] = dict.fromkeys(self._stored.table.members())
+        endpoints |= {name: self._endpoints.find(name) for name in endpoints}
+        endpoints |= {one.name: self._endpoints.routed(one) for one in routes.brokers}
+        endpoints.pop(self._broker, None)
+        names = sorted(endpoints)
+        found = await asyncio.gather(*(self._status(endpoints[name]) for name in names))
         asked = Asked(cluster)
         copies = [status_of(self._stored, self._broker)] if self._stored.table.exists else []
         copies += [one for one, _ in filter(None, found)]
@@ -100,40 +107,42 @@ class TakeOverCalls:
             what = f"no reachable broker has a copy of cluster {asked.cluster}"
             raise TroveError(errors.BROKER_NOT_FOUND, what)
         for name, one in zip(names, found, strict=True):
-            place = places[name]
-            if one is None or place is None:
+            endpoint = endpoints[name]
+            if one is None or endpoint is None:
                 asked.unreached.add(name)
             elif one[0].head.cluster == asked.cluster or one[1] == NodeState.JOINING:
-                asked.places[name] = place
+                asked.endpoints[name] = endpoint
                 asked.joining |= {name} if not one[0].head.cluster else set()
         return asked
 
-    async def _status(self, place: Place | None) -> tuple[CopyStatus, str] | None:
+    async def _status(self, endpoint: Endpoint | None) -> tuple[CopyStatus, str] | None:
         """None if the broker was not reached."""
-        if place is None:
+        if endpoint is None:
             return None
         try:
-            reply = await self._call(place, "GetConfigStatus", pb.GetConfigStatusRequest(), pb.ConfigStatus)
+            reply = await self._call(
+                endpoint, "GetConfigStatus", pb.GetConfigStatusRequest(), pb.ConfigStatus
+            )
             copy = CopyStatus(
-                place.broker, protobuf.head_of(reply.head), protobuf.generation_of(reply.promised)
+                endpoint.broker, protobuf.head_of(reply.head), protobuf.generation_of(reply.promised)
             )
             return copy, reply.state
         except TroveError as error:
-            get_logger().warning("config.not_reached", broker=place.broker, message=str(error))
+            get_logger().warning("config.not_reached", broker=endpoint.broker, message=str(error))
             return None
 
-    async def _call(self, place: Place, method: str, request: Message, reply: type[Reply]) -> Reply:
+    async def _call(self, endpoint: Endpoint, method: str, request: Message, reply: type[Reply]) -> Reply:
         """TroveError: that of the other broker, else BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
         async with self._calls:
             try:
                 async with (
                     asyncio.timeout(CALL_S),
-                    connected(place, self._credentials, SHORT_LOG_IN_S) as connection,
+                    connected(endpoint, self._credentials, SHORT_LOG_IN_S) as connection,
                 ):
                     return await connection.unary(method, request, reply, CALL_S)
             except TimeoutError:
-                what = f"broker {place.broker} at {place.address} does not answer"
-                raise TroveError(errors.REQUEST_TIMEOUT, what, broker=place.broker) from None
+                what = f"broker {endpoint.broker} at {endpoint.address} does not answer"
+                raise TroveError(errors.REQUEST_TIMEOUT, what, broker=endpoint.broker) from None
 
     # --- 2: the promise -------------------------------------------------------------------------------
     async def promise(self, asked: Asked, mark: str) -> None:
@@ -147,17 +156,17 @@ class TakeOverCalls:
             owner=self._broker,
             address=str(self._address),
         )
-        names = sorted(asked.places)
-        found = await asyncio.gather(*(self._promise(asked.places[name], request) for name in names))
+        names = sorted(asked.endpoints)
+        found = await asyncio.gather(*(self._promise(asked.endpoints[name], request) for name in names))
         asked.promised = [status_of(self._stored, self._broker), *filter(None, found)]
         asked.unreached |= {name for name, one in zip(names, found, strict=True) if one is None}
 
-    async def _promise(self, place: Place, request: pb.PromiseGenerationRequest) -> CopyStatus | None:
+    async def _promise(self, endpoint: Endpoint, request: pb.PromiseGenerationRequest) -> CopyStatus | None:
         try:
-            copy = protobuf.copy_of(await self._call(place, "PromiseGeneration", request, pb.ConfigCopy))
-            return CopyStatus(place.broker, copy.head, copy.promised)
+            copy = protobuf.copy_of(await self._call(endpoint, "PromiseGeneration", request, pb.ConfigCopy))
+            return CopyStatus(endpoint.broker, copy.head, copy.promised)
         except TroveError as error:
-            get_logger().warning("config.not_promised", broker=place.broker, message=str(error))
+            get_logger().warning("config.not_promised", broker=endpoint.broker, message=str(error))
             return None
 
     # --- 3, 4: the copy -------------------------------------------------------------------------------
@@ -169,7 +178,7 @@ class TakeOverCalls:
         if chosen.broker == self._broker:
             update = self._stored.table.image()
         else:
-            update = await self._fetch(asked.places[chosen.broker], asked.generation)
+            update = await self._fetch(asked.endpoints[chosen.broker], asked.generation)
         async with self._store.lock:
             work, asked.dropped = begin_take_over(self._stored, self._broker, update, asked.generation)
             try:
@@ -186,16 +195,16 @@ class TakeOverCalls:
             dropped=len(asked.dropped),
         )
 
-    async def _fetch(self, place: Place, generation: Generation) -> Update:
+    async def _fetch(self, endpoint: Endpoint, generation: Generation) -> Update:
         assembly, update = UpdateAssembly(), None
         request = pb.FetchConfigRequest(generation=protobuf.generation_to(generation))
-        async with connected(place, self._credentials, SHORT_LOG_IN_S) as connection:
+        async with connected(endpoint, self._credentials, SHORT_LOG_IN_S) as connection:
             call = connection.replies("FetchConfig", request, pb.ConfigPart, FETCH_S)
-            with reported(place):
+            with reported(endpoint):
                 async for message in call:
                     part = protobuf.part_of(message)
                     update = assembly.add(part) if part is not None else None
         if update is None:
-            what = f"the copy of broker {place.broker} was cut: repeat the take-over"
-            raise TroveError(errors.CONFIG_GAP, what, broker=place.broker)
+            what = f"the copy of broker {endpoint.broker} was cut: repeat the take-over"
+            raise TroveError(errors.CONFIG_GAP, what, broker=endpoint.broker)
         return update

@@ -20,7 +20,7 @@ class Failure:
 
 
 class LocalTables(Protocol):
-    """What this broker has. System topics and groups are each broker's own, and no part of it."""
+    """The entries that this broker has. System topics and groups are each broker's own, and no part of it."""
 
     def founding(self) -> Sequence[ConfigChange]:
         """The creations of all that this broker has, for the table of a new cluster. Topics lie on this
@@ -28,7 +28,7 @@ class LocalTables(Protocol):
         ...
 
     def entries(self, keys: Collection[Key] | None = None) -> Mapping[Key, LocalEntry]:
-        """Those of the keys that exist here; all with None."""
+        """The entries of the keys that exist here; all with None."""
         ...
 
     async def carry_out(self, actions: Sequence[Action]) -> list[Failure]:

@@ -1,7 +1,7 @@
 """The values of the table as protobuf messages, for both ends of a connection between brokers.
 
 A message with a kind of entry, or of a format, that this version does not know is refused with STORE_NEWER:
-what it lacks could not be stored.
+such an entry could not be stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a broker says of its configuration: to operators, and to a broker that takes over."""
+"""The state of a broker's configuration, for replies: to operators, and to a broker that takes over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """`version`: what the broker has stored, as the owner knows; 0 if it has not reported yet."""
+    """`version`: the last that the broker has stored, as the owner knows; 0 if it has not reported yet."""
 
     broker: str
     version: int

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.config_calls import Places
+from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
 from trovemq_broker.cluster.config_store import ConfigStore
 from trovemq_broker.cluster.registration import Registrations, registration_channels
@@ -63,7 +63,7 @@ def config_node(
             store=ConfigStore(cluster.stored, files, lambda: secrets.token_hex(8)),
             tables=tables,
             routes=cluster.routes,
-            places=Places(cluster.routes, cluster.channels),
+            endpoints=Endpoints(cluster.routes, cluster.channels),
             credentials=cluster.credentials,
             settings=settings,
             jitter=random.random,

@@ -153,7 +153,8 @@ class BrokerSettings(
         return _reader_of(self.nameserver_credentials_file, "nameserver_credentials_file")
 
     def config_credentials(self) -> Callable[[], Credentials] | None:
-        """Those for the owner of the cluster's configuration, as of registration_credentials()."""
+        """A function that reads the credentials for the owner of the cluster's configuration; None if no file
+        is set."""
         if not self.config_credentials_file:
             return self.registration_credentials()
         return _reader_of(self.config_credentials_file, "config_credentials_file")

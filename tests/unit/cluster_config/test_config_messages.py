@@ -1,4 +1,4 @@
-"""The values of the configuration as protobuf messages, and what is refused."""
+"""The values of the configuration as protobuf messages, and those that are refused."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.config_brokers import ConfigBroker, ConfigCluster, config_cluster
+from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.messages import Hello, Report
 from trovemq_broker.cluster_config.table import ConfigTable
@@ -322,6 +322,33 @@ async def test_callers_that_wait_when_another_owner_takes_over_are_in_doubt() ->
         error = await refused(change, errors.CONFIG_OWNER_MOVED)
         assert error.fields["in_doubt"] == "true"
         assert owner.tables.names() == []
+
+
+async def test_an_empty_broker_takes_over_with_the_copy_of_another_one() -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await owner.create_topic("orders")
+        await owner.stop()
+        empty = await cluster.add("e")
+        done = await empty.node.take_over("", "")
+        assert (done.source, done.promised, done.unreached) == ("b", ["b", "e"], ["a"])
+        await cluster.until(lambda: follower.state == "current" and follower.node.table.head.owner == "e")
+        assert empty.node.table.members() == ["a", "b", "e"]
+        assert empty.node.table.live(Kind.TOPIC, "orders") is not None
+
+
+async def test_a_take_over_that_ended_half_way_is_repeated() -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        third = await cluster.add("c", "a")
+        await cluster.until(lambda: third.state == "current")
+        await owner.stop()
+        error = await refused(follower.node.take_over("", "nowhere"), errors.BROKER_NOT_FOUND)
+        assert "nowhere" in error.message
+        assert (follower.node.is_owner, third.node.is_owner) == (False, False)
+        done = await follower.node.take_over("", "c")  # it is repeated
+        assert (done.source, done.head.generation.number) == ("c", 3)
+        await cluster.until(lambda: third.state == "current" and third.node.table.head.owner == "b")
 
 
 async def test_a_take_over_where_two_clusters_are_reached_asks_for_one() -> None:

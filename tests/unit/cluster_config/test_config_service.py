@@ -1,4 +1,4 @@
-"""ClusterConfigService: secrets on the way, and calls of clients that were forwarded."""
+"""ClusterConfigService: secrets of users, and calls of clients that were forwarded."""
 
 from __future__ import annotations
 

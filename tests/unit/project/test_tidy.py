@@ -279,6 +279,7 @@ def test_generated_messages_stop_where_the_architecture_says() -> None:
     )
     named = (
         "broker/trovemq_broker/daemon/broker_services.py",  # services
+        "broker/trovemq_broker/cluster_config/protobuf.py",  # for both ends of a stream between brokers
         "daemon/trovemq_daemon/handler_guard.py",  # an error
         *(f"{sdk}/_consume/{name}.py" for name in ("group_subscription", "grouped")),  # members' settings
     )

@@ -1,7 +1,7 @@
 """Refuses messages while a broker has no configuration of its cluster: calls that send, receive or settle.
 
 It stands before the handlers of the services that have messages; operators, other brokers and log-ins are
-served. Where messages flow it costs one look for the calls that arrived together.
+served. Where messages flow it costs one check for all calls that arrived together.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class ServingGate:
         return self._streams(handler)
 
     def _calls(self, path: str, handler: CallHandler) -> CallHandler:
-        behind = handler.on_calls
+        inner = handler.on_calls
 
         def on_calls(calls: Sequence[Call]) -> None:
             error = None if self.refusal is None else self.refusal()
             if error is None:
-                behind(calls)
+                inner(calls)
                 return
             outcome: Any = error
             if is_rocketmq(path):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trovemq_broker.cluster.cluster_reply import RoutedBroker, Routes
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.config_calls import Places
+from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
 from trovemq_broker.cluster.config_store import ConfigStore
 from trovemq_broker.cluster.owner_finder import OwnerNamed
@@ -22,6 +22,7 @@ from trovemq_broker.cluster.view import ConfigSummary
 from trovemq_broker.cluster_config.entries import ChangeKind, ClockMs, ConfigChange, Key, Kind
 from trovemq_broker.cluster_config.local_tables import Failure
 from trovemq_broker.cluster_config.reconcile import Action, ActionKind, LocalEntry
+from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_broker.server.native.cluster_config_service import ClusterConfigService
@@ -125,7 +126,7 @@ class ConfigBroker:
                 store=ConfigStore(StoredTable.load(self.files), self.files, self.cluster.draw),
                 tables=self.tables,
                 routes=self.routes,
-                places=Places(self.routes, channels),
+                endpoints=Endpoints(self.routes, channels),
                 credentials=None,
                 settings=FastRetries(),
                 jitter=lambda: 0.0,
@@ -157,7 +158,8 @@ class ConfigBroker:
             placement = dict.fromkeys(table.members(), 4)
             return [ConfigChange(ChangeKind.CREATE, Kind.TOPIC, name, None, settings, placement)]
 
-        (result,) = await self.node.change(make)
+        shared: SharedConfig = self.node
+        (result,) = await shared.change(make)
         return result
 
     async def delete(self, kind: Kind, name: str) -> Any:
