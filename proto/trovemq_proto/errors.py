@@ -515,6 +515,16 @@ CONFIG_SETTINGS_DIFFER = _add(
     "A topic, group, user, rule or quota of this name exists on this broker with other settings than in the cluster's table.",
     "Make both equal: alter the cluster's entry, or delete the one on this broker; until then the broker keeps its settings.",
 )  # fmt: skip
+FIFO_BROKER_AWAY = _add(
+    "FIFO_BROKER_AWAY", 443, "UNAVAILABLE", True,
+    "The broker of this message group is away or drained, and the sends of a FIFO topic wait for their broker.",
+    "Start the broker that the message names, and send again; to use other brokers: trovemq topic spread TOPIC --brokers A,B.",
+)  # fmt: skip
+TOPIC_CLOSED = _add(
+    "TOPIC_CLOSED", 444, "UNAVAILABLE", True,
+    "The topic takes no new messages while its queues move to other brokers; senders wait.",
+    "Send again; if `trovemq topic spread` has stopped, run it again, or open the topic: trovemq topic alter NAME --writes open.",
+)  # fmt: skip
 
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(

@@ -314,7 +314,8 @@ class Appender(Admission):
     def topic_for_write(self, topic: str, queue_id: QueueId | None = None) -> TopicConfig:
         """The topic, if it may be written; it is created now if settings allow that.
 
-        Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write permission).
+        Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, TOPIC_CLOSED, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write
+        permission).
         """
         check_topic_name(topic)
         config = self._store.topics.get(topic)
@@ -327,6 +328,7 @@ class Appender(Admission):
                 creator=present_creator(),
                 now_ms=self._clock_ms(),
             )
+        config.check_open()
         if not config.writable:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"topic {topic} may not be written", topic=topic)
         if queue_id is not None and not 0 <= queue_id < config.write_queue_count:
