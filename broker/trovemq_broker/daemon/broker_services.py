@@ -10,7 +10,13 @@ import grpc
 
 from trovemq_broker.admin.drain import Drain
 from trovemq_broker.cluster.self_route import SelfRouteService
-from trovemq_broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from trovemq_broker.cluster.view import (
+    BrokerDescription,
+    LocalBroker,
+    PlacementOf,
+    broker_info,
+    no_placement,
+)
 from trovemq_broker.daemon.background import StoreTasks
 from trovemq_broker.daemon.live_settings import LiveSettings
 from trovemq_broker.daemon.opening import clock_ms, wall_ms
@@ -77,8 +83,10 @@ class BrokerServices:
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
         forward: Forward | None = None,
+        placement_of: PlacementOf = no_placement,
     ) -> None:
-        """`others`: the cluster's other brokers; `forward` passes a call on to one of them."""
+        """`others`: the cluster's other brokers; `forward` passes a call on to one of them. `placement_of`:
+        the queues of a topic by broker; `view.placements_changed` is told of changes."""
         self.core = core = BrokerCore(
             store,
             model,
@@ -108,7 +116,8 @@ class BrokerServices:
             retention=self.tasks.retention.counters,
             store_service=self.store_service.counters,
         )
-        self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
+        description = _description(store, advertised, tls_address, version)
+        self.view = LocalBroker(description, RoutedTopics(store), placement_of)
         self._route = SelfRouteService(self.view, clock_ms)
         self.drain_control = Drain(
             settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop
@@ -125,6 +134,7 @@ class BrokerServices:
             others=others,
             tls_address=tls_address,
             forward=forward,
+            placement_of=placement_of,
         )
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
