@@ -8,11 +8,14 @@
 | its number is too old for the broker to decide   | again with a new one: it is not stored                 |
 | refused: TOPIC_NOT_FOUND                         | the error, with the lost broker that had the topic     |
 | refused otherwise                                | the error                                              |
+| of a FIFO topic whose broker is away or drained, | it waits, as long as its time lasts; attempts do not   |
+| or which is closed                               | count                                                  |
 | never left this client                           | again after a delay, on another queue if movable       |
 | left, and no answer came: in doubt               | error, in_doubt=true (or again: retry_in_doubt)        |
 
 Attempts and time are limited; after that the batch fails with the last error. Ordered batches for one queue
-are sent one after the other, so that a later batch cannot overtake a retried one.
+are sent one after the other, so that a later batch cannot overtake a retried one. A batch that may be stored,
+or whose messages are numbered for a broker, stays with this broker.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.routes import Slot
@@ -32,6 +35,9 @@ from trovemq.models.cluster import BrokerInfo
 from trovemq.receipts import AppendOutcome
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+_AWAY: Final = (errors.BROKER_NOT_FOUND, errors.BROKER_UNREACHABLE, errors.SERVICE_NOT_AVAILABLE)
+_WAITED_FOR: Final = (*_AWAY, errors.TOPIC_CLOSED)
 
 
 class Delivery:
@@ -112,9 +118,10 @@ class Delivery:
         if batch.one_way and in_doubt:
             self._give_up(batch, error)
         elif in_doubt and not self._retry_in_doubt:
-            self._give_up(batch, _in_doubt(error))
+            self._give_up(batch, marked_in_doubt(error))
         elif error.retriable:
             if in_doubt:  # a broker that deduplicates knows only its own messages: the batch stays there
+                batch.doubtful = True
                 batch.stay()
             self._again(batch, error)
         else:
@@ -218,13 +225,25 @@ class Delivery:
         options, loop = self._pool.options, asyncio.get_running_loop()
         delay = options.backoff.seconds(batch.attempts)
         late = loop.time() + delay >= batch.deadline
-        if self._pool.closed or late or batch.attempts >= options.send_attempts_max:
-            self._give_up(batch, error)
+        waits = batch.ordered and error.spec in _WAITED_FOR and self._pool.routes.is_fifo(batch.topic)
+        if self._pool.closed or late or (batch.attempts >= options.send_attempts_max and not waits):
+            self._give_up(batch, self._away(batch, error) if waits and error.spec in _AWAY else error)
             return
         self.batch_taken(batch)  # a batch that is tried again does not grow
-        if move and batch.movable:
+        if move and batch.movable and not batch.numbered_for:
             batch.slot = self._chooser.next()
         loop.call_later(delay, self._dispatch_if_waiting, batch)
+
+    def _away(self, batch: Batch, error: TroveError) -> TroveError:
+        """Why a message of a FIFO topic has waited in vain."""
+        topic, name = batch.topic, batch.slot.broker
+        broker = self._pool.routes.find(name)
+        state = "is away" if broker is None or not broker.draining else "is drained"
+        text = (
+            f"broker {name} {state} ({error.message}): a FIFO topic's sends wait for it, so that each group"
+            f" keeps its order; to use other brokers: trovemq topic spread {topic} --brokers …"
+        )
+        return TroveError(errors.FIFO_BROKER_AWAY, text, broker=name, topic=topic)
 
     def _dispatch_if_waiting(self, batch: Batch) -> None:
         if batch in self.outstanding:
@@ -257,10 +276,10 @@ class Delivery:
         if batch in self.outstanding:
             self.batch_taken(batch)  # or messages would join a batch that is never sent
             self.one_way_dropped += batch.one_way
-            batch.fail(error)
+            batch.fail(marked_in_doubt(error) if batch.doubtful and "in_doubt" not in error.fields else error)
 
 
-def _in_doubt(error: TroveError) -> TroveError:
+def marked_in_doubt(error: TroveError) -> TroveError:
     """The error, marked as in doubt: the message may have been stored."""
     text = f"{error.message}; the message may have been stored"
     return TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"})

@@ -76,6 +76,7 @@ class Batch:
         sequence_assigner: Numbers its messages, if they are numbered.
         numbered_for: The broker for which they are numbered.
         refreshed: The routes were fetched again because a broker refused its form.
+        doubtful: An attempt got no answer: it may be stored.
         released: It was submitted to its broker's stream.
         open_key: The key of the batch while messages may join it.
         sizes: The encoded records' sizes.
@@ -90,6 +91,7 @@ class Batch:
     size_max = 0
     attempts = 0
     refreshed = False
+    doubtful = False
     released = False
     open_key: tuple[Slot | None, bool, bool] | None = None
     sizes: Sizes = ()

@@ -66,8 +66,13 @@ def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
 
 
 def broker_route(route: common_pb2.BrokerRoute) -> BrokerRoute:
-    topics = (TopicRoute(topic.topic, topic.queue_count, topic.message_type) for topic in route.topics)
-    return BrokerRoute(broker_info(route.broker), tuple(topics))
+    return BrokerRoute(broker_info(route.broker), tuple(map(_topic_route, route.topics)))
+
+
+def _topic_route(topic: common_pb2.TopicRoute) -> TopicRoute:
+    if topic.placement:
+        return TopicRoute(topic.topic, topic.queue_count, topic.message_type, dict(topic.placement))
+    return TopicRoute(topic.topic, topic.queue_count, topic.message_type)
 
 
 def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
@@ -153,6 +158,8 @@ def topic_description(topic: admin_pb2.TopicDescription) -> TopicDescription:
         topic.broker,
         dict(topic.options),
         _topic_hold(topic.hold) if topic.HasField("hold") else None,
+        dict(topic.placement),
+        tuple(topic.pending),
     )
 
 
