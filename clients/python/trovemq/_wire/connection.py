@@ -240,11 +240,20 @@ class Connection:
         return await self._topic("CreateTopic", request)
 
     async def alter_topic(
-        self, topic: str, queue_count: int, message_type: str, options: Mapping[str, str]
+        self,
+        topic: str,
+        queue_count: int,
+        message_type: str,
+        options: Mapping[str, str],
+        placement: Mapping[str, int] | None = None,
     ) -> TopicDescription:
         """Changes a topic; 0 and empty values change nothing."""
         request = admin_pb2.AlterTopicRequest(
-            topic=topic, queue_count=queue_count, message_type=message_type, options=options
+            topic=topic,
+            queue_count=queue_count,
+            message_type=message_type,
+            options=options,
+            placement=placement,
         )
         return await self._topic("AlterTopic", request)
 

@@ -1,4 +1,4 @@
-"""topic create|list|describe|alter|delete."""
+"""topic create|list|describe|alter|spread|delete."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from trovemq.cli.columns import Column, Columns
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
+from trovemq.cli.topic_spread import spread
 
 if TYPE_CHECKING:
     from trovemq import TopicDescription, TopicQueue
 
-app = typer.Typer(help="Topics: create, list, describe, alter, delete.", no_args_is_help=True)
+app = typer.Typer(help="Topics: create, list, describe, alter, spread, delete.", no_args_is_help=True)
 
 
 class MessageType(StrEnum):
@@ -86,6 +87,15 @@ IndexedOption = Annotated[
         show_default=False,
     ),
 ]
+WritesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--writes",
+        metavar="open|closed",
+        help="Closed: senders wait. `topic spread` closes a FIFO topic, and opens it.",
+        show_default=False,
+    ),
+]
 
 
 def _options(**given: str | list[str] | None) -> dict[str, str]:
@@ -150,6 +160,7 @@ async def alter(
     retention: RetentionOption = None,
     retention_age_max: RetentionAgeOption = None,
     indexed_property: IndexedOption = None,
+    writes: WritesOption = None,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Give a topic more queues, another message type or other options."""
@@ -159,6 +170,7 @@ async def alter(
         retention=retention,
         retention_age_max=retention_age_max,
         indexed_properties=indexed_property,
+        writes=writes,
     )
     if queues is None and message_type is None and not options:
         raise typer.BadParameter("nothing to alter: give --queues, --type or an option of the topic")
@@ -203,6 +215,9 @@ async def describe(
     for topic in descriptions:
         if topic.options.get("retention") == "until_acknowledged":
             session.output.show(hold_text(topic))
+
+
+verb(app, "spread")(spread)
 
 
 @verb(app, "delete")
@@ -266,6 +281,7 @@ TOPICS: Final[Columns[TopicDescription]] = Columns(
     Column("messageType", "type", lambda topic: topic.message_type),
     Column("system", None, lambda topic: topic.system),
     Column("options", "options", lambda topic: dict(topic.options), options_text),
+    Column("placement", None, lambda topic: dict(topic.placement)),
     Column("broker", "broker", lambda topic: topic.broker),
 )
 """The object of a topic does not have its queues."""
