@@ -17,6 +17,18 @@ TEXT_LENGTH_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSummary:
+    """Which configuration of the cluster a broker has; the fields are those of ConfigSummary in
+    common.proto."""
+
+    id: str
+    owner: str
+    generation: int
+    mark: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Broker:
     """A broker's description of itself; the fields are those of BrokerInfo in common.proto."""
 
@@ -32,6 +44,7 @@ class Broker:
     tls_address: str = ""
     draining: bool = False
     drained: bool = False
+    config: ConfigSummary | None = None
 
 
 def check_broker(broker: Broker) -> None:
@@ -48,6 +61,7 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
         ("tls_address", broker.tls_address, 0, ADDRESS_LENGTH_MAX),
         ("flush_mode", broker.flush_mode, 0, TEXT_LENGTH_MAX),
         ("version", broker.version, 0, TEXT_LENGTH_MAX),
+        *_config_texts(broker.config),
     ):
         if not length_min <= len(text) <= length_max or not text.isprintable():
             yield f"a broker's {what} must have {length_min} to {length_max} printable characters"
@@ -60,3 +74,10 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
             return
         if address.port == 0 or address.is_unspecified:
             yield f"a broker's address {text} cannot be dialled"
+
+
+def _config_texts(config: ConfigSummary | None) -> Iterator[tuple[str, str, int, int]]:
+    if config is not None:
+        yield "configuration's id", config.id, 1, TEXT_LENGTH_MAX
+        yield "configuration's owner", config.owner, 1, NAME_LENGTH_MAX
+        yield "configuration's mark", config.mark, 1, TEXT_LENGTH_MAX

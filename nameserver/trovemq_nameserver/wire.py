@@ -7,7 +7,7 @@ from itertools import islice
 from sys import intern
 from typing import Final
 
-from trovemq_nameserver.broker import Broker
+from trovemq_nameserver.broker import Broker, ConfigSummary
 from trovemq_nameserver.lost import LostBroker
 from trovemq_nameserver.routes import BrokerRoute
 from trovemq_nameserver.topics import TOPICS_A_STEP, Placement, TopicFields, TopicRoute
@@ -31,7 +31,12 @@ def broker_from_wire(info: common_pb2.BrokerInfo) -> Broker:
         tls_address=info.tls_address,
         draining=info.draining,
         drained=info.drained,
+        config=_config_from_wire(info.config) if info.HasField("config") else None,
     )
+
+
+def _config_from_wire(config: common_pb2.ConfigSummary) -> ConfigSummary:
+    return ConfigSummary(config.id, config.owner, config.generation, config.mark, config.version)
 
 
 def topics_from_wire(topics: Iterable[common_pb2.TopicRoute]) -> Iterator[TopicFields]:
@@ -107,6 +112,17 @@ def _broker_to_wire(route: BrokerRoute) -> common_pb2.BrokerInfo:
         tls_address=broker.tls_address,
         draining=broker.draining,
         drained=broker.drained,
+        config=None if broker.config is None else _config_to_wire(broker.config),
+    )
+
+
+def _config_to_wire(config: ConfigSummary) -> common_pb2.ConfigSummary:
+    return common_pb2.ConfigSummary(
+        id=config.id,
+        owner=config.owner,
+        generation=config.generation,
+        mark=config.mark,
+        version=config.version,
     )
 
 

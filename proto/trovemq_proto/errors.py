@@ -515,6 +515,21 @@ CONFIG_SETTINGS_DIFFER = _add(
     "A topic, group, user, rule or quota of this name exists on this broker with other settings than in the cluster's table.",
     "Make both equal: alter the cluster's entry, or delete the one on this broker; until then the broker keeps its settings.",
 )  # fmt: skip
+CONFIG_MEMBER_REMOVED = _add(
+    "CONFIG_MEMBER_REMOVED", 438, "FAILED_PRECONDITION", False,
+    "This broker was removed from its cluster, and its store still has the cluster's configuration.",
+    "Stop it; to use the machine again, start a broker with an empty store, which joins as a new one.",
+)  # fmt: skip
+CONFIG_OWNER_STAYS = _add(
+    "CONFIG_OWNER_STAYS", 439, "FAILED_PRECONDITION", False,
+    "The broker owns the cluster's configuration, so it cannot be removed from the cluster.",
+    "Let another broker take the configuration over first: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+BROKER_DRAINED = _add(
+    "BROKER_DRAINED", 440, "FAILED_PRECONDITION", False,
+    "A topic was to get queues on a broker that is drained, or all brokers of the cluster are.",
+    "Name other brokers, or let it take new messages again: trovemq broker undrain NAME.",
+)  # fmt: skip
 FIFO_BROKER_AWAY = _add(
     "FIFO_BROKER_AWAY", 443, "UNAVAILABLE", True,
     "The broker of this message group is away or drained, and the sends of a FIFO topic wait for their broker.",

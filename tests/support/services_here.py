@@ -26,6 +26,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.support.call_forms import grpc_form
 from tests.support.engine import NOW_MS
+from trovemq_broker.admin.security_changes import SecurityChanges
+from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.daemon.broker_services import BrokerServices as AllServices
 from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
@@ -34,7 +36,6 @@ from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_conte
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.audit import AuditLog
 from trovemq_broker.server.access.broker_security import BrokerSecurity
-from trovemq_broker.server.access.changes import SecurityChanges
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.calls import calls_of, for_batches, takes_one_request
@@ -392,7 +393,9 @@ def security_on(files: FileSystem) -> BrokerSecurity:
 class BrokerServices(Calls):
     """All services of one broker."""
 
-    def __init__(self, files: FileSystem, settings: BrokerSettings) -> None:
+    def __init__(
+        self, files: FileSystem, settings: BrokerSettings, shared: SharedConfig | None = None
+    ) -> None:
         super().__init__((*NATIVE, *ROCKETMQ))
         self.files = files
         self.settings = settings
@@ -402,6 +405,7 @@ class BrokerServices(Calls):
             *(self.store, self.model, settings, ADVERTISED, "1.2.3"),
             traffic=Traffic(),
             security=security_on(files),
+            shared=shared,
         )
         self.core = self.all.core
         server: Any = self

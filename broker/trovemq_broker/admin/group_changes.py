@@ -10,7 +10,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -28,11 +28,13 @@ from trovemq_store.topics.retry_policy import RetryPolicy
 from trovemq_store.topics.subscription_groups import GroupChange, SubscriptionGroup, SubscriptionGroups
 
 PAIRS_STEP: Final = 512
+PutGroup = Callable[[SubscriptionGroup | None], SubscriptionGroup]
+"""Makes a group from the present one, or None. TroveError: the refusal."""
 
 
 class GroupChanges:
     """`persist_offsets` writes the consumer offsets to disk; `changed` is called with each group that was
-    altered or deleted."""
+    altered or deleted, `deleted` with each one that is gone."""
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class GroupChanges:
         clock_ms: Callable[[], EpochMs],
         persist_offsets: Callable[[], Awaitable[None]],
         changed: Callable[[str], None] = lambda _group: None,
+        deleted: Callable[[str], None] = lambda _group: None,
     ) -> None:
         self._changed = changed
+        self._deleted = deleted
         self._groups = groups
         self._store = store
         self._delivery = delivery
@@ -77,6 +81,30 @@ class GroupChanges:
                 self._changed(name)
             return self._groups.require(name)
 
+    async def put_all(self, wanted: Mapping[str, PutGroup]) -> dict[str, TroveError]:
+        """Creates or replaces the groups of these names with one write: `wanted` has for each the function
+        that makes it from the present one. Returns the refusals by name: those of the functions,
+        GROUP_ILLEGAL, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED, SERVICE_NOT_AVAILABLE."""
+        refusals: dict[str, TroveError] = {}
+        made: list[SubscriptionGroup] = []
+        async with self._changing:
+            for name, make in wanted.items():
+                try:
+                    made.append(make(self._groups.get(name)))
+                except TroveError as error:
+                    refusals[name] = error
+            try:
+                change, found = self._groups.begin_put_all(made, now_ms=self._clock_ms())
+                if change is not None:
+                    await self._save(change)
+                    for part in change.parts:
+                        if part.before not in (None, part.after):
+                            self._changed(part.name)
+            except TroveError as error:
+                return refusals | {one.name: error for one in made}
+            refusals.update({one.name: refusal for one, refusal in zip(made, found, strict=True) if refusal})
+        return refusals
+
     async def delete(self, name: str) -> None:
         """Raises TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL for an internal group, DISK_FULL, …"""
         topics = self.topics_of(name)
@@ -91,6 +119,7 @@ class GroupChanges:
             self._changed(name)
             for topic in self._own_retry_topics(name, topics):
                 await self._topic_changes.delete(topic)
+        self._deleted(name)
         await self._persist_offsets()
 
     def topics_of(self, name: str) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,11 +25,17 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.deduplication import disabled
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.topics.topic_options import OFF
+from trovemq_store.topics.config_table import Changed
+from trovemq_store.topics.topic_options import OFF, canonical_texts
 from trovemq_store.topics.topics import NO_OPTIONS, NewTopic, TopicChange, TopicConfig
 
 POLL_S: Final = 0.02
 CREATED_AT_ONCE_MAX: Final = 256
+PUT_AT_ONCE_MAX: Final = 256
+
+
+PutTopic = Callable[[TopicConfig | None], TopicConfig]
+"""Makes a topic from the present one, or None. TroveError: the refusal."""
 
 
 @dataclass(slots=True)
@@ -43,7 +49,7 @@ class _Wanted:
 
 class TopicChanges:
     """`persist_offsets` writes the consumer offsets to disk, without those of a deleted topic; `deleted` is
-    called with each deleted topic."""
+    called with each deleted topic, `closed` with one that may not be read or written any more."""
 
     def __init__(
         self,
@@ -51,8 +57,10 @@ class TopicChanges:
         clock_ms: Callable[[], EpochMs],
         persist_offsets: Callable[[], Awaitable[None]],
         deleted: Callable[[str], None] = lambda _topic: None,
+        closed: Callable[[str], None] = lambda _topic: None,
     ) -> None:
         self._deleted = deleted
+        self._closed = closed
         self._store = store
         self._clock_ms = clock_ms
         self._persist_offsets = persist_offsets
@@ -62,7 +70,7 @@ class TopicChanges:
         self.changing: Final = asyncio.Lock()
         """Held while a topic is created, altered or deleted, and while files of queues are removed."""
 
-    def _check_index(self, name: str, options: Mapping[str, str]) -> None:
+    def check_index(self, name: str, options: Mapping[str, str]) -> None:
         """TroveError INDEX_DISABLED."""
         if self._store.trees is None and options.get("deduplicate", OFF) not in (OFF, ""):
             raise disabled(name)
@@ -71,7 +79,7 @@ class TopicChanges:
         self, name: str, queue_count: int, message_type: str, options: Mapping[str, str] = NO_OPTIONS
     ) -> TopicConfig:
         """Raises the errors of TopicTable.create, and INDEX_DISABLED."""
-        self._check_index(name, options)
+        self.check_index(name, options)
         wanted = _Wanted(NewTopic(name, queue_count, message_type, options, present_creator()))
         self._wanted.append(wanted)
         try:
@@ -106,6 +114,46 @@ class TopicChanges:
             for one, refusal in zip(taken, refusals, strict=True):
                 one.done, one.refusal = True, refusal or (None if saved else failure)
 
+    async def put_all(self, wanted: Mapping[str, PutTopic]) -> dict[str, TroveError]:
+        """Creates or replaces the topics of these names, PUT_AT_ONCE_MAX with one write: `wanted` has for
+        each the function that makes it from the present one. Returns the refusals by name: those of the
+        functions, TOPIC_ILLEGAL, LIMIT_EXCEEDED, INDEX_DISABLED, DISK_FULL, STORE_FAILED,
+        SERVICE_NOT_AVAILABLE. As with alter(), deduplication works when this returns."""
+        refusals: dict[str, TroveError] = {}
+        deduplicated: list[str] = []
+        all_names = list(wanted)
+        for begin in range(0, len(all_names), PUT_AT_ONCE_MAX):
+            made: list[TopicConfig] = []
+            async with self.changing:
+                for name in all_names[begin : begin + PUT_AT_ONCE_MAX]:
+                    try:
+                        made.append(wanted[name](self._store.topics.get(name)))
+                        self._check_index(name, canonical_texts(made[-1].options))
+                    except TroveError as error:
+                        refusals[name] = error
+                made = [one for one in made if one.name not in refusals]
+                try:
+                    change = await self._put(made, refusals)
+                except TroveError as error:
+                    refusals.update({one.name: error for one in made})
+                    continue
+            deduplicated += [part.name for part in change.parts if _dedupes_longer(part)] if change else []
+        for name in deduplicated:
+            await self._ids_read(name)
+        return refusals
+
+    async def _put(self, made: Sequence[TopicConfig], refusals: dict[str, TroveError]) -> TopicChange | None:
+        """One change. The caller holds the lock."""
+        await self._save_offsets()
+        change, found = self._store.topics.begin_put_all(made, now_ms=self._clock_ms())
+        if change is not None:
+            await self._save(change)
+            for part in change.parts:
+                if part.before is not None and part.after is not None and part.before.perm & ~part.after.perm:
+                    self._closed(part.name)
+        refusals.update({one.name: refusal for one, refusal in zip(made, found, strict=True) if refusal})
+        return change
+
     async def _ids_read(self, name: str) -> None:
         """Returns when all message ids of the topic that deduplication needs are known."""
         trees, end = self._store.trees, self._store.end_offset
@@ -133,7 +181,7 @@ class TopicChanges:
     ) -> TopicConfig:
         """Raises the errors of TopicTable.alter, and INDEX_DISABLED. If deduplication is switched on or made
         longer, it works when this returns: ids that were stored before count, too."""
-        self._check_index(name, options)
+        self.check_index(name, options)
         async with self.changing:
             topics = self._store.topics
             change = topics.begin_alter(
@@ -182,3 +230,10 @@ class TopicChanges:
             await run_in_thread(change.run)
         finally:
             self._store.topics.finish(change)
+
+
+def _dedupes_longer(part: Changed[TopicConfig]) -> bool:
+    """Whether an existing topic is deduplicated for longer than before."""
+    if part.before is None or part.after is None:
+        return False
+    return part.before.options.deduplicate_ms < part.after.options.deduplicate_ms

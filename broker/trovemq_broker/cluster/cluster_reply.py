@@ -13,6 +13,7 @@ Invariants
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from trovemq_broker.cluster.view import ConfigSummary
 from trovemq_daemon.addresses import Address, parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.turns import Steps
@@ -32,6 +34,7 @@ BROKERS_MAX: Final = 1_024
 TOPICS_MAX: Final = 2_000_000
 _BROKERS: Final = route_pb2.ClusterReply.BROKERS_FIELD_NUMBER << 3 | 2
 _DIGEST_SIZE: Final = 16
+_MARK: Final = re.compile("[0-9a-f]{16}")
 
 
 class TopicQueues(NamedTuple):
@@ -45,7 +48,8 @@ class TopicQueues(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoutedBroker:
-    """Another broker of the cluster, with its topics by name. `tls_address`: None if it has none."""
+    """Another broker of the cluster, with its topics by name. `tls_address`: None if it has none. `config`:
+    None if its configuration is its own."""
 
     name: str
     address: Address
@@ -53,6 +57,7 @@ class RoutedBroker:
     draining: bool
     data_version: int
     topics: Mapping[str, TopicQueues] = field(repr=False)
+    config: ConfigSummary | None = None
 
 
 class Routes(NamedTuple):
@@ -173,7 +178,9 @@ class ReplyReader:
                 yield
         for name in route.removed_topics:
             topics.pop(name, None)
-        return RoutedBroker(broker.name, address, tls_address, broker.draining, broker.data_version, topics)
+        config = _config_of(broker.config) if broker.HasField("config") else None
+        version = broker.data_version
+        return RoutedBroker(broker.name, address, tls_address, broker.draining, version, topics, config)
 
     def _limited(
         self, brokers: Mapping[str, RoutedBroker], lost: Sequence[str], lost_at: Mapping[str, Address]
@@ -187,6 +194,13 @@ class ReplyReader:
             else:
                 self._left_out.add(name)
         return Routes(kept, lost, len(self._left_out), lost_at)
+
+
+def _config_of(config: common_pb2.ConfigSummary) -> ConfigSummary | None:
+    """None if it is none that a broker has sent."""
+    if not _MARK.fullmatch(config.id) or not _MARK.fullmatch(config.mark):
+        return None
+    return ConfigSummary(config.id, config.owner, config.generation, config.mark, config.version)
 
 
 def _dialled(text: str) -> Address:

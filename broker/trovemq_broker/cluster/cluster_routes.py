@@ -144,6 +144,10 @@ class ClusterRoutes:
         """The other brokers' names, sorted."""
         return [one.name for one in self.brokers]
 
+    def draining(self) -> list[str]:
+        """The other brokers that ask for messages to be sent elsewhere."""
+        return [one.name for one in self.brokers if one.draining]
+
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         """Whether another broker advertises the address, for TLS or for plain connections."""
         return bool(self.brokers) and (address.canonical, by_tls) in self._addresses

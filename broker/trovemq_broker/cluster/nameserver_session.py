@@ -1,6 +1,8 @@
-"""How a broker calls nameservers: the log-in, the pause before the next attempt, the errors of a call.
+"""How a broker calls nameservers and other brokers: the log-in, the pause before the next attempt, the errors
+of a call.
 
-A nameserver without authentication accepts unsigned messages.
+One without authentication accepts unsigned messages: a nameserver answers UNIMPLEMENTED to the log-in, a
+broker AUTHENTICATION_DISABLED.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
-from trovemq_proto.authentication.calls import METADATA_KEY, message_signer
+from trovemq_proto import errors
+from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_signer
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.authentication.handshake import AUTHENTICATE, NONCE_BYTES, log_in
 from trovemq_proto.channels import Channel
@@ -49,15 +52,27 @@ def back_off_s(attempt: int, settings: BackOff, jitter: float) -> float:
     return min(settings.registration_retry_max_ms, doubled_ms) * (0.5 + 0.5 * jitter) / 1000
 
 
-async def log_in_for(
-    channel: Channel, method: str, read_credentials: ReadCredentials | None, timeout_s: float
-) -> tuple[Metadata, Sign]:
-    """The metadata of a call of `method`, and the function that signs its messages.
+class Session:
+    """A log-in. `key`: None if the other side accepts unsigned messages."""
 
-    Raises AioRpcError, ScramError, SettingsError.
-    """
+    def __init__(self, key: SigningKey | None) -> None:
+        self._key = key
+        self._calls = 0
+
+    def call(self, method: str) -> tuple[Metadata, Sign]:
+        """The metadata of the next call, and the function that signs its messages."""
+        if self._key is None:
+            return (), _unsigned
+        number, self._calls = self._calls, self._calls + 1
+        return ((METADATA_KEY, self._key.credential(number, method)),), message_signer(self._key, number)
+
+
+async def open_session(
+    channel: Channel, read_credentials: ReadCredentials | None, timeout_s: float
+) -> Session:
+    """Raises AioRpcError, ScramError, SettingsError."""
     if read_credentials is None:
-        return (), _unsigned
+        return Session(None)
     credentials = await asyncio.to_thread(read_credentials)
     ask = channel.unary_unary(
         AUTHENTICATE,
@@ -71,10 +86,22 @@ async def log_in_for(
             lambda request: ask(request, timeout=timeout_s),
         )
     except grpc.aio.AioRpcError as error:
-        if error.code().name == "UNIMPLEMENTED":
-            return (), _unsigned
+        described = error_in(error.trailing_metadata())
+        disabled = described is not None and described.spec is errors.AUTHENTICATION_DISABLED
+        if disabled or error.code().name == "UNIMPLEMENTED":
+            return Session(None)
         raise
-    return ((METADATA_KEY, key.credential(0, method)),), message_signer(key, 0)
+    return Session(key)
+
+
+async def log_in_for(
+    channel: Channel, method: str, read_credentials: ReadCredentials | None, timeout_s: float
+) -> tuple[Metadata, Sign]:
+    """The metadata of a call of `method`, and the function that signs its messages.
+
+    Raises AioRpcError, ScramError, SettingsError.
+    """
+    return (await open_session(channel, read_credentials, timeout_s)).call(method)
 
 
 def error_in(trailer: Any) -> TroveError | None:

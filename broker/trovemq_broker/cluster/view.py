@@ -27,6 +27,18 @@ def no_placement(_topic: str) -> Mapping[str, int]:
     return NO_PLACEMENT
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigSummary:
+    """Which configuration of the cluster a broker has; the fields are those of ConfigSummary in
+    common.proto."""
+
+    id: str
+    owner: str
+    generation: int
+    mark: str
+    version: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
     """The fields are those of BrokerInfo in common.proto. `address` is the advertised HOST:PORT."""
@@ -43,6 +55,7 @@ class BrokerDescription:
     tls_address: str = ""
     draining: bool = False
     drained: bool = False
+    config: ConfigSummary | None = None
 
 
 class TopicSummary(Protocol):
@@ -126,6 +139,8 @@ class LocalBroker:
         placement_of: PlacementOf = no_placement,
     ) -> None:
         self._description = description
+        self._described = description
+        """The last one of which the listeners have heard."""
         self._topics = topics
         self._placement_of = placement_of
         self._changes = 0
@@ -140,10 +155,16 @@ class LocalBroker:
 
     def withdraw(self, draining: bool, drained: bool) -> None:
         """Sets whether the description asks writers to use other brokers, and whether it refuses them."""
-        changed = replace(self._description, draining=draining, drained=drained)
-        if changed != self._description:
+        self._change(replace(self._description, draining=draining, drained=drained))
+
+    def set_config(self, config: ConfigSummary | None, now: bool) -> None:
+        """Sets the summary of the configuration. It is sent now, or with the next change of the topics or the
+        description: a version that rises with each change would else be a message to all."""
+        changed = replace(self._description, config=config)
+        if now:
+            self._change(changed)
+        else:
             self._description = changed
-            self._changed()
 
     def placements_changed(self, topics: Iterable[str]) -> None:
         """The placements of these topics are other ones now."""
@@ -152,9 +173,15 @@ class LocalBroker:
             self._newly_placed.append((self.change_count, topic))
             if len(self._newly_placed) > PLACEMENTS_KEPT:
                 self._placed_known_from, _ = self._newly_placed.popleft()
-        self._changed()
+        self._tell()
 
-    def _changed(self) -> None:
+    def _change(self, changed: BrokerDescription) -> None:
+        self._description = changed
+        if changed != self._described:
+            self._described = changed
+            self._tell()
+
+    def _tell(self) -> None:
         self._changes += 1
         for listener in self._listeners:
             listener()
@@ -207,6 +234,17 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
         tls_address=description.tls_address,
         draining=description.draining,
         drained=description.drained,
+        config=None if description.config is None else config_summary(description.config),
+    )
+
+
+def config_summary(config: ConfigSummary) -> common_pb2.ConfigSummary:
+    return common_pb2.ConfigSummary(
+        id=config.id,
+        owner=config.owner,
+        generation=config.generation,
+        mark=config.mark,
+        version=config.version,
     )
 
 

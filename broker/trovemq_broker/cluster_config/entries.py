@@ -10,18 +10,19 @@ As JSON, in the file of the table (stored.py):
 
     position  [number, mark, version]                        generation  [number, mark]
     entry     {"kind": "topic", "name": "orders", "id": position, "version": position, "deleted": bool,
-               "settings": {"message_type": "FIFO"}, "placement": {"broker-a": 8}, "secrets": "base64"}
+               "settings": {"message_type": "FIFO"}, "placement": {"broker-a": 8}, "sealed": "text"}
+
+`sealed`: the secrets of a user, by a SecretSeal, whose key is not in the store.
 """
 
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType, Protocol
 
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -201,7 +202,20 @@ def check_mark(mark: str) -> str:
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------
-_MEMBERS: Final = frozenset(("kind", "name", "id", "version", "deleted", "settings", "placement", "secrets"))
+_MEMBERS: Final = frozenset(("kind", "name", "id", "version", "deleted", "settings", "placement", "sealed"))
+
+
+class SecretSeal(Protocol):
+    """Seals the secrets of users for the file. `key_id` identifies the key without revealing it."""
+
+    @property
+    def key_id(self) -> str: ...
+
+    def seal(self, name: str, secrets: bytes) -> str: ...
+
+    def open(self, name: str, sealed: str) -> bytes:
+        """ValueError if it was sealed with another key or for another name, or is damaged."""
+        ...
 
 
 def check_known(document: Mapping[str, object], known: frozenset[str], what: str) -> None:
@@ -236,7 +250,8 @@ def position_from(value: object) -> Position:
     raise ValueError(f"not a position: {value!a:.80}")
 
 
-def entry_json(entry: Entry) -> dict[str, object]:
+def entry_json(entry: Entry, seal: SecretSeal | None = None) -> dict[str, object]:
+    """`seal` is needed for an entry with secrets."""
     document: dict[str, object] = {
         "kind": str(entry.kind),
         "name": entry.name,
@@ -250,22 +265,25 @@ def entry_json(entry: Entry) -> dict[str, object]:
     if entry.placement:
         document["placement"] = dict(entry.placement)
     if entry.secrets:
-        document["secrets"] = b64encode(entry.secrets).decode()
+        assert seal is not None, "secrets are never written in the clear"
+        document["sealed"] = seal.seal(entry.name, entry.secrets)
     return document
 
 
-def entry_from(value: object) -> Entry:
-    """ValueError; TroveError STORE_NEWER."""
+def entry_from(value: object, seal: SecretSeal | None = None) -> Entry:
+    """ValueError; TroveError STORE_NEWER. `seal` is needed for an entry with secrets."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ValueError(f"not an entry: {value!a:.80}")
     settings, placement = value.get("settings", {}), value.get("placement", {})
-    secrets = value.get("secrets", "")
-    if not (isinstance(settings, dict) and isinstance(placement, dict) and isinstance(secrets, str)):
+    sealed = value.get("sealed", "")
+    if not (isinstance(settings, dict) and isinstance(placement, dict) and isinstance(sealed, str)):
         raise ValueError(f"entry {value['name']!a:.80} is damaged")
     kind = str(value.get("kind"))
     check_known(value, _MEMBERS, f"{kind} {value['name']!a:.80}")
     if kind not in Kind.__members__.values():
         raise TroveError(errors.STORE_NEWER, f"{kind!a:.80} is a kind of entry of a newer TroveMQ")
+    if sealed and seal is None:
+        raise ValueError(f"{kind} {value['name']!a:.80} has secrets, and the file names no key")
     return Entry(
         Kind(kind),
         value["name"],
@@ -273,6 +291,6 @@ def entry_from(value: object) -> Entry:
         position_from(value.get("version")),
         {str(name): str(text) for name, text in settings.items()},
         {str(broker): int(queues) for broker, queues in placement.items()},
-        b64decode(secrets),
+        seal.open(value["name"], sealed) if seal is not None and sealed else b"",
         bool(value.get("deleted", False)),
     )

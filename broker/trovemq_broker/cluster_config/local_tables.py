@@ -1,4 +1,4 @@
-"""The broker's own tables (topics, groups, users, rules, quotas), as the cluster's configuration needs them."""
+"""The broker's own topics, groups, users, rules and quotas, as the cluster's configuration needs them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from trovemq_broker.cluster_config.entries import ConfigChange
 from trovemq_broker.cluster_config.owner import ChangeResult
@@ -43,3 +43,20 @@ class SharedConfig(Protocol):
         which the owner refuses the call.
         """
         ...
+
+
+class _NotShared:
+    """Of a broker whose configuration is its own. Nothing but `is_shared` is asked."""
+
+    is_shared = False
+    is_owner = False
+    table: Final = ConfigTable()
+
+    async def change(self, make: Callable[[ConfigTable], Sequence[ConfigChange]]) -> list[ChangeResult]:
+        raise AssertionError("it is not shared")
+
+    async def forward(self, method: str, request: bytes, *, caller: str, source: str) -> bytes:
+        raise AssertionError("it is not shared")
+
+
+NOT_SHARED: Final[SharedConfig] = _NotShared()

@@ -6,6 +6,9 @@ change at a time.
 Invariants
 - The table in memory changes in finish(), when the change is on disk, or not at all.
 - `promised` never falls within a cluster: nothing of an older generation is stored any more.
+- The secrets of users are sealed in the file. Without a key none is stored: a broker that does not ask who
+  calls cannot be a member of a cluster with users, because it would forward the changes of everybody. Nor
+  could a take-over continue from its copy.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from trovemq_broker.cluster_config.entries import (
     NO_GENERATION,
     Entry,
     Generation,
+    SecretSeal,
     check_known,
     entry_from,
     entry_json,
@@ -38,7 +42,9 @@ DIGESTS_MAX: Final = 1_024
 _HEAD_MEMBERS: Final = frozenset(
     ("cluster", "owner", "generation", "version", "digest", "horizon", "history")
 )
-_RECORD_MEMBERS: Final = frozenset(("format", "promised", "head", "entries", "version", "digest", "horizon"))
+_RECORD_MEMBERS: Final = frozenset(
+    ("format", "sealingKey", "promised", "head", "entries", "version", "digest", "horizon")
+)
 
 
 class StoredWork:
@@ -59,17 +65,21 @@ class StoredWork:
 class StoredTable:
     """The table, and the highest generation that this store has seen or promised to wait for."""
 
-    def __init__(self, file: TableFile) -> None:
+    def __init__(self, file: TableFile, seal: SecretSeal | None = None) -> None:
         self._file = file
+        self._seal = seal
+        self._key_id = ""
+        """The key of the secrets in the file; empty if it has none."""
         self._work: StoredWork | None = None
         self._digests: dict[int, str] = {}
         self.table: Final = ConfigTable()
         self.promised = NO_GENERATION
 
     @classmethod
-    def load(cls, files: FileSystem) -> StoredTable:
-        """Reads the file; an empty table if there is none. TroveError STORE_FAILED, STORE_NEWER."""
-        stored = cls(TableFile(files))
+    def load(cls, files: FileSystem, seal: SecretSeal | None = None) -> StoredTable:
+        """Reads the file; an empty table if there is none. `seal` None: the broker has no authentication.
+        TroveError STORE_FAILED, STORE_NEWER, SEALING_KEY_MISMATCH."""
+        stored = cls(TableFile(files), seal)
         try:
             for body in stored._file.load():
                 stored._read(body)
@@ -105,10 +115,16 @@ class StoredTable:
     # --- changes --------------------------------------------------------------------------------------
     def begin(self, update: Update) -> StoredWork:
         """Begins to store an update that continues the table, or replaces it. TroveError
-        SERVICE_NOT_AVAILABLE while another change is under way."""
+        SERVICE_NOT_AVAILABLE while another change is under way; AUTHENTICATION_DISABLED if it has secrets and
+        there is no key."""
+        if self._seal is None and (named := next((e.name for e in update.entries if e.secrets), None)):
+            what = f"this broker does not authenticate callers, and the cluster has users ({named}, …)"
+            raise TroveError(
+                errors.AUTHENTICATION_DISABLED, f"{what}: switch authentication_enable on, and start it again"
+            )
         other = update.head.cluster != self.head.cluster
         promised = update.head.generation if other else max(self.promised, update.head.generation)
-        return self._begin(_change_body(update, self.head), update, promised)
+        return self._begin(self._change_body(update), update, promised)
 
     def begin_promise(self, generation: Generation, cluster: str) -> StoredWork:
         """Begins to store that no older generation of that cluster is obeyed. TroveError
@@ -125,29 +141,39 @@ class StoredTable:
     def _begin(self, change: JsonObject, update: Update | None, promised: Generation) -> StoredWork:
         if self._work is not None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the configuration is being changed; try again")
-        body = b"" if update is not None and update.base is None else _rendered(change)
+        body = b"" if update is not None and self._is_written_whole(update) else _rendered(change)
         save = partial(self._file.append, body)
         if not body or not self._file.has_space(body):
             save = partial(self._replace, promised, update, self.head, tuple(self.table))
         self._work = StoredWork(save, update, promised)
         return self._work
 
+    def _is_written_whole(self, update: Update) -> bool:
+        """Also for the first secrets: the record of everything names their key."""
+        key_id = "" if self._seal is None else self._seal.key_id
+        return update.base is None or (
+            self._key_id != key_id and any(entry.secrets for entry in update.entries)
+        )
+
     def _replace(
         self, promised: Generation, update: Update | None, head: Head, entries: tuple[Entry, ...]
     ) -> None:
-        """Writes the table as it is after the update. Runs in another thread: nothing of `self` but the file
-        is used."""
+        """Writes the table as it is after the update. Runs in another thread: of `self` only the file and its
+        key are used."""
         after = ConfigTable()
         after.apply(Update(None, head, entries))
         if update is not None:
             after.apply(update)
+        key_id = self._seal.key_id if self._seal is not None and any(e.secrets for e in after) else ""
         image: JsonObject = {
             "format": FORMAT,
+            **({"sealingKey": key_id} if key_id else {}),
             "promised": generation_json(promised),
             "head": _head_json(after.head),
-            "entries": [entry_json(entry) for entry in after],
+            "entries": [entry_json(entry, self._seal) for entry in after],
         }
         self._file.replace(_rendered(image))
+        self._key_id = key_id
 
     def finish(self, work: StoredWork) -> None:
         """Ends the change; to be called after run(), even if that failed."""
@@ -166,10 +192,26 @@ class StoredTable:
         if len(self._digests) > DIGESTS_MAX:
             del self._digests[min(self._digests)]
 
+    def _change_body(self, update: Update) -> JsonObject:
+        if update.base is None:
+            return {}  # everything is written
+        head, before = update.head, self.head
+        body: JsonObject = {"entries": [entry_json(entry, self._seal) for entry in update.entries]}
+        same = (head.cluster, head.owner, head.generation) == (
+            before.cluster,
+            before.owner,
+            before.generation,
+        )
+        if not same:
+            return {"head": _head_json(head), **body}
+        return {"version": head.version, "digest": head.digest, "horizon": head.horizon, **body}
+
     # --- from JSON ------------------------------------------------------------------------------------
     def _read(self, body: JsonObject) -> None:
         """Applies one record. ValueError, TypeError; TroveError STORE_NEWER."""
         check_known(body, _RECORD_MEMBERS, PATH)
+        if "format" in body:
+            self._key_id = self._checked_key(str(body.get("sealingKey", "")))
         if "promised" in body:
             self.promised = generation_from(body["promised"])
         if "head" not in body and "version" not in body:
@@ -180,21 +222,22 @@ class StoredTable:
         if not isinstance(entries, list):
             raise ValueError("a record has no list of entries")
         base = None if "format" in body else before.position
-        self._apply(Update(base, head, tuple(entry_from(entry) for entry in entries)))
+        seal = self._seal if self._key_id else None
+        self._apply(Update(base, head, tuple(entry_from(entry, seal) for entry in entries)))
         self.promised = max(self.promised, head.generation)
+
+    def _checked_key(self, key_id: str) -> str:
+        """TroveError SEALING_KEY_MISMATCH."""
+        if not key_id or (self._seal is not None and self._seal.key_id == key_id):
+            return key_id
+        what = f"the secrets of {PATH} are sealed by another key than the key file has"
+        if self._seal is None:
+            what = f"{PATH} has secrets of users, and authentication_enable is off: switch it on"
+        raise TroveError(errors.SEALING_KEY_MISMATCH, what, file=PATH)
 
 
 def _rendered(body: JsonObject) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-def _change_body(update: Update, before: Head) -> JsonObject:
-    head = update.head
-    body: JsonObject = {"entries": [entry_json(entry) for entry in update.entries]}
-    same = (head.cluster, head.owner, head.generation) == (before.cluster, before.owner, before.generation)
-    if not same:
-        return {"head": _head_json(head), **body}
-    return {"version": head.version, "digest": head.digest, "horizon": head.horizon, **body}
 
 
 def _head_json(head: Head) -> JsonObject:

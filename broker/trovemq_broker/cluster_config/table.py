@@ -3,10 +3,10 @@
 Invariants
 - Entries lie in the order of their versions, so that the changes since a version are the last entries.
 - Absence deletes nothing: an entry that was deleted stays as a deletion until it may be forgotten.
-- A deletion is forgotten by a change of the table, `horizon`: all deletions up to that version are gone. The
-  owner makes it when every member has stored that version (owner.py). A table that ends before the horizon
-  gets all entries and not the changes since, and its entries that are missing there are kept out of service
-  (reconcile.py).
+- A deletion is forgotten by a change of the table, `horizon`: all deletions up to that version are gone, but
+  for that of the rule with the highest number. The owner makes it when every member has stored that version
+  (owner.py). A table that ends before the horizon gets all entries and not the changes since, and its entries
+  that are missing there are kept out of service (reconcile.py).
 - `history` has the last version of each generation before the present one. A position that is not in it was
   never part of this table: it was given out by an owner whose last changes a take-over has dropped.
 """
@@ -175,8 +175,16 @@ class ConfigTable:
                 self._members.discard(before.name)
 
     def _forget(self, horizon: int) -> None:
+        last_rule = Key(Kind.RULE, str(self.rule_number_max()))
         for key in [e.key for e in self if e.deleted and e.version.version <= horizon]:
-            self._remove(key)
+            if key != last_rule:
+                self._remove(key)
+
+    def rule_number_max(self) -> int:
+        """The highest number of a rule that is or was in the table; 0 if there was none. The deletion of that
+        rule is never forgotten: no number is used twice."""
+        names = (key.name for key in self._entries if key.kind is Kind.RULE)
+        return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def since(self, version: int) -> tuple[Entry, ...]:
         """The entries that were changed after that version, in the order of their versions."""

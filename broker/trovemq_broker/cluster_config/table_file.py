@@ -14,7 +14,8 @@ A record, little-endian; the next one begins at the next multiple of 8, zeros fo
 | 16     | u32   | crc    | CRC-32 of bytes 0 to 15 and the body                         |
 | 20     | bytes | body   | a JSON object, one of                                        |
 
-    {"format": 1, "promised": generation, "head": head, "entries": [entry …]}    always first: everything
+    {"format": 1, "promised": generation, "head": head, "entries": [entry …],    always first: everything
+     "sealingKey": "…"}            the id of the key that seals secrets of users; missing if there are none
     {"version": n, "digest": "hex", "horizon": n, "entries": [entry …]}    a change in the same generation
     {"head": head, "entries": [entry …]}                                   a change to another generation
     {"promised": generation}                                  no older generation is obeyed from now on
@@ -167,6 +168,19 @@ class TableFile:
             file.sync()
         finally:
             file.close()
+
+
+def damage_of_copies(files: FileSystem) -> tuple[dict[str, str], bool]:
+    """The damage of each copy by its path, and whether another one is whole. Changes nothing."""
+    damaged, whole = {}, False
+    for path in (PATH, BACKUP_PATH):
+        try:
+            if files.exists(path):
+                _read(path, files.read_bytes(path))
+                whole = True
+        except (ValueError, UnreadableError) as error:
+            damaged[path] = str(error)
+    return damaged, whole
 
 
 def _read(path: str, data: bytes) -> _Copy:

@@ -18,14 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.forwarding import Forwarder
 from trovemq_broker.cluster.registration import Registrations
 from trovemq_broker.cluster.route_metrics import RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
+from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
+from trovemq_broker.daemon.config_wiring import ClusterParts, add_config_reasons, register
 from trovemq_broker.daemon.opening import (
     clock_ms,
     collector_at_rest,
@@ -43,6 +45,7 @@ from trovemq_broker.maintenance.consumer_tasks import log_copy_failures
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.monitoring.metrics import BrokerCollector
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.state.consumer_state import ConsumerState
@@ -103,7 +106,13 @@ class BrokerApp:
         self._rpc_metrics.slow.set_limit(settings.slow_request_ms, settings.waits_of_requests())
         self._tracing = open_tracing(settings.otlp_endpoint, settings.name, self._version)
         self._gate = gate_of(settings)
-        access = AccessGuard(self._gate).handler if self._gate is not None else None
+        self._serving_gate = ServingGate()
+        guard = AccessGuard(self._gate) if self._gate is not None else None
+
+        def access(path: str, handler: Any) -> Any:
+            gated = self._serving_gate.handler(path, handler)
+            return gated if guard is None else guard.handler(path, gated)
+
         self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access, self._gate)
         self._problem = "starting"
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
@@ -122,6 +131,7 @@ class BrokerApp:
         settings = self._settings
         self._registration_channels = await asyncio.to_thread(settings.registration_channels)
         self._registration_credentials = await asyncio.to_thread(settings.registration_credentials)
+        self._config_credentials = await asyncio.to_thread(settings.config_credentials)
         address = self._grpc.bind(settings.listen_address)
         tls = await bind_tls(self._grpc, settings, settings.advertised(address))
         http = settings.http_address
@@ -139,7 +149,10 @@ class BrokerApp:
             try:
                 model = await asyncio.to_thread(open_consumer_state, store, settings)
                 security = await self._open_security(store, model)
-                await self._serve(model, store, security, advertised, Listening(address, http, tls), stop)
+                stored = await asyncio.to_thread(StoredTable.load, store.files)
+                await self._serve(
+                    model, store, stored, security, advertised, Listening(address, http, tls), stop
+                )
             finally:
                 self._problem = "closing the store"
                 await asyncio.to_thread(close_store, store, model)
@@ -166,6 +179,7 @@ class BrokerApp:
         self,
         model: ConsumerState,
         store: MessageStore,
+        stored: StoredTable,
         security: BrokerSecurity | None,
         advertised: Address,
         listening: Listening,
@@ -189,8 +203,10 @@ class BrokerApp:
             tracing=self._tracing,
             others=routes,
             forward=Forwarder(routes, self._registration_channels).forward,
+            cluster=ClusterParts(stored, routes, self._registration_channels, self._config_credentials),
         )
         core = services.core
+        self._serving_gate.refusal = services.config.condition.refusal
         registrations = Registrations(
             settings.nameserver_addresses,
             services.view,
@@ -207,13 +223,17 @@ class BrokerApp:
         self._readiness.add_warning("nameservers", registrations.warning)
         add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
+        add_config_reasons(self._readiness, services.config)
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(core.group_commit.run(), name="group-commit")
                 others = [group.create_task(work, name=name) for name, work in services.background().items()]
                 others.append(group.create_task(self._tls.run(), name="tls"))
                 await watches.start()
-                await self._start(registrations, listening)
+                await services.config.start()
+                await self._start(listening)
+                registered = register(services.config, registrations)
+                others.append(group.create_task(registered, name="registrations"))
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)
                 await self._drain(services, registrations)
@@ -240,7 +260,7 @@ class BrokerApp:
             turns,
         )
 
-    async def _start(self, registrations: Registrations, listening: Listening) -> None:
+    async def _start(self, listening: Listening) -> None:
         await self._grpc.start()
         await self._grpc.set_serving(True)
         gc.collect()
@@ -249,7 +269,6 @@ class BrokerApp:
         sys.setswitchinterval(THREAD_SWITCH_S)
         self._problem = ""
         self.serving.set_result(listening)
-        registrations.start()
         get_logger().info(
             "broker.started",
             listen=str(listening.grpc),

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from trovemq_broker.admin.drain import Drain
+from trovemq_broker.admin.local_config import LocalConfig
 from trovemq_broker.cluster.self_route import SelfRouteService
-from trovemq_broker.cluster.view import (
-    BrokerDescription,
-    LocalBroker,
-    PlacementOf,
-    broker_info,
-    no_placement,
-)
+from trovemq_broker.cluster.view import NO_PLACEMENT, BrokerDescription, LocalBroker, broker_info
+from trovemq_broker.cluster_config.entries import Kind
+from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.daemon.background import StoreTasks
+from trovemq_broker.daemon.config_wiring import ClusterParts, config_node, single
 from trovemq_broker.daemon.live_settings import LiveSettings
 from trovemq_broker.daemon.opening import clock_ms, wall_ms
 from trovemq_broker.daemon.process_condition import look
@@ -33,12 +31,14 @@ from trovemq_broker.server.monitoring.statistics import BrokerStatistics
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.admin_service import AdminService
 from trovemq_broker.server.native.broker_service import BrokerService
+from trovemq_broker.server.native.cluster_config_service import ClusterConfigService
 from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_broker.server.native.group_service import GroupService
 from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.native.query_service import QueryService
 from trovemq_broker.server.native.search_service import SearchService
+from trovemq_broker.server.native.shared_changes import SharedChanges
 from trovemq_broker.server.native.store_service import StoreService
 from trovemq_broker.server.native.track_service import TrackService
 from trovemq_broker.server.native.transaction_service import TransactionService
@@ -83,10 +83,11 @@ class BrokerServices:
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
         forward: Forward | None = None,
-        placement_of: PlacementOf = no_placement,
+        cluster: ClusterParts | None = None,
+        shared: SharedConfig | None = None,
     ) -> None:
-        """`others`: the cluster's other brokers; `forward` passes a call on to one of them. `placement_of`:
-        the queues of a topic by broker; `view.placements_changed` is told of changes."""
+        """`others`: the cluster's other brokers; `forward` passes a call on to one of them. `shared`: instead
+        of the node's own part in the cluster's configuration."""
         self.core = core = BrokerCore(
             store,
             model,
@@ -117,8 +118,27 @@ class BrokerServices:
             store_service=self.store_service.counters,
         )
         description = _description(store, advertised, tls_address, version)
-        self.view = LocalBroker(description, RoutedTopics(store), placement_of)
+        self.view = LocalBroker(description, RoutedTopics(store), self._placement_of)
         self._route = SelfRouteService(self.view, clock_ms)
+        address = tls_address if tls_address is not None and settings.nameserver_tls else advertised
+        self.config = config_node(
+            *(settings, address, store.files, cluster or single(store.files)),
+            tables=LocalConfig(
+                settings.name,
+                store.topics,
+                model.groups,
+                core.topic_changes,
+                core.group_changes,
+                None if security is None else security.changes,
+                lambda: self.config.table,
+            ),
+            view=self.view,
+        )
+        used: SharedConfig = self.config if shared is None else shared
+        self._shared = used
+        self.shared_changes = SharedChanges(used, security)
+        core.appender.may_create_topics = lambda: not used.is_shared
+        self._cluster_config = ClusterConfigService(self.config, self.shared_changes.handle)
         self.drain_control = Drain(
             settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop
         )
@@ -134,7 +154,7 @@ class BrokerServices:
             others=others,
             tls_address=tls_address,
             forward=forward,
-            placement_of=placement_of,
+            placement_of=self._placement_of,
         )
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
@@ -143,20 +163,33 @@ class BrokerServices:
             topic_hold=self.tasks.retention.topic_hold,
             broker_info=lambda: broker_info(self.view),
             counters=self.statistics.counter_steps,
+            shared=self.shared_changes,
+            draining=lambda: self._draining(others),
         )
-        self._groups = GroupService(core)
+        self._groups = GroupService(core, self.shared_changes)
         self._tracks = TrackService(core, self.queries.one_more)
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
-        self._users = SecurityService(settings.name, clock_ms, security)
+        self._users = SecurityService(settings.name, clock_ms, security, self.shared_changes)
+
+    def _placement_of(self, topic: str) -> Mapping[str, int]:
+        """The queues of a topic by broker, as the cluster's configuration has them."""
+        entry = self._shared.table.live(Kind.TOPIC, topic) if self._shared.is_shared else None
+        return NO_PLACEMENT if entry is None else entry.placement
 
     def add_to(self, server: grpc.aio.Server) -> None:
         for service in (
             *(self.messages, self.atomic, self.queries, self.searches, self.store_service),
             *(self.rocketmq, self.consumers, self.producers),
             *(self._broker, self._admin, self._groups, self._users, self._tracks, self._route),
+            self._cluster_config,
         ):
             service.add_to(server)
+
+    def _draining(self, others: OtherBrokers) -> list[str]:
+        """The brokers that ask for no new messages."""
+        own = [] if self.drain_control.offers_writes else [self.core.broker]
+        return [*own, *others.draining()]
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """The background tasks by name; they run until they are cancelled."""
@@ -209,6 +242,7 @@ class BrokerServices:
         if self._security is not None:
             self._security.audit.close()
         self.core.stop_work()
+        await self.config.stop()
         await asyncio.gather(self.messages.streams.end_all(timeout_s), self.atomic.end_all(timeout_s))
         await self.consumers.streams.end_all(timeout_s)
         await self.producers.streams.end_all(timeout_s)

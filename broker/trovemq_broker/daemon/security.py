@@ -22,6 +22,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trovemq_broker.admin.security_changes import SecurityChanges
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.security import changes
@@ -30,7 +31,6 @@ from trovemq_broker.security.quotas import Quotas
 from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from trovemq_broker.security.table import PATH, SecurityTable
 from trovemq_broker.server.access.broker_security import BrokerSecurity
-from trovemq_broker.server.access.changes import SecurityChanges
 from trovemq_broker.server.access.gate import Gate
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.private_files import read_private, write_private
@@ -61,14 +61,19 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
     )
 
 
-def open_security(settings: BrokerSettings, store: MessageStore, gate: Gate) -> BrokerSecurity:
-    """Blocks. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED, DISK_FULL, STORE_NEWER."""
+def open_security(
+    settings: BrokerSettings, store: MessageStore, gate: Gate, *, makes_first_user: bool = True
+) -> BrokerSecurity:
+    """Blocks. `makes_first_user` False: another broker owns the cluster's configuration, and the users come
+    with that; until then nobody can log in. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED,
+    DISK_FULL, STORE_NEWER."""
     if store.files.exists(ROCKETMQ_USERS):
         get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)
     key = _sealing_key(settings.sealing_key_path, may_make=not store.files.exists(PATH))
     table = SecurityTable.load(store.files, key, secrets.token_bytes)
-    for credentials in _first_users(settings, table):
-        _add(table, credentials)
+    if makes_first_user:
+        for credentials in _first_users(settings, table):
+            _add(table, credentials)
     sessions = Sessions(table, key.derive(b"salts"), secrets.token_bytes)
     return BrokerSecurity(SecurityChanges(table), sessions, gate.audit, gate.current_quotas, gate.flush_logs)
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.cluster.registration import RegistrationSettings, registration_channels
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT, ConsumerSettings
+from trovemq_broker.daemon.config_settings import ClusterConfigSettings
 from trovemq_broker.daemon.node_settings import FileSettings, NodeSettings, ProjectionSettings
 from trovemq_broker.daemon.retention_settings import RetentionSettings
 from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS
@@ -99,6 +100,7 @@ class BrokerSettings(
     ProjectionSettings,
     FlushSettings,
     FileSettings,
+    ClusterConfigSettings,
     NodeSettings,
 ):
     """All settings of the broker; of the bases, the last one's come first. `problems()` reports
@@ -107,6 +109,7 @@ class BrokerSettings(
     def problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
         yield from NodeSettings.problems(self)
+        yield from self.config_problems()
         yield from self.size_problems()
         yield from self.hour_problems()
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
@@ -147,11 +150,13 @@ class BrokerSettings(
     def registration_credentials(self) -> Callable[[], Credentials] | None:
         """A function that reads the credentials, which blocks and raises SettingsError for a file that cannot
         be used; None if no file is set."""
-        if not self.nameserver_credentials_file:
-            return None
-        path = Path(self.nameserver_credentials_file)
-        read_credentials(path, "nameserver_credentials_file")
-        return lambda: read_credentials(path, "nameserver_credentials_file")
+        return _reader_of(self.nameserver_credentials_file, "nameserver_credentials_file")
+
+    def config_credentials(self) -> Callable[[], Credentials] | None:
+        """Those for the owner of the cluster's configuration, as of registration_credentials()."""
+        if not self.config_credentials_file:
+            return self.registration_credentials()
+        return _reader_of(self.config_credentials_file, "config_credentials_file")
 
     @property
     def _waiting_calls_max(self) -> int:
@@ -188,3 +193,11 @@ def machine_memory_size() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return GIB
+
+
+def _reader_of(file: str, setting_name: str) -> Callable[[], Credentials] | None:
+    if not file:
+        return None
+    path = Path(file)
+    read_credentials(path, setting_name)
+    return lambda: read_credentials(path, setting_name)

@@ -28,6 +28,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
 from trovemq_store.files.files import StorageError, UnreadableError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
+from trovemq_store.topics.config_marks import reason_text
 
 UNITS_MAX: Final = 8_192  # units that one pull examines; bounds the work of a tag filter
 TAGS_MAX: Final = 64
@@ -85,8 +86,12 @@ class Puller:
 
     def pull(self, request: PullRequest) -> PullResult:
         """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, TOPIC_RECREATED, OFFSET_OUT_OF_RANGE,
-        REQUEST_ILLEGAL."""
+        REQUEST_ILLEGAL; PERMISSION_MISSING for a topic without any permission."""
         topic, queue_id, offset, messages_max, bytes_max, tags, identity = request
+        config = self._store.topics.get(topic)
+        if config is not None and not config.perm:
+            what = f"topic {topic} may not be read{reason_text(config.attributes)}"
+            raise TroveError(errors.PERMISSION_MISSING, what, topic=topic)
         if identity is not None and identity != self._store.topic_identity(topic):
             find_queue(self._store, topic, queue_id)
             raise recreated(topic, queue_id, offset)

@@ -27,6 +27,7 @@ from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import Buffer
 from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.config_marks import reason_text
 from trovemq_store.topics.message_kinds import TAKES_NORMAL, check_kinds
 from trovemq_store.topics.names import check_topic_name
 from trovemq_store.topics.topics import TopicConfig
@@ -87,7 +88,8 @@ class AppendSettings:
     auto_create_topic_enable: Annotated[bool, setting(rocketmq="autoCreateTopicEnable", restart=False)] = (
         False
     )
-    """Creates an unknown topic when a message is sent to it."""
+    """Creates an unknown topic when a message is sent to it. Not where the cluster's configuration has an
+    owner."""
     auto_create_queue_count: Annotated[
         int, setting("queues", 1, 1_024, rocketmq="defaultTopicQueueNums", restart=False)
     ] = 8
@@ -115,6 +117,8 @@ class Appender(Admission):
         self.deduplication: Final = deduplication or Deduplication(store)
         self._group_commit = group_commit
         self._settings = settings
+        self.may_create_topics: Callable[[], bool] = lambda: True
+        """Whether settings decide that a send creates its topic; else none does."""
         self._clock_ms = clock_ms
         self._on_messages_available = on_messages_available
         self._on_appended = on_appended
@@ -322,6 +326,10 @@ class Appender(Admission):
         if config is None:
             if not self._settings.auto_create_topic_enable:
                 raise TroveError(errors.TOPIC_NOT_FOUND, f"topic {topic} does not exist", topic=topic)
+            if not self.may_create_topics():
+                text = f"topic {topic} does not exist, and the first use creates none in a cluster whose "
+                text += "configuration has an owner: trovemq topic create"
+                raise TroveError(errors.TOPIC_NOT_FOUND, text, topic=topic)
             config = self._store.topics.create(
                 topic,
                 self._settings.auto_create_queue_count,
@@ -330,7 +338,8 @@ class Appender(Admission):
             )
         config.check_open()
         if not config.writable:
-            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"topic {topic} may not be written", topic=topic)
+            what = f"topic {topic} may not be written{reason_text(config.attributes)}"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, what, topic=topic)
         if queue_id is not None and not 0 <= queue_id < config.write_queue_count:
             raise TroveError(
                 errors.QUEUE_NOT_FOUND,

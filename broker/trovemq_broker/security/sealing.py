@@ -19,6 +19,7 @@ import binascii
 import hashlib
 import hmac
 import re
+from collections.abc import Callable
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -71,6 +72,24 @@ class SealingKey:
     def derive(self, purpose: bytes) -> bytes:
         """32 bytes for one purpose, always the same."""
         return hmac.digest(self._key, b"trovemq " + purpose, hashlib.sha256)
+
+
+class SecretSealer:
+    """Seals secrets for another file than the users' own: with a nonce of its own for each, and for names
+    with a prefix, so that a sealed text of one file is worth nothing in the other."""
+
+    def __init__(self, key: SealingKey, random_bytes: Callable[[int], bytes], prefix: str) -> None:
+        self._key = key
+        self._random_bytes = random_bytes
+        self._prefix = prefix
+        self.key_id: Final = key.key_id
+
+    def seal(self, name: str, secrets: bytes) -> str:
+        return self._key.seal(self._prefix + name, secrets, self._random_bytes(NONCE_SIZE))
+
+    def open(self, name: str, sealed: str) -> bytes:
+        """ValueError, as of SealingKey.open()."""
+        return self._key.open(self._prefix + name, sealed)
 
 
 def key_file_content(key: bytes) -> bytes:

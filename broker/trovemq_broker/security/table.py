@@ -32,7 +32,7 @@ from trovemq_broker.security.actions import action_text
 from trovemq_broker.security.changes import QUOTAS_MAX, RULES_MAX, USERS_MAX, SecurityState
 from trovemq_broker.security.quotas import Quota, check_subject
 from trovemq_broker.security.rules import Rule, SubjectRules, make_rule
-from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.sealing import SealingKey, SecretSealer
 from trovemq_daemon.users import SECRETS_MAX, Secret, User, UserKind, check_access_key, check_secret
 from trovemq_proto import errors
 from trovemq_proto.authentication.scram import KEY_SIZE as VERIFIER_KEY_SIZE
@@ -106,6 +106,17 @@ class SecurityTable:
                 what = f"{PATH}: {error}: put it back from a backup of the store"
                 raise TroveError(errors.STORE_FAILED, what, file=PATH) from error
         return table
+
+    def sealer(self, prefix: str) -> SecretSealer:
+        """Seals the secrets of another file with the same key."""
+        return SecretSealer(self._key, self._random_bytes, prefix)
+
+    def check_users(self) -> None:
+        """TroveError SERVICE_NOT_AVAILABLE while there are no users at all, on a broker that joins a
+        cluster."""
+        if not self.state.users:
+            what = "this broker has no users yet: they come with the cluster's configuration, from its owner"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"{what} (trovemq cluster, config_owner)")
 
     def user(self, access_key: str) -> User | None:
         return self.state.users.get(access_key)

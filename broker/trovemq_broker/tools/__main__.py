@@ -24,6 +24,7 @@ import typer
 from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS
 from trovemq_broker.daemon.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from trovemq_broker.tools import dump, export, tree_dump
+from trovemq_broker.tools.config_check import check_config
 from trovemq_broker.tools.tree_dump import TreeView
 from trovemq_daemon.settings import SettingsError, load_settings
 from trovemq_proto import errors
@@ -107,8 +108,9 @@ def verify_command(
         else:
             _print([finding.to_json()], objects)
 
-    opened = _open(store, set_)
-    summary = verify(opened.view, Findings(report))
+    opened, findings = _open(store, set_), Findings(report)
+    check_config(opened.view, findings)
+    summary = verify(opened.view, findings)
     _print_summary(summary.to_json(), objects)
     raise typer.Exit(EXIT_FINDINGS if summary.findings else EXIT_FINE)
 
@@ -235,7 +237,9 @@ def restore_command(
 def _check_restored(root: Path) -> None:
     """Raises TroveError STORE_FAILED if the store has findings."""
     found: list[Finding] = []
-    summary = verify(StoreView.open(root), Findings(found.append))
+    view, findings = StoreView.open(root), Findings(found.append)
+    check_config(view, findings)
+    summary = verify(view, findings)
     for finding in found:
         if not finding.note:
             _warn(str(finding))

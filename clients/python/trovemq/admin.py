@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeVar
 
+from trovemq._admin.adoption import adopt, is_outside
 from trovemq._admin.brokers import Brokers
 from trovemq._admin.creations import Created, found_there, topics_created
 from trovemq._admin.groups import Groups, reset_target
@@ -14,9 +14,9 @@ from trovemq._admin.spreading import SETTLE_S, Spreading, left_on
 from trovemq._admin.stores import Stores
 from trovemq._admin.users import Quotas, Rules, Users
 from trovemq._common.arguments import check_number, check_numbers, check_text, check_texts
-from trovemq._net.all_brokers import ask_brokers
+from trovemq._net.all_brokers import ask_brokers, ask_units
+from trovemq._net.configurations import Unit, units_of, units_with
 from trovemq._net.connections import ConnectionPool
-from trovemq._wire.connection import Connection
 from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
 from trovemq.models.cluster import (
     BrokerInfo,
@@ -34,17 +34,17 @@ from trovemq_proto.records.properties import not_of
 ROUTE_WAIT_SECONDS = 3.0
 QUEUE_COUNT_MAX = 1024
 
-_Result = TypeVar("_Result")
-
 
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
     `brokers` those for broker processes, `users` and `rules` those for access, `quotas` those for quotas.
 
     If `broker` is None, every live broker is called, or for one queue the broker that has it. A broker that
-    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. All
-    calls raise TroveError: if no broker answers, and for every other failure of one, where changes on other
-    brokers stay. A cancelled caller no longer waits, but the change may still be made.
+    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. Of
+    brokers that share the cluster's configuration (`BrokerInfo.config`) one is called for a change of it, and
+    all make the change; CONFIG_OWNER_UNREACHABLE if their owner is away. All calls raise TroveError: if no
+    broker answers, and for every other failure of one, where changes on other brokers stay. A cancelled
+    caller no longer waits, but the change may still be made.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -67,12 +67,13 @@ class Admin:
         *,
         options: Mapping[str, str] | None = None,
         exist_ok: bool = False,
+        brokers: Sequence[str] | None = None,
     ) -> BrokerAnswers[TopicDescription]:
         """Creates a topic, durably, and waits until the routes show it.
 
         Args:
             name: 1 to 127 characters of letters, digits, %, |, - and _.
-            queue_count: Queues 0 .. queue_count-1, 1 to 1,024.
+            queue_count: Queues 0 .. queue_count-1 on each broker, 1 to 1,024.
             message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, MIXED or UNSPECIFIED.
             broker: The broker; None for all.
             options: Further properties of the topic, by name: `deduplicate` (a time such as "1h"),
@@ -81,9 +82,11 @@ class Admin:
                 default of each is "off".
             exist_ok: A topic of that name is not an error; it stays as it is, whatever the other arguments
                 are.
+            brokers: Several brokers, instead of `broker`.
 
         Returns:
-            The topic as each broker describes it. Where some brokers had it with these settings, it is made
+            The topic as each broker describes it; of brokers that share a configuration, one of them, with
+            the `placement`. Where some brokers had it with these settings, it is made
             on the others, and `existing` names those that had it.
 
         Raises:
@@ -95,25 +98,31 @@ class Admin:
         check_text("message_type", message_type)
         _check_queue_count(queue_count)
         _check_options(options)
+        routes = self._pool.routes
+        named = _named(broker, brokers)
+        of_unit = dict(units_with(routes, named)) if named else {}
+        wanted = {info.name: names for unit, names in of_unit.items() for info in unit if info.config}
 
-        async def create(connection: Connection) -> Created[TopicDescription]:
+        async def create(info: BrokerInfo) -> Created[TopicDescription]:
+            connection, on = self._pool.connection(info), wanted.get(info.name, ())
             try:
-                made = await connection.create_topic(name, queue_count, message_type, options or {})
+                made = await connection.create_topic(name, queue_count, message_type, options or {}, on)
             except TroveError as error:
                 if error.spec is not errors.TOPIC_EXISTS:
                     raise
                 return await found_there(connection.describe_topic(name), error)
             return Created(made)
 
-        found = await ask_brokers(
+        found = await ask_units(
             self._pool,
-            self._pool.routes.brokers(broker),
-            lambda info: create(self._pool.connection(info)),
-            broker=broker,
+            list(of_unit) or units_of(routes.brokers()),
+            create,
+            broker=named[0] if named else None,
             change=True,
+            pending_of=lambda one: one.found.pending,
         )
         created = topics_created(name, found, exist_ok=exist_ok)
-        await self._seen(lambda: all(self._pool.routes.has_topic(name, topic.broker) for topic in created))
+        await self._seen(lambda: all(self._is_routed(topic) for topic in created))
         return created
 
     async def alter_topic(
@@ -124,23 +133,49 @@ class Admin:
         broker: str | None = None,
         *,
         options: Mapping[str, str] | None = None,
+        placement: Mapping[str, int] | None = None,
     ) -> BrokerAnswers[TopicDescription]:
         """Changes a topic on every broker that has it. Values that are None, and options that are not named,
-        stay as they are.
+        stay as they are. Brokers that share a configuration change it together, whichever is named.
+
+        Args:
+            name: The topic.
+            queue_count: Queues on each broker; never fewer than now.
+            message_type: The new type.
+            broker: The broker; None for every broker that has the topic.
+            options: As of `create_topic`.
+            placement: Where the cluster's configuration has an owner: the number of queues on each broker. A
+                broker that is not named, or has 0, gets no new messages of the topic.
 
         Raises:
             TroveError: TOPIC_NOT_FOUND, REQUEST_ILLEGAL (fewer queues than now), MESSAGE_TYPE_UNSUPPORTED,
-                TOPIC_OPTION_ILLEGAL, …
+                TOPIC_OPTION_ILLEGAL, BROKER_NOT_FOUND, BROKER_DRAINED, …
         """
         check_text("name", name, errors.TOPIC_ILLEGAL)
         if queue_count is not None:
             _check_queue_count(queue_count)
         _check_options(options)
-        altered = await self._having(
-            name,
-            broker,
-            lambda one: one.alter_topic(name, queue_count or 0, message_type or "", options or {}),
+        placed = _checked_placement(placement)
+        units = self._units_having(name, broker)
+        if placed and (own := [unit[0].name for unit in units if unit[0].config is None]):
+            text = f"the configuration of {', '.join(own)} has no owner: a placement needs one"
+            raise TroveError(errors.REQUEST_ILLEGAL, text, argument="placement")
+
+        async def alter(info: BrokerInfo) -> TopicDescription:
+            connection = self._pool.connection(info)
+            return await connection.alter_topic(
+                name, queue_count or 0, message_type or "", options or {}, placed
+            )
+
+        altered = await ask_units(
+            self._pool,
+            units,
+            alter,
+            broker=broker,
+            topic=name,
+            absent=(errors.TOPIC_NOT_FOUND,),
             change=True,
+            pending_of=lambda topic: topic.pending,
         )
         await self._seen(lambda: all(self._has_queues(topic) for topic in altered))
         return altered
@@ -163,9 +198,8 @@ class Admin:
             _check_queue_count(queue_count)
 
         async def alter(placement: Mapping[str, int], options: Mapping[str, str]) -> TopicDescription:
-            info = self._pool.routes.brokers_of(name)[0]
-            async with self._pool.explaining():
-                return await self._pool.connection(info).alter_topic(name, 0, "", options, placement)
+            (altered,) = await self.alter_topic(name, options=options, placement=placement or None)
+            return altered
 
         left = left_on(self._pool, name)
         spreading = Spreading(name, lambda: self.describe_topic(name), alter, left, settle_s=settle_s)
@@ -208,10 +242,41 @@ class Admin:
         assert step is not None, "the last one is done"
         return step
 
+    async def adopt_topics(self, names: Sequence[str] = ()) -> BrokerAnswers[TopicDescription]:
+        """Takes topics that brokers had before they shared a configuration into the cluster's table: with
+        their settings, on the brokers that have them.
+
+        Args:
+            names: The topics; none for all that are not in the table, or not where they are.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND; TOPIC_SETTINGS_DIFFER if brokers have it with different settings;
+                REQUEST_ILLEGAL if no brokers share a configuration; …
+        """
+        check_texts("names", names, errors.TOPIC_ILLEGAL)
+        routes = self._pool.routes
+        shared = [unit for unit in units_of(routes.brokers()) if unit[0].config is not None]
+        if len(shared) != 1:
+            text = f"{len(shared)} configurations are shared by brokers here: connect to those of one cluster"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+        chosen = list(names)
+        if not names:
+            members = {info.name for info in shared[0]}
+            listed = await self.list_topics()
+            chosen = sorted({one.topic for one in listed if one.broker in members and is_outside(one)})
+        adopted: list[TopicDescription] = []
+        later: set[str] = set()
+        for name in chosen:
+            answers = await adopt(self, name, shared[0][0].name)
+            adopted += answers
+            later.update(answers.later)
+        return BrokerAnswers(adopted, later=later)
+
     async def describe_topic(
         self, name: str, broker: str | None = None, *, with_sizes: bool = False
     ) -> BrokerAnswers[TopicDescription]:
-        """The topic with its queues, on every broker that has it.
+        """The topic with its queues, on every broker that has it. If it lies only on brokers that are away,
+        another broker with their configuration describes it without queues, and they are `missing`.
 
         Args:
             name: The topic.
@@ -223,7 +288,18 @@ class Admin:
             TroveError: TOPIC_NOT_FOUND.
         """
         check_text("name", name, errors.TOPIC_ILLEGAL)
-        return await self._having(name, broker, lambda one: one.describe_topic(name, with_sizes))
+        found = await ask_brokers(
+            self._pool,
+            self._pool.routes.brokers_of(name, broker),
+            lambda info: self._pool.connection(info).describe_topic(name, with_sizes),
+            broker=broker,
+            topic=name,
+            absent=(errors.TOPIC_NOT_FOUND,),
+        )
+        there = [one for one in found if one.queues or not one.placement or one.broker in one.placement]
+        if there or broker is not None:
+            return found.of(there or found)
+        return BrokerAnswers(found[:1], missing={*found.missing, *found[0].placement})
 
     async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
         """The number of the next message of a producer, by broker; 0 if the broker does not know the producer
@@ -258,55 +334,80 @@ class Admin:
         return lists.of(topic for topics in lists for topic in topics)
 
     async def delete_topic(self, name: str, broker: str | None = None) -> TopicDeletion:
-        """Deletes a topic and its messages, and waits until it left the routes.
+        """Deletes a topic and its messages, and waits until it left the routes. Brokers that share a
+        configuration delete it together.
 
         Returns:
             Where it is deleted, and the brokers on which it is not, because they are away.
 
         Raises:
-            TroveError: TOPIC_NOT_FOUND if no broker has it.
+            TroveError: TOPIC_NOT_FOUND if no broker has it; REQUEST_ILLEGAL if one broker is named, and it
+                lies on others with the same configuration, too.
         """
         check_text("name", name, errors.TOPIC_ILLEGAL)
+        if broker is not None:
+            await self._check_only_there(name, self._pool.routes.broker(broker))
 
-        async def delete(info: BrokerInfo) -> tuple[str, int]:
-            return info.name, await self._pool.connection(info).delete_topic(name)
+        async def delete(info: BrokerInfo) -> TopicDeletion:
+            return await self._pool.connection(info).delete_topic(name, info.name)
 
-        answers = await ask_brokers(
+        answers = await ask_units(
             self._pool,
-            self._pool.routes.brokers_of(name, broker),
+            self._units_having(name, broker),
             delete,
             broker=broker,
             topic=name,
             absent=(errors.TOPIC_NOT_FOUND,),
             change=True,
+            pending_of=lambda deletion: deletion.pending,
         )
-        deleted = TopicDeletion(dict(answers), pending=answers.pending)
+        offsets = {info: offset for deletion in answers for info, offset in deletion.items()}
+        deleted = TopicDeletion(offsets, pending=answers.pending, later=answers.later)
         await self._seen(lambda: not any(self._pool.routes.has_topic(name, info) for info in deleted))
         return deleted
 
-    async def _having(
-        self,
-        topic: str,
-        broker: str | None,
-        ask: Callable[[Connection], Awaitable[_Result]],
-        *,
-        change: bool = False,
-    ) -> BrokerAnswers[_Result]:
-        """The answers of the brokers that have the topic."""
-        return await ask_brokers(
-            self._pool,
-            self._pool.routes.brokers_of(topic, broker),
-            lambda info: ask(self._pool.connection(info)),
-            broker=broker,
-            topic=topic,
-            absent=(errors.TOPIC_NOT_FOUND,),
-            change=change,
+    async def _check_only_there(self, name: str, info: BrokerInfo) -> None:
+        if info.config is None:
+            return
+        async with self._pool.explaining():
+            found = await self._pool.connection(info).describe_topic(name)
+        others = sorted(found.placement.keys() - {info.name})
+        if others:
+            text = f"topic {name} lies on {', '.join(others)}, too: delete it on all of them, or take "
+            text += f"{info.name} from its placement (trovemq topic spread {name})"
+            raise TroveError(errors.REQUEST_ILLEGAL, text, argument="broker")
+
+    def _units_having(self, topic: str, broker: str | None) -> list[Unit]:
+        """The brokers that have the topic, each with those that share its configuration."""
+        routes = self._pool.routes
+        having = routes.brokers_of(topic, broker)
+        if broker is not None:
+            return [(having[0],)]
+        ids = {info.config.id for info in having if info.config is not None}
+        names = {info.name for info in having}
+        return units_of(
+            info
+            for info in routes.brokers()
+            if info.name in names or (info.config is not None and info.config.id in ids)
         )
 
+    def _is_routed(self, topic: TopicDescription) -> bool:
+        brokers = topic.placement or (topic.broker,)
+        routes = self._pool.routes
+        return all(routes.has_topic(topic.topic, one) for one in brokers if one not in topic.pending)
+
     def _has_queues(self, topic: TopicDescription) -> bool:
-        route = self._pool.routes.state.broker(topic.broker)
-        entry = route.topic(topic.topic) if route is not None else None
-        return entry is not None and entry.queue_count == topic.queue_count
+        placement = topic.placement or {topic.broker: topic.queue_count}
+        return all(
+            self._queues_on(topic.topic, broker) == queues
+            for broker, queues in placement.items()
+            if broker not in topic.pending
+        )
+
+    def _queues_on(self, topic: str, broker: str) -> int:
+        route = self._pool.routes.state.broker(broker)
+        entry = route.topic(topic) if route is not None else None
+        return 0 if entry is None else entry.queue_count
 
     async def _seen(self, condition: Callable[[], bool]) -> None:
         """Waits until the routes show the change. The change is made; late routes are not an error."""
@@ -392,6 +493,29 @@ class Admin:
         """The live brokers with their topics, fetched now."""
         await self._pool.refresh()
         return self._pool.routes.state
+
+
+def _named(broker: str | None, brokers: Sequence[str] | None) -> list[str]:
+    """The names of the brokers; none for all."""
+    if brokers is None:
+        return [] if broker is None else [broker]
+    if broker is not None or not brokers:
+        text = "give broker or brokers, and at least one name"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, argument="brokers")
+    check_texts("brokers", brokers)
+    return list(dict.fromkeys(brokers))
+
+
+def _checked_placement(placement: object) -> dict[str, int]:
+    if placement is None:
+        return {}
+    if not isinstance(placement, Mapping) or not placement:
+        text = f"placement must be a mapping of brokers to numbers of queues, {not_of(placement)}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, argument="placement")
+    check_texts("placement", list(placement))
+    for broker, queues in placement.items():
+        check_number(f"placement[{broker!r}]", queues)
+    return dict(placement)
 
 
 def _check_options(options: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from trovemq import Client
@@ -53,10 +53,12 @@ class Act:
     shows_secret: bool = False
 
 
-def not_done_on(brokers: Iterable[str]) -> str:
-    """A sentence about the brokers on which a change is pending; empty if there are none."""
-    names = in_words(brokers)
-    return f" Not done on {names}, which did not answer: do it again when it is back." if names else ""
+def not_done_on(brokers: Iterable[str], later: Collection[str] = ()) -> str:
+    """Sentences about the brokers on which a change is pending, and about those of them that make it `later`
+    by themselves; empty if there are none."""
+    again = in_words(broker for broker in brokers if broker not in later)
+    sentence = f" Not done on {again}, which did not answer: do it again when it is back." if again else ""
+    return f"{sentence} {in_words(later)} makes the change when it is back." if later else sentence
 
 
 def in_words(names: Iterable[str], most: int = 8) -> str:

@@ -130,12 +130,12 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
 async def _delete(client: Client, form: Form) -> Outcome:
     group = form.required("group")
     brokers = await client.admin.groups.delete(group)
-    sentence = f"{group} is deleted on {in_words(brokers)}.{not_done_on(brokers.pending)}"
+    sentence = f"{group} is deleted on {in_words(brokers)}.{not_done_on(brokers.pending, brokers.later)}"
     return Outcome(sentence, links=(("the groups", "/groups"),))
 
 
 def _outcome(sentence: str, group: str, brokers: BrokerAnswers[str]) -> Outcome:
-    text = f"{sentence} on {in_words(brokers)}.{not_done_on(brokers.pending)}"
+    text = f"{sentence} on {in_words(brokers)}.{not_done_on(brokers.pending, brokers.later)}"
     return Outcome(text, links=(("the group", link("/group", name=group)),))
 
 

@@ -118,13 +118,13 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
 async def _delete(client: Client, form: Form) -> Outcome:
     topic = form.required("topic")
     deleted = await client.admin.delete_topic(topic)
-    sentence = f"{topic} is deleted on {in_words(deleted)}.{not_done_on(deleted.pending)}"
+    sentence = f"{topic} is deleted on {in_words(deleted)}.{not_done_on(deleted.pending, deleted.later)}"
     return Outcome(sentence, links=(("the topics", "/topics"),))
 
 
 def _outcome(sentence: str, topic: str, described: BrokerAnswers[TopicDescription]) -> Outcome:
     brokers = in_words(one.broker for one in described)
-    text = f"{sentence} on {brokers}.{not_done_on(described.pending)}"
+    text = f"{sentence} on {brokers}.{not_done_on(described.pending, described.later)}"
     return Outcome(text, links=(("the topic", link("/topic", name=topic)),))
 
 

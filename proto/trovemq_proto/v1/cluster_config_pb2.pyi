@@ -137,10 +137,12 @@ class ForwardChangeRequest(_message.Message):
     def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., caller: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
 class ForwardChangeReply(_message.Message):
-    __slots__ = ("reply",)
+    __slots__ = ("reply", "position")
     REPLY_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     reply: bytes
-    def __init__(self, reply: _Optional[bytes] = ...) -> None: ...
+    position: ConfigPosition
+    def __init__(self, reply: _Optional[bytes] = ..., position: _Optional[_Union[ConfigPosition, _Mapping]] = ...) -> None: ...
 
 class PromiseGenerationRequest(_message.Message):
     __slots__ = ("generation", "cluster", "owner", "address")

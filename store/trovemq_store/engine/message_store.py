@@ -352,6 +352,10 @@ class MessageStore(StoreAppending):
         self.offsets.persist()
         return work.physical_offset
 
+    def deleted_below(self, topic: str) -> PhysicalOffset:
+        """The physical offset of the topic's last deletion; 0 if there was none."""
+        return self._deletions.deleted_below(topic)
+
     def begin_delete_topic(self, topic: str, now_ms: EpochMs) -> TopicDeletion:
         """delete_topic() for callers that may not block: run() in another thread, then
         finish_delete_topic() here.

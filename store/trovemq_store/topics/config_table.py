@@ -159,7 +159,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
 
     def names(self, include_system: bool = False) -> list[str]:
         """The names, sorted; without `include_system` only those of entries that users created."""
-        return sorted(name for name in self._configs if include_system or not self._is_system(name))
+        return sorted(name for name in self._configs if include_system or not self.is_system(name))
 
     def made_by(self, creator: str) -> int:
         """How many of the existing entries this creator has created."""
@@ -200,7 +200,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         return list(dict.fromkeys(islice(self._changed_names, kept - count, None)))
 
     @abstractmethod
-    def _is_system(self, name: str) -> bool:
+    def is_system(self, name: str) -> bool:
         """Whether the entry is the broker's own, not a user's."""
 
     @abstractmethod

@@ -269,6 +269,35 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         after.check()
         return self._begin_put(before, after, now_ms)
 
+    def begin_put_all(
+        self, wanted: Sequence[SubscriptionGroup], *, now_ms: EpochMs | None = None
+    ) -> tuple[GroupChange | None, list[TroveError | None]]:
+        """Begins to create or replace groups of different names in one change, as the cluster's configuration
+        has them: its owner has checked their settings. None if nothing is to be changed. The list has, for
+        each group, its refusal or None: GROUP_ILLEGAL for one of RocketMQ's own, LIMIT_EXCEEDED. TroveError
+        SERVICE_NOT_AVAILABLE."""
+        parts: list[Changed[SubscriptionGroup]] = []
+        refusals: list[TroveError | None] = []
+        added = 0
+        for group in wanted:
+            before = self._configs.get(group.name)
+            try:
+                if group.system:
+                    what = f"group {group.name} is the broker's own"
+                    raise TroveError(errors.GROUP_ILLEGAL, what, group=group.name)
+                if before is None:
+                    self._check_count(added)
+                    added += 1
+            except TroveError as error:
+                refusals.append(error)
+                continue
+            refusals.append(None)
+            if group != before:
+                parts.append(self._put(before, group))
+        if not parts:
+            return None, refusals
+        return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
+
     def delete(self, name: str, *, now_ms: EpochMs | None = None) -> None:
         """Forgets the group. TroveError GROUP_NOT_FOUND; GROUP_ILLEGAL for one of RocketMQ's own."""
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
@@ -293,7 +322,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         """Saves the groups that were created by use; blocks. TroveError DISK_FULL, STORE_FAILED."""
         self._carry_out(self.save_work(now_ms=now_ms))
 
-    def _is_system(self, name: str) -> bool:
+    def is_system(self, name: str) -> bool:
         return is_system_group(name)
 
     def _count_max(self) -> int:
@@ -308,7 +337,8 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         versions: int = 1,
     ) -> GroupChange:
         """Each save includes the groups that were created by use."""
-        used = [self._configs[other] for other in self._unsaved if other != name]
+        changed = {part.name for part in parts}
+        used = [self._configs[other] for other in self._unsaved if other not in changed]
         return super()._begin(
             name, [*(self._put(one, one) for one in used), *parts], now_ms, versions=versions
         )

@@ -104,6 +104,25 @@ def option_texts(attributes: Mapping[str, str]) -> dict[str, str]:
     return {name: attributes[attribute] for name, attribute in _ATTRIBUTES.items() if attribute in attributes}
 
 
+def canonical_texts(options: TopicOptions) -> dict[str, str]:
+    """The options that are not the defaults, as texts that with_options() reads; equal for equal options."""
+    texts = {
+        "deduplicate": _time_text(options.deduplicate_ms),
+        "order": options.order,
+        "retention": options.retention,
+        "retention_age_max": _time_text(options.retention_age_max_ms),
+        "indexed_properties": ",".join(options.indexed_properties),
+        "writes": options.writes,
+    }
+    return {name: text for name, text in texts.items() if text not in ("", _DEFAULTS.get(name))}
+
+
+def _time_text(milliseconds: int) -> str:
+    """In the largest unit that leaves no rest; empty for 0."""
+    unit = max((u for u, ms in _UNITS_MS.items() if milliseconds % ms == 0), key=_UNITS_MS.__getitem__)
+    return f"{milliseconds // _UNITS_MS[unit]}{unit}" if milliseconds else ""
+
+
 def check_together(options: TopicOptions, message_type: str) -> None:
     """TroveError TOPIC_OPTION_ILLEGAL for options that contradict each other."""
     if options.by_priority and message_type == "FIFO":

@@ -161,7 +161,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         values, version = object_member(document, "topicConfigTable"), object_member(document, "dataVersion")
         super().__init__(file, values, version, TopicConfig.from_json)
         self._topics_file = file
-        self._reserved = frozenset(reserved)
+        self.reserved: Final = frozenset(reserved)
+        """Further names that no user may create."""
         self._priority_topics = self._by_priority()
 
     @classmethod
@@ -223,22 +224,43 @@ class TopicTable(ConfigTable[TopicConfig]):
             return None, refusals
         return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
 
+    def begin_put_all(
+        self, wanted: Sequence[TopicConfig], *, now_ms: EpochMs | None = None
+    ) -> tuple[TopicChange | None, list[TroveError | None]]:
+        """Begins to create or replace topics of different names in one change, as the cluster's configuration
+        has them: its owner has checked their settings. None if nothing is to be changed. The list has, for
+        each topic, its refusal or None: TOPIC_ILLEGAL for a name that the broker needs, LIMIT_EXCEEDED.
+        TroveError SERVICE_NOT_AVAILABLE."""
+        parts: list[Changed[TopicConfig]] = []
+        refusals: list[TroveError | None] = []
+        added = 0
+        for config in wanted:
+            before = self._configs.get(config.name)
+            try:
+                if self.is_system(config.name):
+                    what = f"topic {config.name} is reserved for the broker itself"
+                    raise TroveError(errors.TOPIC_ILLEGAL, what, topic=config.name)
+                if before is None:
+                    self._check_count(added)
+                    added += 1
+            except TroveError as error:
+                refusals.append(error)
+                continue
+            refusals.append(None)
+            if config != before:
+                parts.append(self._put(before, config))
+        if not parts:
+            return None, refusals
+        return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
+
     def _checked(self, wanted: NewTopic, added: int = 0, added_by_creator: int = 0) -> TopicConfig:
-        name, queue_count = wanted.name, wanted.queue_count
-        check_topic_name(name)
-        if name in self._configs:
-            raise _exists(name)
-        if name in self._reserved:
-            raise TroveError(
-                errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name
-            )
-        _check_queue_count(name, queue_count)
-        _check_message_type(wanted.message_type)
+        check_topic_name(wanted.name)
+        if wanted.name in self._configs:
+            raise _exists(wanted.name)
+        config = new_topic(wanted, self.reserved)
         self._check_count(added)
         self._check_creator(wanted.creator, added_by_creator)
-        config = TopicConfig(name, queue_count, queue_count, attributes=wanted.creator.attributes)
-        config = config.with_message_type(wanted.message_type)
-        return config.with_options(wanted.options)
+        return config
 
     def ensure_internal(self, name: str, queue_count: int, *, now_ms: EpochMs | None = None) -> TopicConfig:
         """A topic of the broker's own (a retry, dead-letter or system topic), which is created if it is
@@ -255,7 +277,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> TopicChange | None:
         """ensure_internal() for callers that may not block: run() in another thread, then finish(). None
         if the topic exists. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
-        assert self._is_system(name), f"{name} is not a topic of the broker's own"
+        assert self.is_system(name), f"{name} is not a topic of the broker's own"
         assert queue_count > 0, "a topic has queues"
         if name in self._configs:
             return None
@@ -278,29 +300,13 @@ class TopicTable(ConfigTable[TopicConfig]):
         TOPIC_ILLEGAL, REQUEST_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL,
         SERVICE_NOT_AVAILABLE."""
         before = self.require(name)
-        check_topic_name(name)
-        after = before
-        if (queue_count := wanted.get("queue_count")) is not None:
-            _check_queue_count(
-                name, queue_count, queue_count_min=max(before.queue_count, before.write_queue_count)
-            )
-            after = replace(after, queue_count=queue_count, write_queue_count=queue_count)
-        if (message_type := wanted.get("message_type")) is not None:
-            _check_message_type(message_type)
-            after = after.with_message_type(message_type)
-            check_together(after.options, message_type)
-        if options := wanted.get("options"):
-            after = after.with_options(options)
-        if (perm := wanted.get("perm")) is not None:
-            if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
-                raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
-            after = replace(after, perm=perm)
+        after = altered_topic(before, **wanted)
         return None if after == before else self._begin_put(before, after, now_ms)
 
     def check_deletable(self, name: str) -> None:
         """Raises the errors with which delete() would refuse the name: TOPIC_NOT_FOUND, TOPIC_ILLEGAL."""
         self.require(name)
-        if self._is_system(name) and not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if self.is_system(name) and not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
             raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is the broker's own", topic=name)
 
     def delete(self, name: str, *, now_ms: EpochMs | None = None) -> None:
@@ -320,8 +326,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._topics_file.write_all(self._version)
         assert self._topics_file.journal.entry_count == 0, "topics.json has all changes"
 
-    def _is_system(self, name: str) -> bool:
-        return name in self._reserved or is_system_topic(name)
+    def is_system(self, name: str) -> bool:
+        return name in self.reserved or is_system_topic(name)
 
     def _count_max(self) -> int:
         return TOPIC_COUNT_MAX
@@ -332,11 +338,46 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._priority_topics = self._by_priority()
 
 
+def new_topic(wanted: NewTopic, reserved: Collection[str] = ()) -> TopicConfig:
+    """The topic as a user may create it. TroveError TOPIC_ILLEGAL, REQUEST_ILLEGAL,
+    MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL."""
+    name, queue_count = wanted.name, wanted.queue_count
+    check_topic_name(name)
+    if name in reserved:
+        raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name)
+    check_queue_count(name, queue_count)
+    _check_message_type(wanted.message_type)
+    config = TopicConfig(name, queue_count, queue_count, attributes=wanted.creator.attributes)
+    return config.with_message_type(wanted.message_type).with_options(wanted.options)
+
+
+def altered_topic(before: TopicConfig, **wanted: Unpack[TopicAlteration]) -> TopicConfig:
+    """The topic with the given values; queues can only be added. TroveError TOPIC_ILLEGAL, REQUEST_ILLEGAL,
+    MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL."""
+    name, after = before.name, before
+    check_topic_name(name)
+    if (queue_count := wanted.get("queue_count")) is not None:
+        check_queue_count(name, queue_count, max(before.queue_count, before.write_queue_count))
+        after = replace(after, queue_count=queue_count, write_queue_count=queue_count)
+    if (message_type := wanted.get("message_type")) is not None:
+        _check_message_type(message_type)
+        after = after.with_message_type(message_type)
+        check_together(after.options, message_type)
+    if options := wanted.get("options"):
+        after = after.with_options(options)
+    if (perm := wanted.get("perm")) is not None:
+        if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
+        after = replace(after, perm=perm)
+    return after
+
+
 def _exists(name: str) -> TroveError:
     return TroveError(errors.TOPIC_EXISTS, f"topic {name} exists already", topic=name)
 
 
-def _check_queue_count(name: str, queue_count: int, *, queue_count_min: int = 1) -> None:
+def check_queue_count(name: str, queue_count: int, queue_count_min: int = 1) -> None:
+    """TroveError REQUEST_ILLEGAL."""
     if not queue_count_min <= queue_count <= QUEUE_COUNT_MAX:
         raise TroveError(
             errors.REQUEST_ILLEGAL,

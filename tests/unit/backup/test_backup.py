@@ -10,8 +10,11 @@ import pytest
 
 from tests.support.backups import back_up, fill, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
+from trovemq_broker.cluster_config.entries import ChangeKind, ClockMs, ConfigChange, Kind
+from trovemq_broker.cluster_config.owner import Owner, begin_founding
+from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.security import changes
-from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.sealing import SealingKey, SecretSealer
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.tools.__main__ import _check_restored
 from trovemq_daemon.users import UserKind, new_user
@@ -69,6 +72,30 @@ def test_users_and_rules_are_in_it_sealed(store: MessageStore, root: Path, tmp_p
     assert again.state == table.state
     with pytest.raises(TroveError, match="SEALING_KEY_MISMATCH"):
         SecurityTable.load(copy.files, SealingKey(bytes(32)), bytes)
+    copy.close(NOW_MS)
+
+
+def test_users_of_the_cluster_are_in_it_sealed(store: MessageStore, root: Path, tmp_path: Path) -> None:
+    key, secret = SealingKey(bytes(range(32))), b"canary-secret-8"
+    table = StoredTable.load(store.files, SecretSealer(key, bytes, "cluster:"))
+    work = begin_founding(table, "a", "store-a", cluster="c1", mark="0123456789abcdef")
+    work.run()
+    table.finish(work)
+    begun = Owner(table, "a", ClockMs(0)).begin(
+        [ConfigChange(ChangeKind.CREATE, Kind.USER, "alice", secrets=secret)]
+    )
+    begun.run()
+    assert begun.stored is not None
+    table.finish(begun.stored)
+    back_up(store, root, tmp_path / "backup", link=False)
+    assert not [
+        path for path in (tmp_path / "backup").rglob("*") if path.is_file() and secret in path.read_bytes()
+    ]
+    copy = restored(tmp_path)
+    again = StoredTable.load(copy.files, SecretSealer(key, bytes, "cluster:"))
+    assert again.table.image() == table.table.image()
+    with pytest.raises(TroveError, match="SEALING_KEY_MISMATCH"):
+        StoredTable.load(copy.files, SecretSealer(SealingKey(bytes(32)), bytes, "cluster:"))
     copy.close(NOW_MS)
 
 

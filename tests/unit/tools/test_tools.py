@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
+from trovemq_broker.cluster_config.owner import begin_founding
+from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.cluster_config.table_file import BACKUP_PATH, PATH
 from trovemq_broker.tools.__main__ import app
 from trovemq_broker.tools.export import BROKER_CONFIG_KEYS
 from trovemq_proto.records import key_entries
@@ -401,3 +404,21 @@ def test_as_a_process(small: Path) -> None:
     done = subprocess.run(command, capture_output=True, check=True)
     assert [json.loads(line) for line in done.stdout.splitlines()] == load_manifest("small")["messages"]
     assert done.stderr == b""
+
+
+# --- the cluster's configuration --------------------------------------------------------------------------
+def test_a_damaged_copy_of_the_cluster_s_table_is_named(small: Path) -> None:
+    files = RealFileSystem(small)
+    table = StoredTable.load(files)
+    work = begin_founding(table, "a", "store-a", cluster="c1", mark="0123456789abcdef")
+    work.run()
+    table.finish(work)
+    assert verify(small)[2]["findings"] == 0
+    for path, notes in ((small / PATH, 1), (small / BACKUP_PATH, 0)):
+        damaged = bytearray(path.read_bytes())
+        damaged[25] ^= 1
+        path.write_bytes(damaged)
+        code, found, summary = verify(small)
+        named = [one for one in found if "trovemq-cluster" in one["file"]]
+        assert [one["note"] for one in named] == ([True] if notes else [False, False])
+        assert (code, summary["findings"]) == ((0, 0) if notes else (1, 2))

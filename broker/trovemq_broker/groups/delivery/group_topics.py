@@ -23,6 +23,7 @@ from trovemq_store.engine.queues import queue_ids, readable_units
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_KINDS, RETRY_TOPIC_PROPERTY, kind_of, source_topic
+from trovemq_store.topics.config_marks import came_after
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
@@ -205,7 +206,9 @@ def _start_offset(
     """The group's stored offset if there is one, else the offset by ConsumerSettings.new_group_start.
 
     Retry topics, and queues that the topic got after the group first read it or had an offset of it, are read
-    from their beginning.
+    from their beginning. So are those of a topic that came to this broker after the group was made
+    (store: topics/config_marks.py): the group may have read it on another broker, and would miss what was
+    sent here before its first receive. A group that its first use made has no id that could tell.
     """
     queue = context.store.consume_queues.get(topic, queue_id)
     low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
@@ -215,7 +218,7 @@ def _start_offset(
     if kind is not SourceKind.TOPIC or not first_time or queue is None or low == high:
         return low
     start = context.settings.new_group_start
-    if start == "begin":
+    if start == "begin" or _came_after(context, group, topic):
         return low
     if start == "end":
         return high
@@ -223,3 +226,8 @@ def _start_offset(
     if low == 0 and context.store.end_offset - physical_offset <= context.settings.recent_bytes_max:
         return 0
     return high - 1  # as RocketMQ's broker, which includes the last message
+
+
+def _came_after(context: Context, group: str, topic: str) -> bool:
+    config, reader = context.store.topics.get(topic), context.groups.get(group)
+    return config is not None and came_after(config.attributes, {} if reader is None else reader.attributes)

@@ -7,7 +7,6 @@
                       counters
 - `guard`             adds the gate to every handler
 - `checked_context`   the call's context for its handler: admitted requests, replies within the quotas
-- `changes`           changes of users and rules: on disk before the reply, written off the event loop
 - `security_service`  handshakes and administration (security.proto)
 
 No other code decides about access; a handler that has begun executes its request.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trovemq_broker.admin.security_changes import SecurityChanges
 from trovemq_broker.security.quotas import Quotas
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.audit import AuditLog
-from trovemq_broker.server.access.changes import SecurityChanges
 from trovemq_daemon.sessions import Sessions
 
 

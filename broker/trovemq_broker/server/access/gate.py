@@ -220,8 +220,9 @@ class Gate:
         call = credentials.session_call
         if call is not None:
             return Caller(call.session.access_key, peer.source, call)
-        if self._signatures is None:
+        if self._signatures is None or self._table is None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        self._table.check_users()
         if not credentials.authorization and self._certificates and peer.certificate_name:
             return self._by_certificate(peer)
         if not is_rocketmq(credentials.path):

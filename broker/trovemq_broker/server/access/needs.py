@@ -333,6 +333,14 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "WatchRoutes": Row(Level.USER, show=show_routes, narrow=without_changes),
     },
     "trovemq.v1.RegistrationService": {"Register": _SUPER, "Forget": _SUPER},  # of nameservers
+    "trovemq.v1.ClusterConfigService": {
+        "WatchConfig": _SUPER,
+        "ForwardChange": _SUPER,
+        "PromiseGeneration": _SUPER_ACT,
+        "FetchConfig": _SUPER,
+        "GetConfigStatus": Row(_cluster(Action.GET)),
+        "TakeOverConfig": _SUPER_ACT,
+    },
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,
         "CreateUser": _SUPER_ACT,

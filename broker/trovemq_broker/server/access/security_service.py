@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 
+from trovemq_broker.admin.shared_security import SharedSecurity
 from trovemq_broker.security import changes
 from trovemq_broker.security.actions import Kind, Resource, parse_actions
 from trovemq_broker.security.changes import SecurityState
@@ -18,8 +20,10 @@ from trovemq_broker.security.quotas import Quota, check_subject
 from trovemq_broker.security.rules import Rule, decide
 from trovemq_broker.server.access.audit import OK
 from trovemq_broker.server.access.broker_security import BrokerSecurity
+from trovemq_broker.server.native.shared_changes import SharedChanges, shared_change
 from trovemq_broker.server.wire import security_messages as messages
 from trovemq_broker.server.wire.conversion import converted, nothing
+from trovemq_broker.server.wire.native_calls import Request
 from trovemq_broker.server.wire.security_messages import (
     SERVICE,
     AccessTest,
@@ -39,6 +43,7 @@ from trovemq_broker.server.wire.security_messages import (
     delete_user_reply,
     handshake_message,
     handshake_reply,
+    has_secret,
     new_quota,
     new_rule,
     quota_reply,
@@ -71,12 +76,21 @@ SECRET_BYTES = 32
 class SecurityService:
     """The methods are those of security.proto; every refusal is a TroveError."""
 
-    def __init__(self, broker: str, clock_ms: Callable[[], EpochMs], security: BrokerSecurity | None) -> None:
+    def __init__(
+        self,
+        broker: str,
+        clock_ms: Callable[[], EpochMs],
+        security: BrokerSecurity | None,
+        shared: SharedChanges | None = None,
+    ) -> None:
         """`security` None: the broker has no authentication, and every call is answered with
         AUTHENTICATION_DISABLED."""
         self._broker = broker
         self._clock_ms = clock_ms
         self._known = security
+        self.shared = shared or SharedChanges()
+        self._cluster = SharedSecurity(self.shared.config, lambda: self._state.next_rule)
+        self.shared.add(SERVICE, self)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, SERVICE, self)
@@ -96,6 +110,7 @@ class SecurityService:
     async def authenticate(self, message: str, context: Context) -> Handshake:
         """One step of a handshake."""
         security = self._security
+        security.table.check_users()
         source = peer_of_call(context).source
         if message.startswith("n,,"):
             return Handshake(security.sessions.begin(message, self._clock_ms(), source))
@@ -108,6 +123,7 @@ class SecurityService:
         return Handshake(answer, session.key.session_id, SESSION_TIME_MAX_MS)
 
     # --- users ----------------------------------------------------------------------------------------
+    @shared_change
     @converted(messages.new_user, secret_reply)
     async def create_user(self, asked: NewUser, context: Context) -> UserSecret:
         """Raises USER_ILLEGAL, USER_EXISTS, REQUEST_ILLEGAL."""
@@ -115,34 +131,36 @@ class SecurityService:
         name, kind = check_access_key(asked.access_key), parse_kind(asked.kind)
         secret, salt = _secret_of(asked.secret), secrets.token_bytes(SALT_SIZE)
         now_ms = self._clock_ms()
-        await self._change(
-            lambda state: changes.add_user(state, new_user(name, kind, secret, salt=salt, now_ms=now_ms))
-        )
+        made = partial(new_user, name, kind, secret, salt=salt, now_ms=now_ms)
+        after = await self._change(lambda state: changes.add_user(state, made()))
         self._log("access.user_created", name)
-        return self._secret(name, "" if asked.secret else secret.decode())
+        return self._secret(after, name, "" if asked.secret else secret.decode())
 
+    @shared_change
     @converted(user_state, user_reply)
     async def alter_user(self, user: UserState, _context: Context) -> Users:
         """Enables or disables a user."""
         name, enabled = user
-        await self._change(lambda state: changes.set_enabled(state, name, enabled=enabled))
+        after = await self._change(lambda state: changes.set_enabled(state, name, enabled=enabled))
         self._log("access.user_enabled" if enabled else "access.user_disabled", name)
-        return Users([self._state.require_user(name)], self._broker)
+        return Users([after.require_user(name)], self._broker)
 
+    @shared_change
     @converted(secret_change, secret_reply)
     async def rotate_secret(self, change: SecretChange, context: Context) -> UserSecret:
         """Adds a secret, or drops the old one."""
         name = change.access_key
         if change.drop_old:
-            await self._change(lambda state: changes.drop_old_secret(state, name))
+            after = await self._change(lambda state: changes.drop_old_secret(state, name))
             self._log("access.old_secret_dropped", name)
-            return self._secret(name, "")
+            return self._secret(after, name, "")
         _check_private(context)
         secret, now_ms = _secret_of(change.secret), self._clock_ms()
-        await self._change(lambda state: changes.rotate_secret(state, name, secret, now_ms))
+        after = await self._change(lambda state: changes.rotate_secret(state, name, secret, now_ms))
         self._log("access.secret_rotated", name)
-        return self._secret(name, "" if change.secret else secret.decode())
+        return self._secret(after, name, "" if change.secret else secret.decode())
 
+    @shared_change
     @converted(user_name, delete_user_reply)
     async def delete_user(self, name: str, _context: Context) -> None:
         """With its rules."""
@@ -156,6 +174,7 @@ class SecurityService:
         return Users([users[name] for name in sorted(users)], self._broker)
 
     # --- rules ----------------------------------------------------------------------------------------
+    @shared_change
     @converted(new_rule, rule_reply)
     async def create_rule(self, asked: NewRule, _context: Context) -> Rules:
         """Raises RULE_ILLEGAL, USER_NOT_FOUND."""
@@ -174,10 +193,11 @@ class SecurityService:
             return after
 
         await self._change(add)
-        (rule,) = made
+        rule = made[-1]
         self._log("access.rule_created", rule.subject, rule=str(rule))
-        return Rules(made, self._broker)
+        return Rules([rule], self._broker)
 
+    @shared_change
     @converted(rule_number, delete_rule_reply)
     async def delete_rule(self, number: int, _context: Context) -> None:
         """Raises RULE_NOT_FOUND."""
@@ -214,6 +234,7 @@ class SecurityService:
         return AccessTested(allowed, reason, rule, self._broker)
 
     # --- quotas ---------------------------------------------------------------------------------------
+    @shared_change
     @converted(new_quota, quota_reply)
     async def set_quota(self, asked: NewQuota, _context: Context) -> QuotaUse:
         """From now on."""
@@ -239,14 +260,27 @@ class SecurityService:
         )
 
     # --- helpers --------------------------------------------------------------------------------------
-    async def _change(self, make: Callable[[SecurityState], SecurityState]) -> None:
-        await self._security.changes.apply(make)
+    async def _change(self, make: Callable[[SecurityState], SecurityState]) -> SecurityState:
+        """Returns the state after the change."""
+        security = self._security
+        if self.shared.config.is_shared:
+            return await self._cluster.apply(make)
+        await security.changes.apply(make)
+        return self._state
+
+    def forwarded_as(self, name: str, request: Request, context: Context) -> str:
+        """All calls, if this broker authenticates callers, and secrets only as it would take them itself."""
+        if self._known is None:
+            raise TroveError(errors.AUTHENTICATION_DISABLED)
+        if has_secret(request):
+            _check_private(context)
+        return name
 
     def _log(self, event: str, user: str, **fields: object) -> None:
         get_logger().info(event, user=user, **fields)
 
-    def _secret(self, name: str, secret: str) -> UserSecret:
-        return UserSecret(self._state.require_user(name), secret, self._broker)
+    def _secret(self, state: SecurityState, name: str, secret: str) -> UserSecret:
+        return UserSecret(state.require_user(name), secret, self._broker)
 
 
 def _secret_of(given: str) -> bytes:
@@ -265,7 +299,8 @@ def _resource(text: str) -> Resource:
     return Resource(known[kind.lower()], name)
 
 
-def _check_private(context: Context) -> None:
-    """Raises TroveError REQUEST_ILLEGAL if others could read the secret on the network."""
-    if not peer_of_call(context).is_private:
+def _check_private(context: Context | None) -> None:
+    """Raises TroveError REQUEST_ILLEGAL if others could read the secret on the network. None: another broker
+    has checked that, and has forwarded the call."""
+    if context is not None and not peer_of_call(context).is_private:
         raise TroveError(errors.REQUEST_ILLEGAL, "secrets are sent over TLS only, or on loopback")

@@ -174,7 +174,7 @@ class BrokerCore:
     def _open_changes(self) -> None:
         self.priorities = PriorityCounts(self.store)
         self.topic_changes = TopicChanges(
-            self.store, self.clock_ms, self.offsets.persist, self._topic_deleted
+            self.store, self.clock_ms, self.offsets.persist, self._topic_deleted, self._wake_topic
         )
         self.group_changes = GroupChanges(
             self.groups,
@@ -184,6 +184,7 @@ class BrokerCore:
             self.clock_ms,
             self.offsets.persist,
             self.waits.wake_group,
+            self.registry.forget_group,
         )
 
     # --- look-ups -------------------------------------------------------------------------------------
@@ -224,6 +225,12 @@ class BrokerCore:
         self.delivery.forget_topic(topic, now_ms)
         self.timers.forget_topic(topic, now_ms)
         self.transactions.forget_topic(topic)
+        self.traffic.forget(topic)
+        self._wake_topic(topic)
+
+    def _wake_topic(self, topic: str) -> None:
+        """Waiting calls of a topic that is gone, or may not be read any more, try again and find out."""
+        self.long_polls.wake_topic(topic)
         self.waits.wake_topic(topic)
 
     # --- stopping -------------------------------------------------------------------------------------

@@ -60,6 +60,10 @@ class OtherBrokers(Protocol):
 
     def names(self) -> Sequence[str]: ...
 
+    def draining(self) -> Sequence[str]:
+        """Those that ask for messages to be sent to other brokers."""
+        ...
+
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         """Whether one of them advertises the address, for TLS or for plain connections."""
         ...
@@ -90,6 +94,9 @@ class _NoOthers:
         return ()
 
     def names(self) -> Sequence[str]:
+        return ()
+
+    def draining(self) -> Sequence[str]:
         return ()
 
     def advertises(self, address: Address, *, by_tls: bool) -> bool:

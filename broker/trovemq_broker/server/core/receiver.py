@@ -22,6 +22,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
+from trovemq_store.topics.config_marks import reason_text
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 POLLING_MAX_S: Final = 20.0
@@ -244,10 +245,12 @@ def check_readable(store: MessageStore, topic: str) -> None:
     if config is None:
         queue_ids(store, topic)  # a topic that only the store's queues know can be read as well
     elif not config.readable or config.queue_count < 1:
-        raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} has no queue that may be read")
+        what = f"topic {topic} has no queue that may be read{reason_text(config.attributes)}"
+        raise TroveError(errors.PERMISSION_MISSING, what)
 
 
 def check_consumer(group: SubscriptionGroup) -> None:
     """Raises TroveError PERMISSION_MISSING if the group may not consume."""
     if not group.consume_enable:
-        raise TroveError(errors.PERMISSION_MISSING, f"group {group.name} may not consume")
+        what = f"group {group.name} may not consume{reason_text(group.attributes)}"
+        raise TroveError(errors.PERMISSION_MISSING, what)

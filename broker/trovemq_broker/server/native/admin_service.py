@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
+from trovemq_broker.admin.shared_topics import ChangedTopic, SharedTopics
 from trovemq_broker.query.queue_sizes import QueueSizes
+from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.native.shared_changes import SharedChanges, shared_change
 from trovemq_broker.server.wire import admin_messages as wire
 from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.statuses import Context
@@ -19,7 +23,7 @@ from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
 from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import is_system_topic
 from trovemq_store.topics.topic_options import option_texts
-from trovemq_store.topics.topics import TopicConfig
+from trovemq_store.topics.topics import NewTopic, TopicConfig
 
 TOPICS_STEP = 128
 
@@ -34,32 +38,52 @@ class AdminService:
         topic_hold: Callable[[str], TopicHold | None],
         broker_info: Callable[[], Any],
         counters: Callable[[], Steps[dict[str, int]]],
+        shared: SharedChanges | None = None,
+        draining: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`broker_info`: a common_pb2.BrokerInfo, which is passed on."""
+        """`broker_info`: a common_pb2.BrokerInfo, which is passed on. `draining`: the brokers that ask for no
+        new messages."""
         self._store = core.store
+        self._broker = core.broker
         self._changes = core.topic_changes
         self._offsets = core.offsets
-        self._long_polls = core.long_polls
-        self._traffic = core.traffic
         self._turns = core.turns
         self._topic_hold = topic_hold
         self._broker_info = broker_info
         self._counters = counters
         self._sizes = QueueSizes()
+        self.shared = shared or SharedChanges()
+        self._cluster = SharedTopics(self.shared.config, core.broker, core.store.topics, draining)
+        self.shared.add(wire.SERVICE, self)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, wire.SERVICE, self)
 
     # --- topics -------------------------------------------------------------------------------------
+    @shared_change
     async def create_topic(self, request: Request, _context: Context) -> Reply:
         command = wire.create_of(request)
+        if self.shared.config.is_shared:
+            self._changes.check_index(command.topic, command.options)
+            return self._changed(await self._cluster.create(_new_topic(command), command.brokers))
         config = await self._changes.create(
             command.topic, command.queue_count, command.message_type, command.options
         )
         return wire.topic_reply(self._described(config.name, config, with_queues=True))
 
+    @shared_change
     async def alter_topic(self, request: Request, _context: Context) -> Reply:
         command = wire.alter_of(request)
+        if self._is_in_table(command.topic):
+            self._changes.check_index(command.topic, command.options)
+            changed = await self._cluster.alter(
+                command.topic,
+                queue_count=command.queue_count,
+                message_type=command.message_type,
+                options=command.options,
+                placement=command.placement,
+            )
+            return self._changed(changed)
         config = await self._changes.alter(
             command.topic,
             queue_count=command.queue_count,
@@ -69,17 +93,22 @@ class AdminService:
         return wire.topic_reply(self._described(config.name, config, with_queues=True))
 
     async def describe_topic(self, request: Request, _context: Context) -> Reply:
+        """Also of a topic of the cluster's configuration that lies on other brokers alone, without queues."""
         command = wire.describe_of(request)
         topic = command.topic
         config = self._store.topics.get(topic)
         if config is None and not self._store.consume_queues.queues(topic):
-            raise topic_not_found(topic)
+            config = self._cluster.find(topic)
+            if config is None:
+                raise topic_not_found(topic)
+            return wire.topic_reply(self._elsewhere(config))
         described = self._described(topic, config, with_queues=True)
         sizes = await self._turns.run_from_now(self._sizes_of(described)) if command.with_sizes else None
         return wire.topic_reply(described, sizes, self._topic_hold(topic))
 
     async def list_topics(self, request: Request, _context: Context) -> Reply:
-        """All topics of the table, and all others of which the store has queues."""
+        """All topics of this broker, and all others of which the store has queues. Not those of the cluster's
+        configuration that lie on other brokers alone: these list them."""
         steps = self._list_steps(include_system=wire.lists_system_topics(request))
         return await self._turns.run(steps)
 
@@ -97,12 +126,54 @@ class AdminService:
                 topics.add(self._described(name, config, with_queues=False))
         return topics.reply
 
+    @shared_change
     async def delete_topic(self, request: Request, _context: Context) -> Reply:
         topic = wire.deleted_topic(request)
+        if self._is_in_table(topic):
+            changed = await self._cluster.delete(topic)
+            result = changed.result
+            deleted_on = [broker for broker in result.held_by if broker in changed.placement]
+            physical_offset = self._store.deleted_below(topic) if self._broker in deleted_on else 0
+            return wire.deleted_reply(physical_offset, deleted_on, result.pending)
         physical_offset = await self._changes.delete(topic)
-        self._traffic.forget(topic)
-        self._long_polls.wake_topic(topic)
         return wire.deleted_reply(physical_offset)
+
+    def forwarded_as(self, name: str, request: Request, _context: Context) -> str:
+        """A topic that is this broker's own is altered and deleted here."""
+        if name == "create_topic":
+            command = wire.create_of(request)
+            self._cluster.check_free(_new_topic(command), command.brokers)
+            return name
+        return name if self._is_in_table(request.topic) else ""
+
+    def _is_in_table(self, topic: str) -> bool:
+        """Whether the call is about the cluster's configuration."""
+        return self.shared.config.is_shared and not self._cluster.is_own(topic)
+
+    def _changed(self, changed: ChangedTopic) -> Reply:
+        """The reply to a change of the cluster's configuration."""
+        name = changed.config.name
+        config = self._store.topics.get(name) if self._broker in changed.placement else None
+        described = (
+            self._elsewhere(changed.config)
+            if config is None
+            else self._described(name, config, with_queues=True)
+        )
+        pending = changed.result.pending
+        return wire.topic_reply(replace(described, placement=changed.placement, pending=pending))
+
+    def _elsewhere(self, config: TopicConfig) -> wire.DescribedTopic:
+        """A topic of the cluster's configuration of which this broker has no queues."""
+        return wire.DescribedTopic(
+            topic=config.name,
+            queue_count=config.queue_count,
+            message_type=config.message_type,
+            system=False,
+            queues=(),
+            broker=self._broker,
+            options=option_texts(config.attributes),
+            placement=self._cluster.placement(config.name),
+        )
 
     def _described(self, topic: str, config: TopicConfig | None, *, with_queues: bool) -> wire.DescribedTopic:
         numbers = queue_ids(self._store, topic) if with_queues or config is None else []
@@ -112,8 +183,9 @@ class AdminService:
             message_type=config.message_type if config is not None else "UNSPECIFIED",
             system=is_system_topic(topic),
             queues=[self._queue(topic, number) for number in numbers] if with_queues else (),
-            broker=self._store.settings.broker,
+            broker=self._broker,
             options=option_texts(config.attributes) if config is not None else {},
+            placement=self._cluster.placement(topic),
         )
 
     def _sizes_of(self, described: wire.DescribedTopic) -> Steps[dict[QueueId, int]]:
@@ -157,3 +229,9 @@ class AdminService:
     # --- statistics ---------------------------------------------------------------------------------
     async def get_statistics(self, _request: Request, _context: Context) -> Reply:
         return wire.statistics_reply(self._broker_info(), await self._turns.run(self._counters()))
+
+
+def _new_topic(command: wire.CreateTopic) -> NewTopic:
+    return NewTopic(
+        command.topic, command.queue_count, command.message_type, command.options, present_creator()
+    )

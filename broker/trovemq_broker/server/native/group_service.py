@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import grpc
 
+from trovemq_broker.admin.shared_groups import SharedGroups
+from trovemq_broker.cluster_config.owner import ChangeResult
 from trovemq_broker.filters.filter import Filter, parse_filter
 from trovemq_broker.groups.dead_letters import DeadLetters, Resent, known_topic
 from trovemq_broker.groups.lag.filtered import GroupLags
@@ -15,10 +18,12 @@ from trovemq_broker.query.get_message import message_steps
 from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.pages import WORK_MAX
 from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.clients import Client
 from trovemq_broker.server.core.commands import TIMEOUT_MS
 from trovemq_broker.server.core.group_order import fifo_topics
+from trovemq_broker.server.native.shared_changes import SharedChanges, shared_change
 from trovemq_broker.server.wire import group_messages as wire
 from trovemq_broker.server.wire.client_commands import StoredMessage
 from trovemq_broker.server.wire.native_calls import Reply, Request
@@ -42,8 +47,10 @@ LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # of the look-up of one dead letter's co
 class GroupService:
     """The methods are those of group.proto; every refusal is a TroveError."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, shared: SharedChanges | None = None) -> None:
         self._core = core
+        self.shared = shared or SharedChanges()
+        self._cluster = SharedGroups(self.shared.config, core.groups)
         self._store = core.store
         self._groups = core.model.groups
         self._registry = core.registry
@@ -51,18 +58,25 @@ class GroupService:
             core.store, core.model.delivery.progress, self._filters_of, core.model.timers.pending_of
         )
         self._dead_letters = DeadLetters(core.store, core.model.writer, self._messages_of)
+        self.shared.add(wire.SERVICE, self)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, wire.SERVICE, self)
 
     # --- groups -------------------------------------------------------------------------------------
+    @shared_change
     async def create_group(self, request: Request, _context: Context) -> Reply:
         wanted = wire.group_of(request)
+        if self.shared.config.is_shared:
+            return self._changed(await self._cluster.create(wanted, present_creator()))
         await self._core.group_changes.create(wanted)
         return wire.group_reply(self._describe(wanted.name, self._core.group_changes.topics_of(wanted.name)))
 
+    @shared_change
     async def alter_group(self, request: Request, _context: Context) -> Reply:
         wanted = wire.group_of(request)
+        if self.shared.config.is_shared:
+            return self._changed(await self._cluster.alter(wanted))
         await self._core.group_changes.alter(
             wanted.name,
             orderly=wanted.orderly,
@@ -71,11 +85,25 @@ class GroupService:
         )
         return wire.group_reply(self._describe(wanted.name, self._core.group_changes.topics_of(wanted.name)))
 
+    @shared_change
     async def delete_group(self, request: Request, _context: Context) -> Reply:
         group = wire.named_group(request)
+        if self._cluster.is_listed(group):
+            return wire.deleted_reply((await self._cluster.delete(group)).pending)
         await self._core.group_changes.delete(group)
-        self._registry.forget_group(group)
         return wire.deleted_reply()
+
+    def forwarded_as(self, name: str, request: Request, _context: Context) -> str:
+        """A group that its first use made here is deleted here, and is created for all by its alteration."""
+        is_own = request.group in self._groups and not self._cluster.is_listed(request.group)
+        return {"delete_group": "", "alter_group": "create_group"}.get(name, name) if is_own else name
+
+    def _changed(self, result: ChangeResult) -> Reply:
+        """The reply to a change of the cluster's configuration."""
+        name = result.entry.name
+        topics = self._core.group_changes.topics_of(name)
+        described = replace(self._describe(name, topics), settings=self._cluster.settings(result.entry))
+        return wire.group_reply(replace(described, created=True), result.pending)
 
     async def list_groups(self, _request: Request, _context: Context) -> Reply:
         """All groups of the table, and all others that have offsets or members."""

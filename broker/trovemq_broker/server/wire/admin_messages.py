@@ -24,16 +24,18 @@ class CreateTopic:
     queue_count: int
     message_type: str
     options: Mapping[str, str]
+    brokers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Changes of a topic; None keeps the value."""
+    """Changes of a topic; None keeps the value, and so does an empty placement."""
 
     topic: str
     queue_count: int | None
     message_type: str | None
     options: Mapping[str, str]
+    placement: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class DescribedQueue:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTopic:
-    """A topic. `options`: those that are set, as they were given."""
+    """A topic. `options`: those that are set, as they were given. `placement`: queues by broker, where the
+    cluster's configuration has the topic; `pending`: brokers that make a change later."""
 
     topic: str
     queue_count: int
@@ -94,19 +97,26 @@ class DescribedTopic:
     queues: Sequence[DescribedQueue]
     broker: str
     options: Mapping[str, str]
+    placement: Mapping[str, int]
+    pending: Sequence[str] = ()
 
 
 # --- requests -------------------------------------------------------------------------------------------
 def create_of(request: admin_pb2.CreateTopicRequest) -> CreateTopic:
     """The command of a CreateTopic, with the defaults where it has no value."""
     queue_count = request.queue_count or QUEUE_COUNT_DEFAULT
-    return CreateTopic(request.topic, queue_count, request.message_type or "NORMAL", dict(request.options))
+    message_type, options = request.message_type or "NORMAL", dict(request.options)
+    return CreateTopic(request.topic, queue_count, message_type, options, list(request.brokers))
 
 
 def alter_of(request: admin_pb2.AlterTopicRequest) -> AlterTopic:
     """The command of an AlterTopic."""
     return AlterTopic(
-        request.topic, request.queue_count or None, request.message_type or None, dict(request.options)
+        request.topic,
+        request.queue_count or None,
+        request.message_type or None,
+        dict(request.options),
+        dict(request.placement),
     )
 
 
@@ -164,6 +174,8 @@ def topic_reply(
         broker=described.broker,
         options=described.options,
         hold=None if hold is None else _hold(hold),
+        placement=described.placement,
+        pending=described.pending,
     )
 
 
@@ -189,9 +201,12 @@ class TopicList:
         self.reply.topics.append(topic_reply(described))
 
 
-def deleted_reply(physical_offset: int) -> admin_pb2.DeleteTopicReply:
-    """The reply to DeleteTopic; `physical_offset`: of the deletion."""
-    return admin_pb2.DeleteTopicReply(physical_offset=physical_offset)
+def deleted_reply(
+    physical_offset: int, deleted_on: Iterable[str] = (), pending: Iterable[str] = ()
+) -> admin_pb2.DeleteTopicReply:
+    """The reply to DeleteTopic; `physical_offset`: of the deletion. `deleted_on`, `pending`: of a topic of
+    the cluster's configuration, the brokers that have made it, and those that make it later."""
+    return admin_pb2.DeleteTopicReply(physical_offset=physical_offset, deleted_on=deleted_on, pending=pending)
 
 
 def commit_reply() -> admin_pb2.CommitOffsetReply:

@@ -210,7 +210,8 @@ def settings_of(group: SubscriptionGroup) -> group_pb2.GroupSettings:
     )
 
 
-def group_reply(described: DescribedGroup) -> group_pb2.GroupDescription:
+def group_reply(described: DescribedGroup, pending: Iterable[str] = ()) -> group_pb2.GroupDescription:
+    """`pending`: brokers that make a change of it later."""
     return group_pb2.GroupDescription(
         group=described.settings.name,
         settings=settings_of(described.settings),
@@ -219,6 +220,7 @@ def group_reply(described: DescribedGroup) -> group_pb2.GroupDescription:
         broker=described.broker,
         created=described.created,
         unordered_topics=described.unordered_topics,
+        pending=pending,
     )
 
 
@@ -234,8 +236,9 @@ class GroupList:
         self.reply.groups.append(group_reply(described))
 
 
-def deleted_reply() -> group_pb2.DeleteGroupReply:
-    return group_pb2.DeleteGroupReply()
+def deleted_reply(pending: Iterable[str] = ()) -> group_pb2.DeleteGroupReply:
+    """`pending`: brokers that delete it later."""
+    return group_pb2.DeleteGroupReply(pending=pending)
 
 
 def members_reply(members: Iterable[GroupMember]) -> group_pb2.ListMembersReply:

@@ -97,6 +97,12 @@ def user_name(request: security_pb2.DeleteUserRequest | security_pb2.ListRulesRe
     return request.access_key
 
 
+def has_secret(request: object) -> bool:
+    """Whether the request or its reply has a secret."""
+    rotates = isinstance(request, security_pb2.RotateSecretRequest) and not request.drop_old
+    return rotates or isinstance(request, security_pb2.CreateUserRequest)
+
+
 def secret_reply(_request: object, made: UserSecret) -> security_pb2.UserSecret:
     """The user, and the secret."""
     return security_pb2.UserSecret(user=_user(made.user, made.broker), secret=made.secret)

@@ -70,6 +70,7 @@ def _created(
     found = BrokerAnswers(
         (one.found for one in answers),
         pending=answers.pending,
+        later=answers.later,
         existing=(one.broker for one in existing),
     )
     if exist_ok:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -49,7 +49,8 @@ class Groups:
     """Administration of consumer groups; `Client.admin.groups`.
 
     If `broker` is None, every live broker is called; each broker has its own copy of a group. A broker that
-    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. All
+    is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. Of
+    brokers that share the cluster's configuration one is called for a change of a group, and all make it. All
     calls raise TroveError; after another failure of one broker the changes on others stay.
     """
 
@@ -93,7 +94,9 @@ class Groups:
                     raise
                 return await found_there(calls.describe(group), error)
 
-        found = await self._ask(broker, create, change=True)
+        found = await self._ask(
+            broker, create, change=True, shared=True, pending_of=lambda one: one.found.pending
+        )
         return groups_created(group, found, exist_ok=exist_ok)
 
     async def alter(
@@ -102,19 +105,34 @@ class Groups:
         """Replaces all settings of a group, on every broker that has it. Raises GROUP_NOT_FOUND, …"""
         check_text("group", group, errors.GROUP_ILLEGAL)
         wanted = checked_settings(settings)
-        return await self._ask(broker, lambda calls: calls.alter(group, wanted), _ABSENT, change=True)
+        return await self._ask(
+            broker,
+            lambda calls: calls.alter(group, wanted),
+            _ABSENT,
+            change=True,
+            shared=True,
+            pending_of=lambda found: found.pending,
+        )
 
     async def delete(self, group: str, *, broker: str | None = None) -> BrokerAnswers[str]:
         """Deletes a group, its offsets and its messages in flight; its dead letters stay.
 
         Returns:
-            The brokers that had it.
+            The brokers that had it; of those that share a configuration, the one that was asked.
 
         Raises:
             TroveError: GROUP_NOT_FOUND if no broker has it.
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
-        return await self._ask(broker, lambda calls: calls.delete(group), _ABSENT, change=True)
+        answers = await self._ask(
+            broker,
+            lambda calls: calls.delete(group),
+            _ABSENT,
+            change=True,
+            shared=True,
+            pending_of=lambda deletion: deletion[1],
+        )
+        return answers.of(name for name, _ in answers)
 
     async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[GroupDescription]:
         """Every group of every broker; a group on two brokers is listed twice."""
@@ -400,6 +418,8 @@ class Groups:
         *,
         topic: str = "",
         change: bool = False,
+        shared: bool = False,
+        pending_of: Callable[[_Result], Iterable[str]] = lambda _answer: (),
     ) -> BrokerAnswers[_Result]:
         """The answers of the brokers that have it."""
         return await ask_brokers(
@@ -410,6 +430,8 @@ class Groups:
             topic=topic,
             absent=absent,
             change=change,
+            shared=shared,
+            pending_of=pending_of,
         )
 
     def _calls(self, info: BrokerInfo) -> GroupCalls:

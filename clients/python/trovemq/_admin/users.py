@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from trovemq._net.all_brokers import ask_brokers
+from trovemq._net.configurations import units_of
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.security import SecurityCalls
 from trovemq.models.all_brokers import BrokerAnswers
@@ -30,9 +31,10 @@ _Result = TypeVar("_Result")
 class Users:
     """Administration of users; `Client.admin.users`. For super users, at brokers that authenticate callers.
 
-    If `broker` is None, every live broker is called; each broker has its own users. These calls transmit
-    secrets: brokers accept them only over TLS or on loopback. A broker that is away hides no other:
-    the result names it, as `missing` of a read and as `pending` of a change.
+    If `broker` is None, every live broker is called; each broker has its own users, but for those that share
+    the cluster's configuration, of which one is called. These calls transmit secrets: brokers accept them
+    only over TLS or on loopback. A broker that is away hides no other: the result names it, as `missing` of a
+    read and as `pending` of a change.
     All calls raise TroveError; after another failure of one broker the changes on others stay.
     """
 
@@ -122,7 +124,8 @@ class Users:
         )
 
     async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[UserDescription]:
-        """Every user of every broker; a user on two brokers is listed twice."""
+        """Every user of every broker; a user on two brokers is listed twice, but once for those that share a
+        configuration."""
         lists = await _all(self._pool, broker, lambda calls: calls.users())
         return lists.of(user for users in lists for user in users)
 
@@ -131,7 +134,8 @@ class Rules:
     """Administration of rules of access; `Client.admin.rules`. For super users, at brokers that authenticate
     callers.
 
-    If `broker` is None, every live broker is called; each broker has its own rules. A broker that
+    If `broker` is None, every live broker is called; each broker has its own rules, but for those that share
+    the cluster's configuration, of which one is called. A broker that
     is away hides no other: the result names it, as `missing` of a read and as `pending` of a change.
     All calls raise TroveError; after another failure of one broker the changes on others stay.
     """
@@ -192,14 +196,13 @@ class Rules:
         )
 
     async def delete(self, number: int, *, broker: str | None = None) -> None:
-        """Deletes a rule; each broker numbers its own.
+        """Deletes a rule; each broker numbers its own, but for those that share a configuration.
 
         Raises TroveError RULE_NOT_FOUND; BROKER_AMBIGUOUS if there are several brokers and none is named.
         """
-        brokers = self._pool.routes.brokers(broker)
-        if len(brokers) > 1:
+        if broker is None and len(units_of(self._pool.routes.brokers())) > 1:
             raise TroveError(errors.BROKER_AMBIGUOUS, "each broker numbers its own rules: name the broker")
-        await SecurityCalls(self._pool.connection(brokers[0]), brokers[0].name).delete_rule(number)
+        await _all(self._pool, broker, lambda calls: calls.delete_rule(number), change=True)
 
     async def list_all(self, access_key: str = "", *, broker: str | None = None) -> BrokerAnswers[AccessRule]:
         """The rules of a user; without an access key those of all users. Raises TroveError USER_NOT_FOUND."""
@@ -226,7 +229,8 @@ class Rules:
 class Quotas:
     """Administration of quotas; `Client.admin.quotas`. For super users, at brokers that authenticate callers.
 
-    If `broker` is None, every live broker is called; each broker has its own quotas. A broker that
+    If `broker` is None, every live broker is called, but for a change only one of those that share the
+    cluster's configuration; each other broker has its own quotas. A broker that
     is away hides no other: the result names it, as `missing` of a read and as `pending` of a change.
     All calls raise TroveError; after another failure of one broker the changes on others stay.
     """
@@ -253,8 +257,8 @@ class Quotas:
         )
 
     async def list_all(self, *, broker: str | None = None) -> BrokerAnswers[QuotaDescription]:
-        """Every quota of every broker, with the numbers of slowed and refused requests."""
-        lists = await _all(self._pool, broker, lambda calls: calls.quotas())
+        """Every quota of every broker, with the numbers of slowed and refused requests there."""
+        lists = await _all(self._pool, broker, lambda calls: calls.quotas(), shared=False)
         return lists.of(quota for quotas in lists for quota in quotas)
 
 
@@ -270,7 +274,9 @@ async def _all(
     absent: Sequence[errors.ErrorSpec] = (),
     *,
     change: bool = False,
+    shared: bool = True,
 ) -> BrokerAnswers[_Result]:
+    """`shared`: one of the brokers that share a configuration answers for all."""
     return await ask_brokers(
         pool,
         pool.routes.brokers(broker),
@@ -278,4 +284,5 @@ async def _all(
         broker=broker,
         absent=absent,
         change=change,
+        shared=shared,
     )

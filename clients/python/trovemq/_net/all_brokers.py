@@ -10,6 +10,10 @@
 
 A broker is away if it does not answer, or if a nameserver has lost it. Lost brokers count where every broker
 is asked; for a topic those that had it.
+
+Where the call is about the cluster's configuration (`shared`), one of the brokers that share it is asked: the
+owner if it is live, or another one if that does not answer or lacks it. Its answer names the others that are
+away.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from trovemq._net.configurations import ASK_ANOTHER, Unit, units_of
 from trovemq._net.connections import ConnectionPool
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import BrokerInfo
@@ -49,6 +54,8 @@ async def ask_brokers(
     topic: str = "",
     absent: Sequence[errors.ErrorSpec] = (),
     change: bool = False,
+    shared: bool = False,
+    pending_of: Callable[[_Result], Iterable[str]] = lambda _answer: (),
 ) -> BrokerAnswers[_Result]:
     """The answers of the brokers that have one. Raises TroveError as the table above says.
 
@@ -60,28 +67,71 @@ async def ask_brokers(
         topic: The topic that the call is about.
         absent: Errors of a broker that lacks the topic, group or user.
         change: Whether the call changes something: then brokers that are away are pending, else missing.
+        shared: Whether it is about the configuration of brokers, which some of them may share.
+        pending_of: The brokers that an answer to a change names as pending.
     """
+    units = units_of(brokers) if shared and broker is None else [(info,) for info in brokers]
+    return await ask_units(
+        *(pool, units, ask),
+        broker=broker,
+        topic=topic,
+        absent=absent,
+        change=change,
+        pending_of=pending_of,
+        with_lost=not shared,
+    )
 
-    async def one(info: BrokerInfo) -> _Result:
-        return await ask(info)
 
-    outcomes = await outcomes_of(map(one, brokers))
+async def ask_units(
+    pool: ConnectionPool,
+    units: Sequence[Unit],
+    ask: Callable[[BrokerInfo], Awaitable[_Result]],
+    *,
+    broker: str | None,
+    topic: str = "",
+    absent: Sequence[errors.ErrorSpec] = (),
+    change: bool = False,
+    pending_of: Callable[[_Result], Iterable[str]] = lambda _answer: (),
+    with_lost: bool = False,
+) -> BrokerAnswers[_Result]:
+    """As `ask_brokers`; of each unit one broker answers. Lost brokers count if `with_lost`, or if a broker
+    has a configuration of its own."""
+
+    async def one(unit: Unit) -> _Result:
+        absence: TroveError | None = None
+        for info in unit:
+            try:
+                return await ask(info)
+            except TroveError as error:
+                failure = error
+                if error.spec in absent:
+                    absence = absence or error
+                elif error.spec not in ASK_ANOTHER:
+                    raise
+        raise absence or failure
+
+    outcomes = await outcomes_of(map(one, units))
     answers = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]
     away: dict[str, TroveError] = {}
     absences: list[TroveError] = []
-    for info, outcome in zip(brokers, outcomes, strict=True):
+    for unit, outcome in zip(units, outcomes, strict=True):
         if not isinstance(outcome, TroveError):
             continue
         if outcome.spec in NOT_ANSWERED:
-            away[info.name] = outcome
+            away.update((info.name, outcome) for info in unit)
         elif outcome.spec in absent:
             absences.append(outcome)
         else:
             raise await pool.explained(outcome)
     if not answers:
         raise await _nothing(pool, absences, away)
-    named = {*away, *(await lost_names(pool, topic) if broker is None else ())}
-    return BrokerAnswers(answers, pending=named) if change else BrokerAnswers(answers, missing=named)
+    later = {name for answer in answers for name in pending_of(answer)}
+    named = set(away)
+    if broker is None and (with_lost or any(unit[0].config is None for unit in units)):
+        named |= await lost_names(pool, topic)
+    if change:
+        return BrokerAnswers(answers, pending=named, later=later)
+    return BrokerAnswers(answers, missing=named)
 
 
 async def _nothing(

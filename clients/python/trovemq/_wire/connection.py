@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+from trovemq.models.all_brokers import TopicDeletion
 from trovemq.models.cluster import (
     BrokerStatistics,
     ClusterState,
@@ -231,11 +233,20 @@ class Connection:
     # --- admin ----------------------------------------------------------------------------------------
 
     async def create_topic(
-        self, topic: str, queue_count: int, message_type: str, options: Mapping[str, str]
+        self,
+        topic: str,
+        queue_count: int,
+        message_type: str,
+        options: Mapping[str, str],
+        brokers: Sequence[str] = (),
     ) -> TopicDescription:
-        """Creates a topic; durable before the answer."""
+        """Creates a topic; durable before the answer. `brokers`: where its configuration is the cluster's."""
         request = admin_pb2.CreateTopicRequest(
-            topic=topic, queue_count=queue_count, message_type=message_type, options=options
+            topic=topic,
+            queue_count=queue_count,
+            message_type=message_type,
+            options=options,
+            brokers=brokers,
         )
         return await self._topic("CreateTopic", request)
 
@@ -245,7 +256,7 @@ class Connection:
         queue_count: int,
         message_type: str,
         options: Mapping[str, str],
-        placement: Mapping[str, int] | None = None,
+        placement: Mapping[str, int] = MappingProxyType({}),
     ) -> TopicDescription:
         """Changes a topic; 0 and empty values change nothing."""
         request = admin_pb2.AlterTopicRequest(
@@ -272,10 +283,11 @@ class Connection:
         reply = await self._ask("AdminService/ListTopics", request, admin_pb2.ListTopicsReply.FromString)
         return [convert.topic_description(topic) for topic in reply.topics]
 
-    async def delete_topic(self, topic: str) -> int:
-        """Deletes a topic. Returns the physical offset below which its records are deleted."""
+    async def delete_topic(self, topic: str, broker: str) -> TopicDeletion:
+        """Deletes a topic. `broker`: the one that is asked."""
         request, decode = admin_pb2.DeleteTopicRequest(topic=topic), admin_pb2.DeleteTopicReply.FromString
-        return (await self._ask("AdminService/DeleteTopic", request, decode)).physical_offset
+        reply = await self._ask("AdminService/DeleteTopic", request, decode)
+        return convert.topic_deletion(reply, broker)
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stores a group's offset; durable before the answer."""

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import iter_unpack
 
+from trovemq.models.all_brokers import TopicDeletion
 from trovemq.models.cluster import (
     BrokerInfo,
     BrokerRoute,
     BrokerStatistics,
     ClusterState,
+    ConfigSummary,
     LostBroker,
     OffsetReset,
     QueueOffsets,
@@ -62,7 +64,12 @@ def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
         tls_address=info.tls_address,
         draining=info.draining,
         drained=info.drained,
+        config=_config(info.config) if info.HasField("config") else None,
     )
+
+
+def _config(config: common_pb2.ConfigSummary) -> ConfigSummary:
+    return ConfigSummary(config.id, config.owner, config.generation)
 
 
 def broker_route(route: common_pb2.BrokerRoute) -> BrokerRoute:
@@ -161,6 +168,14 @@ def topic_description(topic: admin_pb2.TopicDescription) -> TopicDescription:
         dict(topic.placement),
         tuple(topic.pending),
     )
+
+
+def topic_deletion(reply: admin_pb2.DeleteTopicReply, broker: str) -> TopicDeletion:
+    """`broker`: the one that has answered."""
+    if not (reply.deleted_on or reply.pending):
+        return TopicDeletion({broker: reply.physical_offset})
+    deleted = {name: reply.physical_offset if name == broker else 0 for name in reply.deleted_on}
+    return TopicDeletion(deleted, later=reply.pending)
 
 
 def _topic_hold(hold: admin_pb2.TopicHold) -> TopicHold:

@@ -43,11 +43,11 @@ class GroupCalls:
             await self._ask("GroupService/AlterGroup", request, group_pb2.GroupDescription.FromString)
         )
 
-    async def delete(self, group: str) -> str:
-        """Returns the broker's name, because several brokers are called."""
+    async def delete(self, group: str) -> tuple[str, tuple[str, ...]]:
+        """Returns the broker's name, because several brokers are called, and the pending ones."""
         request = group_pb2.DeleteGroupRequest(group=group)
-        await self._ask("GroupService/DeleteGroup", request, group_pb2.DeleteGroupReply.FromString)
-        return self._broker
+        reply = await self._ask("GroupService/DeleteGroup", request, group_pb2.DeleteGroupReply.FromString)
+        return self._broker, tuple(reply.pending)
 
     async def list_all(self) -> list[GroupDescription]:
         request = group_pb2.ListGroupsRequest()
@@ -213,4 +213,5 @@ def _description(group: group_pb2.GroupDescription) -> GroupDescription:
         broker=group.broker,
         created=group.created,
         unordered_topics=tuple(group.unordered_topics),
+        pending=tuple(group.pending),
     )

@@ -90,7 +90,10 @@ async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
 async def planned(
     session: Session, client: Client, wanted: Wanted, broker: str | None, secrets: SecretFiles | None
 ) -> list[Step]:
-    """The changes on each broker, in the file's order. `secrets`: None in a dry run."""
+    """The changes on each broker, in the file's order; on one of those that share a configuration. `secrets`:
+    None in a dry run."""
+    from trovemq._net.configurations import units_of
+
     state = await session.call(client.admin.cluster())
     names = [route.broker.name for route in state.brokers if broker in (None, route.broker.name)]
     if not names:
@@ -105,18 +108,24 @@ async def planned(
         )
         raise TroveError(errors.BROKER_UNREACHABLE, text)
     check_new_names(wanted, {topic.topic for topic in topics}, {group.group for group in groups})
-    topic_at = {(topic.topic, topic.broker): topic for topic in topics}
-    group_at = {(group.group, group.broker): group for group in groups if group.created}
+    units = [
+        [info.name for info in unit]
+        for unit in units_of(route.broker for route in state.brokers if route.broker.name in names)
+    ]
+    first = {name: unit[0] for unit in units for name in unit}
+    topic_at = {(topic.topic, first.get(topic.broker)): topic for topic in topics}
+    group_at = {(group.group, first.get(group.broker)): group for group in groups if group.created}
     steps = [
-        _topic_step(client, topic, name, topic_at.get((topic.name, name)))
+        _topic_step(client, topic, unit, topic_at.get((topic.name, unit[0])))
         for topic in wanted.topics
-        for name in names
+        for unit in units
     ]
     steps += [
-        _group_step(client, group, name, group_at.get((group.name, name)))
+        _group_step(client, group, unit[0], group_at.get((group.name, unit[0])))
         for group in wanted.groups
-        for name in names
+        for unit in units
     ]
+    names = [unit[0] for unit in units]
     return steps + (await user_steps(session, client, wanted.users, names, secrets) if wanted.users else [])
 
 
@@ -132,8 +141,10 @@ def check_new_names(wanted: Wanted, topics: Container[str], groups: Container[st
             raise illegal(f"topic {name} is reserved for the broker itself")
 
 
-def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDescription | None) -> Step:
-    admin = client.admin
+def _topic_step(
+    client: Client, wanted: WantedTopic, unit: Sequence[str], found: TopicDescription | None
+) -> Step:
+    admin, broker = client.admin, unit[0]
     if found is None:
         queues, message_type = wanted.queue_count or QUEUE_COUNT_DEFAULT, wanted.message_type or "NORMAL"
         options = dict(wanted.options)
@@ -145,7 +156,7 @@ def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDe
             "created",
             details,
             lambda: admin.create_topic(
-                wanted.name, queue_count=queues, message_type=message_type, options=options, broker=broker
+                wanted.name, queue_count=queues, message_type=message_type, options=options, brokers=unit
             ),
         )
     new_type = wanted.message_type if wanted.message_type not in (None, found.message_type) else None

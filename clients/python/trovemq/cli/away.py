@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trovemq.cli.output import Output
@@ -11,6 +11,8 @@ TEXTS: Final = {
     "missing": "not all brokers answered, {0} is missing: see trovemq doctor",
     "pending": "not done on {0}, which did not answer: do it again when it is back",
 }
+LATER: Final = "not done on {0} yet: it makes the change by itself when it is back"
+"""Where the cluster's configuration has an owner."""
 
 
 class Away:
@@ -25,7 +27,7 @@ class Away:
         for kind in TEXTS:
             names = getattr(answer, kind, ())
             if isinstance(names, tuple):
-                self.add(kind, names)
+                self.add(kind, names, getattr(answer, "later", ()))
 
     def clear(self) -> None:
         """Forgets them, for an answer that is shown again."""
@@ -36,11 +38,16 @@ class Away:
         """The brokers of one kind so far."""
         return sorted(self._known[kind])
 
-    def add(self, kind: str, names: Iterable[str]) -> None:
-        """Adds brokers of one kind."""
+    def add(self, kind: str, names: Iterable[str], later: Sequence[str] = ()) -> None:
+        """Adds brokers of one kind; `later`: those that make the change by themselves."""
         known = self._known[kind]
         new = sorted(set(names) - known)
         if new:
             known.update(new)
             self._output.note(**{kind: sorted(known)})
-            self._output.remark(TEXTS[kind].format(", ".join(new)))
+            for text, some in (
+                (TEXTS[kind], [name for name in new if name not in later]),
+                (LATER, [name for name in new if name in later]),
+            ):
+                if some:
+                    self._output.remark(text.format(", ".join(some)))

@@ -169,8 +169,14 @@ async def alter(
     altered: list[GroupDescription] = []
     async with session.client() as client:
         groups = client.admin.groups
+        configs = {one.broker.name: one.broker.config for one in (await client.admin.cluster()).brokers}
+        changed = set()
         for found in await session.call(groups.describe(group, broker=broker)):
             settings = settings_over(found.settings, orderly, retry_max, backoff, exponential)
+            config = configs.get(found.broker)
+            if config is not None and config.id in changed:
+                continue  # it was changed with another broker of its configuration
+            changed.add(config.id if config is not None else "")
             altered += await session.call(groups.alter(group, settings, broker=found.broker))
     show_groups(session, altered)
 

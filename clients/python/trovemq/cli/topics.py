@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, ExistOkOption, TopicArgument, YesOption
-from trovemq.cli.columns import Column, Columns
+from trovemq.cli.columns import MERGED, Column, Columns
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
@@ -53,6 +53,10 @@ DeduplicateOption = Annotated[
 ]
 SizesOption = Annotated[
     bool, typer.Option("--sizes", help="Also the bytes of the log that each queue's messages take.")
+]
+BrokersOption = Annotated[
+    str | None,
+    typer.Option("--brokers", metavar="A,B", help="On these brokers only.", show_default=False),
 ]
 OrderOption = Annotated[
     str | None,
@@ -119,9 +123,13 @@ async def create(
     indexed_property: IndexedOption = None,
     exist_ok: ExistOkOption = False,
     broker: EveryBrokerOption = None,
+    brokers: BrokersOption = None,
 ) -> None:
-    """Create a topic. Through a nameserver on every broker, unless --broker names one."""
+    """Create a topic. Through a nameserver on every broker, unless --broker or --brokers names some."""
     message_type = message_type or MessageType.NORMAL
+    names = None if brokers is None else [name.strip() for name in brokers.split(",") if name.strip()]
+    if names is not None and (broker is not None or not names):
+        raise typer.BadParameter("give --broker NAME or --brokers A,B")
     async with session.client() as client:
         made = await session.call(
             client.admin.create_topic(
@@ -137,11 +145,28 @@ async def create(
                     indexed_properties=indexed_property,
                 ),
                 exist_ok=exist_ok,
+                brokers=names,
             )
         )
     if not exist_ok:
         session.tell_existing(made.existing)
     show_topics(session, made)
+
+
+@verb(app, "adopt")
+async def adopt(
+    session: Session,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", show_default=False, autocompletion=complete_topic),
+    ] = None,
+) -> None:
+    """Take topics into the cluster's configuration as they are. Those that brokers had before it, or NAME."""
+    async with session.client() as client:
+        adopted = await session.call(client.admin.adopt_topics(names or ()))
+    show_topics(session, adopted)
+    if not adopted:
+        session.output.remark("every topic is in the cluster's configuration")
 
 
 @verb(app, "alter")
@@ -212,6 +237,9 @@ async def describe(
         session.output.item({**TOPICS.fields(topic), "hold": hold_fields(topic), "queues": shown})
     rows = (queues.row((topic, queue)) for topic in descriptions for queue in topic.queues)
     session.show_table(queues, rows)
+    if not session.output.objects:
+        for placed in dict.fromkeys(placement_text(topic) for topic in descriptions if topic.placement):
+            session.output.show(placed)
     for topic in descriptions:
         if topic.options.get("retention") == "until_acknowledged":
             session.output.show(hold_text(topic))
@@ -239,6 +267,18 @@ async def delete(
 def options_text(topic: TopicDescription) -> str:
     """`deduplicate 1h, order priority`; a dash for none."""
     return ", ".join(f"{name} {value}" for name, value in topic.options.items()) or "-"
+
+
+def placement_text(topic: TopicDescription) -> str:
+    """`orders lies on broker-a (8 queues), broker-b (8 queues)`."""
+    placed = (f"{broker} ({queues} queues)" for broker, queues in sorted(topic.placement.items()))
+    return f"{topic.topic} lies on {', '.join(placed)}"
+
+
+def _shared_fields(topic: TopicDescription) -> dict[str, object]:
+    """Where the cluster's configuration has the topic."""
+    placement = {"placement": dict(sorted(topic.placement.items()))} if topic.placement else {}
+    return {**placement, **({"pending": list(topic.pending)} if topic.pending else {})}
 
 
 def hold_fields(topic: TopicDescription) -> dict[str, object] | None:
@@ -283,6 +323,7 @@ TOPICS: Final[Columns[TopicDescription]] = Columns(
     Column("options", "options", lambda topic: dict(topic.options), options_text),
     Column("placement", None, lambda topic: dict(topic.placement)),
     Column("broker", "broker", lambda topic: topic.broker),
+    Column(MERGED, None, _shared_fields),
 )
 """The object of a topic does not have its queues."""
 

@@ -17,6 +17,8 @@ class BrokerAnswers(list[_Answer]):
             lacks things that only they have.
         pending: Of a change: such brokers. It is not made there, or not known to be: call again when they are
             back.
+        later: Those of `pending` that share the cluster's configuration: they make the change by themselves
+            when they are back.
         existing: Of a creation: brokers that had it already, with the same settings.
     """
 
@@ -26,27 +28,35 @@ class BrokerAnswers(list[_Answer]):
         *,
         missing: Iterable[str] = (),
         pending: Iterable[str] = (),
+        later: Iterable[str] = (),
         existing: Iterable[str] = (),
     ) -> None:
         super().__init__(answers)
         self.missing = tuple(sorted(missing))
-        self.pending = tuple(sorted(pending))
+        self.later = tuple(sorted(later))
+        self.pending = tuple(sorted({*pending, *self.later}))
         self.existing = tuple(sorted(existing))
 
     def of(self, answers: Iterable[_Other]) -> BrokerAnswers[_Other]:
         """Other answers of the same brokers."""
-        return BrokerAnswers(answers, missing=self.missing, pending=self.pending, existing=self.existing)
+        return BrokerAnswers(
+            answers, missing=self.missing, pending=self.pending, later=self.later, existing=self.existing
+        )
 
 
 class TopicDeletion(dict[str, int]):
     """The deletion of a topic: for each broker that had it, the physical offset below which its records are
-    deleted.
+    deleted. (0 where another broker of the same configuration has reported the deletion.)
 
     Attributes:
         pending: Brokers that did not answer, or that are lost and had the topic. It is still there when they
             are back: delete it again then.
+        later: Those of `pending` that share the cluster's configuration: they delete it by themselves.
     """
 
-    def __init__(self, offsets: Mapping[str, int], *, pending: Iterable[str] = ()) -> None:
+    def __init__(
+        self, offsets: Mapping[str, int], *, pending: Iterable[str] = (), later: Iterable[str] = ()
+    ) -> None:
         super().__init__(offsets)
-        self.pending = tuple(sorted(pending))
+        self.later = tuple(sorted(later))
+        self.pending = tuple(sorted({*pending, *self.later}))

@@ -14,6 +14,21 @@ NO_PLACEMENT: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSummary:
+    """The cluster's configuration that a broker has: its topics, groups, users, rules and quotas.
+
+    Attributes:
+        id: Its id, the same on all of its brokers.
+        owner: The broker that changes it.
+        generation: Rises when another broker takes it over.
+    """
+
+    id: str
+    owner: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """The information about a broker that a client needs to send to it.
 
@@ -31,6 +46,7 @@ class BrokerInfo:
         tls_address: HOST:PORT of the TLS port; empty if it has none.
         draining: Whether it is drained or is about to be, so that messages are sent to other brokers.
         drained: Whether it refuses new messages. (Of an older server: False.)
+        config: The cluster's configuration, if it has that; None if its configuration is its own.
     """
 
     cluster: str
@@ -46,6 +62,7 @@ class BrokerInfo:
     tls_address: str = ""
     draining: bool = False
     drained: bool = False
+    config: ConfigSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +190,9 @@ class TopicDescription:
     """In the result of describe_topic: the part of the log that the topic keeps until it is acknowledged, or
     None."""
     placement: Mapping[str, int] = field(default_factory=dict)
-    """Where the cluster's configuration has an owner: queues by broker."""
+    """Where the cluster's configuration has the topic: the number of its queues on each broker."""
     pending: tuple[str, ...] = ()
-    """In the result of a change: brokers that make it later."""
+    """Of a change: brokers that make it later."""
 
 
 @dataclass(frozen=True, slots=True)

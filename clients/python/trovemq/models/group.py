@@ -53,6 +53,7 @@ class GroupDescription:
         created: False if it has only offsets or members, and the default settings.
         unordered_topics: Its topics of type FIFO whose order the group does not keep:
             alter the group to be orderly.
+        pending: Of a change: brokers that make it later.
     """
 
     group: str
@@ -62,6 +63,7 @@ class GroupDescription:
     broker: str
     created: bool = True
     unordered_topics: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class Admin(SyncWrapper[aio.Admin]):
 
     create_topic = waits(aio.Admin.create_topic)
     alter_topic = waits(aio.Admin.alter_topic)
+    adopt_topics = waits(aio.Admin.adopt_topics)
     describe_topic = waits(aio.Admin.describe_topic)
     list_topics = waits(aio.Admin.list_topics)
     delete_topic = waits(aio.Admin.delete_topic)

@@ -62,6 +62,9 @@ class Others:
     def names(self) -> list[str]:
         return sorted({one.broker for others in self.topics.values() for one in others})
 
+    def draining(self) -> list[str]:
+        return sorted({one.broker for others in self.topics.values() for one in others if one.draining})
+
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         everyone = [one for others in self.topics.values() for one in others]
         return address in [one.tls_address if by_tls else one.address for one in everyone]

@@ -1,0 +1,156 @@
+"""Calls of ClusterConfigService at another broker: its address, the log-in, the errors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from trovemq_broker.cluster.cluster_reply import RoutedBroker
+from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.nameserver_session import ReadCredentials, Session, error_in, open_session
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import SettingsError
+from trovemq_proto import errors
+from trovemq_proto.authentication.scram import ScramError
+from trovemq_proto.channels import Channel, ChannelSettings, open_channel
+from trovemq_proto.errors import TroveError
+
+SERVICE: Final = "/trovemq.v1.ClusterConfigService/"
+LOG_IN_S: Final = 10.0
+SHORT_LOG_IN_S: Final = 3.0
+"""Of the calls of a take-over: an operator waits for it."""
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker is reached, by which connection."""
+
+    broker: str
+    address: Address
+    channels: ChannelSettings
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody can read what is sent to it."""
+        return self.channels.tls is not None or self.address.is_loopback
+
+
+class Places:
+    """Finds brokers. `channels`: the settings of connections to nameservers; without TLS, brokers are called
+    plain."""
+
+    def __init__(self, routes: ClusterRoutes, channels: ChannelSettings) -> None:
+        self._routes = routes
+        self._channels = channels
+        self._last: Place | None = None
+
+    def at(self, broker: str, address: Address) -> Place:
+        """The broker at a known address: of its TLS, where brokers are called by TLS."""
+        return Place(broker, address, self._named(self._channels))
+
+    def routed(self, broker: RoutedBroker) -> Place:
+        if self._channels.tls is not None and broker.tls_address is not None:
+            return Place(broker.name, broker.tls_address, self._named(self._channels))
+        return Place(broker.name, broker.address, replace(self._channels, tls=None))
+
+    def find(self, broker: str) -> Place | None:
+        """By the routes, else where it was reached the last time."""
+        for one in self._routes.brokers:
+            if one.name == broker:
+                return self.routed(one)
+        return self._last if self._last is not None and self._last.broker == broker else None
+
+    def reached(self, place: Place) -> None:
+        self._last = place
+
+    def _named(self, channels: ChannelSettings) -> ChannelSettings:
+        """A broker's certificate has its own name."""
+        tls = channels.tls
+        return channels if tls is None else replace(channels, tls=replace(tls, server_name=None))
+
+
+class BrokerConnection:
+    """An open connection to another broker, with its log-in."""
+
+    def __init__(
+        self, place: Place, channel: Channel, credentials: ReadCredentials | None, session: Session
+    ) -> None:
+        self.place: Final = place
+        self._channel = channel
+        self._credentials = credentials
+        self._session = session
+
+    async def unary(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        """TroveError: that of the other broker, else BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        try:
+            return await self._unary(method, request, reply, timeout_s)
+        except TroveError as error:
+            if error.spec is not errors.AUTHENTICATION_FAILED or self._credentials is None:
+                raise
+        with reported(self.place):  # the session has ended
+            self._session = await open_session(self._channel, self._credentials, SHORT_LOG_IN_S)
+        return await self._unary(method, request, reply, timeout_s)
+
+    async def _unary(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        metadata, sign = self._session.call(SERVICE + method)
+        ask = self._channel.unary_unary(SERVICE + method, response_deserializer=reply.FromString)
+        with reported(self.place):
+            answer: Reply = await ask(sign(request.SerializeToString()), metadata=metadata, timeout=timeout_s)
+            return answer
+
+    def replies(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Any:
+        """The stream of replies to one request. It raises AioRpcError."""
+        metadata, sign = self._session.call(SERVICE + method)
+        ask = self._channel.unary_stream(SERVICE + method, response_deserializer=reply.FromString)
+        return ask(sign(request.SerializeToString()), metadata=metadata, timeout=timeout_s)
+
+    def stream(self, method: str, reply: type[Message]) -> tuple[Any, Any]:
+        """A stream in both directions, and the function that signs its messages."""
+        metadata, sign = self._session.call(SERVICE + method)
+        ask = self._channel.stream_stream(SERVICE + method, response_deserializer=reply.FromString)
+        return ask(metadata=metadata), sign
+
+
+class _Reported:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        place = self._place
+        where = f"broker {place.broker} at {place.address}"
+        if isinstance(error, grpc.aio.AioRpcError):  # trovemq_rpc's errors are of this class, too
+            described = error_in(error.trailing_metadata())
+            if described is not None:
+                raise described from None
+            name = error.code().name
+            spec = errors.REQUEST_TIMEOUT if name == "DEADLINE_EXCEEDED" else errors.BROKER_UNREACHABLE
+            raise TroveError(spec, f"{where}: {error.details() or name}", broker=place.broker) from None
+        if isinstance(error, (SettingsError, ScramError)):
+            raise TroveError(errors.AUTHENTICATION_FAILED, f"{where}: {error}", broker=place.broker) from None
+
+
+def reported(place: Place) -> _Reported:
+    """A block whose errors of a call to the broker become TroveErrors: that of the broker, else
+    BROKER_UNREACHABLE, REQUEST_TIMEOUT, AUTHENTICATION_FAILED."""
+    return _Reported(place)
+
+
+@asynccontextmanager
+async def connected(
+    place: Place, credentials: ReadCredentials | None, timeout_s: float = LOG_IN_S
+) -> AsyncIterator[BrokerConnection]:
+    """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, AUTHENTICATION_FAILED; those of the other broker."""
+    async with open_channel(str(place.address), place.channels) as channel:
+        with reported(place):
+            session = await open_session(channel, credentials, timeout_s)
+        yield BrokerConnection(place, channel, credentials, session)

@@ -1,0 +1,93 @@
+"""The table of this broker's store, changed by one at a time, and its id."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from trovemq_broker.cluster_config.entries import Generation
+from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.failures import reported
+from trovemq_store.files.files import FileSystem, StorageError
+
+STORE_ID_PATH: Final = "config/trovemq-store-id"
+_STORE_ID: Final = re.compile(rb"[0-9a-f]{16}\n?")
+
+
+class Work(Protocol):
+    """A change that has begun, of the table, the owner or the follower."""
+
+    def run(self) -> None: ...
+
+
+class Signal:
+    """Wakes everybody who waits for a change of the state."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Returns at the next notify(), or after the time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+
+
+class ConfigStore:
+    """The table, its lock, and the store's id. `draw_id`: 16 hex digits by chance."""
+
+    def __init__(self, stored: StoredTable, files: FileSystem, draw_id: Callable[[], str]) -> None:
+        self.stored: Final = stored
+        self.lock: Final = asyncio.Lock()
+        """Held round begin(), run() and finish() of each change."""
+        self._files = files
+        self._draw_id = draw_id
+        self._id = ""
+
+    async def store_id(self) -> str:
+        """Made when it is needed first. TroveError STORE_FAILED, DISK_FULL."""
+        if not self._id:
+            self._id = await run_in_thread(self._read_id)
+        return self._id
+
+    def _read_id(self) -> str:
+        try:
+            if self._files.exists(STORE_ID_PATH):
+                content = self._files.read_bytes(STORE_ID_PATH)
+                if _STORE_ID.fullmatch(content):
+                    return content.strip().decode()
+            drawn = self._draw_id()
+            self._files.write_atomic(STORE_ID_PATH, drawn.encode() + b"\n")
+            return drawn
+        except StorageError as error:
+            what = f"{STORE_ID_PATH} cannot be read or written"
+            raise reported(error, what, errors.STORE_FAILED, file=STORE_ID_PATH) from error
+
+    async def promise(self, generation: Generation, cluster: str) -> None:
+        """Stores that no older generation is obeyed. TroveError CONFIG_OTHER_CLUSTER, CONFIG_GENERATION_OLD,
+        DISK_FULL, STORE_FAILED."""
+        async with self.lock:
+            work = self.stored.begin_promise(generation, cluster)
+            try:
+                await run_in_thread(work.run)
+            finally:
+                self.stored.finish(work)
+
+    async def see(self, generation: Generation, cluster: str) -> None:
+        """Stores a generation that was seen elsewhere, if it is a later one."""
+        try:
+            await self.promise(generation, cluster)
+        except TroveError as error:
+            if error.spec is not errors.CONFIG_GENERATION_OLD:
+                raise

@@ -1,0 +1,95 @@
+"""Which broker owns the cluster's configuration, and where it is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.config_calls import Place, Places
+from trovemq_broker.cluster_config.entries import Generation
+from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_daemon.addresses import Address
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerNamed:
+    """The setting config_owner. `address`: None where the routes have it."""
+
+    name: str
+    address: Address | None
+
+
+class Successor(NamedTuple):
+    """The owner of a later generation than the table's; empty: it is not known."""
+
+    generation: Generation
+    owner: str
+
+
+class OwnerFinder:
+    def __init__(
+        self,
+        stored: StoredTable,
+        broker: str,
+        named: OwnerNamed | None,
+        places: Places,
+        routes: ClusterRoutes,
+    ) -> None:
+        self._stored = stored
+        self._broker = broker
+        self._named = named
+        self._places = places
+        self._routes = routes
+        self._reports_seen = -1
+        self.successor: Successor | None = None
+        self.hint = ""
+        """The owner that another broker has named, which was asked by mistake."""
+
+    def target(self) -> Place | str:
+        """Where the owner is; a text if that is not known. Its address is that of the setting, else of the
+        routes, else the last one."""
+        name, named = self.owner(), self._named
+        if not name or name == self._broker:
+            seen = self._stored.promised
+            return f"nobody is known to own generation {seen}: trovemq cluster config-owner NAME"
+        if named is not None and named.name == name and named.address is not None:
+            return self._places.at(name, named.address)
+        found = self._places.find(name)
+        return found or f"the address of the owner {name} is not known: it is not in the nameservers' routes"
+
+    def owner(self) -> str:
+        """Its name; empty if it is not known."""
+        successor = "" if self.successor is None else self.successor.owner
+        if not self._stored.table.exists:
+            return successor or self.hint or ("" if self._named is None else self._named.name)
+        return successor if self._stored.is_superseded else self._stored.head.owner
+
+    def later(self) -> Successor | None:
+        """A later generation of this cluster that the nameservers show, and that was not noted yet."""
+        routes, head = self._routes, self._stored.head
+        if routes.reports == self._reports_seen or not head.cluster:
+            return None
+        self._reports_seen = routes.reports
+        shown = (
+            Successor(Generation(one.config.generation, one.config.mark), one.config.owner)
+            for one in routes.brokers
+            if one.config is not None and one.config.id == head.cluster
+        )
+        found = max(shown, default=None)
+        if found is None or found.generation <= head.generation or found == self.successor:
+            return None
+        return found
+
+    def note(self, successor: Successor | None) -> None:
+        """Keeps a successor that is known by its name, unless a later one is seen. None forgets it."""
+        known = self.successor
+        if successor is None or successor.owner or known is None or known.generation < successor.generation:
+            self.successor = successor
+
+    def contradiction(self) -> str:
+        """A warning if the setting names another owner than the table; empty if not."""
+        named, owner = self._named, self._stored.head.owner
+        if named is None or not owner or named.name == owner:
+            return ""
+        return f"config_owner is {named.name}, the table says {owner}: correct the setting"

@@ -1,0 +1,201 @@
+"""A take-over by calls: the steps of cluster_config.take_over, at all brokers that can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import Message
+
+from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.config_calls import SHORT_LOG_IN_S, Place, Places, Reply, connected, reported
+from trovemq_broker.cluster.config_store import ConfigStore
+from trovemq_broker.cluster.nameserver_session import ReadCredentials
+from trovemq_broker.cluster_config import protobuf
+from trovemq_broker.cluster_config.entries import NO_GENERATION, Entry, Generation
+from trovemq_broker.cluster_config.messages import UpdateAssembly
+from trovemq_broker.cluster_config.status import NodeState, Note, TakenOver
+from trovemq_broker.cluster_config.table import Head, Update
+from trovemq_broker.cluster_config.take_over import (
+    CopyStatus,
+    begin_take_over,
+    choose_cluster,
+    choose_copy,
+    next_generation,
+    status_of,
+)
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import cluster_config_pb2 as pb
+
+CALL_S: Final = 5.0
+FETCH_S: Final = 60.0
+CALLS_MAX: Final = 64
+DROPPED_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Asked:
+    """The state of one take-over. `places`: of the brokers that take part. `joining`: they have no copy, and
+    are told who takes over."""
+
+    cluster: str
+    places: dict[str, Place] = field(default_factory=dict)
+    copies: list[CopyStatus] = field(default_factory=list)
+    joining: set[str] = field(default_factory=set)
+    unreached: set[str] = field(default_factory=set)
+    promised: list[CopyStatus] = field(default_factory=list)
+    generation: Generation = NO_GENERATION
+    source: str = ""
+    dropped: tuple[Entry, ...] = ()
+
+    def result(self, head: Head) -> TakenOver:
+        promised = [one.broker for one in self.promised]
+        notes = [Note(entry.key, f"version {entry.version}") for entry in self.dropped[:DROPPED_MAX]]
+        return TakenOver(head, self.source, sorted(promised), sorted(self.unreached), notes)
+
+
+class TakeOverCalls:
+    """`broker` takes over; `address`: where the others reach it."""
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        broker: str,
+        address: Address,
+        places: Places,
+        credentials: ReadCredentials | None,
+    ) -> None:
+        self._store = store
+        self._stored = store.stored
+        self._broker = broker
+        self._address = address
+        self._places = places
+        self._credentials = credentials
+        self._calls = asyncio.Semaphore(CALLS_MAX)
+
+    # --- 1: who is there ------------------------------------------------------------------------------
+    async def ask(self, routes: ClusterRoutes, cluster: str) -> Asked:
+        """The copies of all that can be reached. TroveError CONFIG_OTHER_CLUSTER, BROKER_NOT_FOUND."""
+        places: dict[str, Place | None] = dict.fromkeys(self._stored.table.members())
+        places |= {name: self._places.find(name) for name in places}
+        places |= {one.name: self._places.routed(one) for one in routes.brokers}
+        places.pop(self._broker, None)
+        names = sorted(places)
+        found = await asyncio.gather(*(self._status(places[name]) for name in names))
+        asked = Asked(cluster)
+        copies = [status_of(self._stored, self._broker)] if self._stored.table.exists else []
+        copies += [one for one, _ in filter(None, found)]
+        asked.cluster = cluster or choose_cluster(copies)
+        own = self._stored.head.cluster
+        if own not in ("", asked.cluster):
+            what = f"broker {self._broker} belongs to cluster {own}, not to {asked.cluster}"
+            raise TroveError(errors.CONFIG_OTHER_CLUSTER, what, broker=self._broker)
+        asked.copies = [one for one in copies if one.head.cluster == asked.cluster]
+        if not asked.copies:
+            what = f"no reachable broker has a copy of cluster {asked.cluster}"
+            raise TroveError(errors.BROKER_NOT_FOUND, what)
+        for name, one in zip(names, found, strict=True):
+            place = places[name]
+            if one is None or place is None:
+                asked.unreached.add(name)
+            elif one[0].head.cluster == asked.cluster or one[1] == NodeState.JOINING:
+                asked.places[name] = place
+                asked.joining |= {name} if not one[0].head.cluster else set()
+        return asked
+
+    async def _status(self, place: Place | None) -> tuple[CopyStatus, str] | None:
+        """None if the broker was not reached."""
+        if place is None:
+            return None
+        try:
+            reply = await self._call(place, "GetConfigStatus", pb.GetConfigStatusRequest(), pb.ConfigStatus)
+            copy = CopyStatus(
+                place.broker, protobuf.head_of(reply.head), protobuf.generation_of(reply.promised)
+            )
+            return copy, reply.state
+        except TroveError as error:
+            get_logger().warning("config.not_reached", broker=place.broker, message=str(error))
+            return None
+
+    async def _call(self, place: Place, method: str, request: Message, reply: type[Reply]) -> Reply:
+        """TroveError: that of the other broker, else BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        async with self._calls:
+            try:
+                async with (
+                    asyncio.timeout(CALL_S),
+                    connected(place, self._credentials, SHORT_LOG_IN_S) as connection,
+                ):
+                    return await connection.unary(method, request, reply, CALL_S)
+            except TimeoutError:
+                what = f"broker {place.broker} at {place.address} does not answer"
+                raise TroveError(errors.REQUEST_TIMEOUT, what, broker=place.broker) from None
+
+    # --- 2: the promise -------------------------------------------------------------------------------
+    async def promise(self, asked: Asked, mark: str) -> None:
+        """This broker and all that were reached promise a new generation. TroveError of this broker's own."""
+        own = status_of(self._stored, self._broker)
+        asked.generation = next_generation([own, *asked.copies], mark)
+        await self._store.promise(asked.generation, asked.cluster)
+        request = pb.PromiseGenerationRequest(
+            generation=protobuf.generation_to(asked.generation),
+            cluster=asked.cluster,
+            owner=self._broker,
+            address=str(self._address),
+        )
+        names = sorted(asked.places)
+        found = await asyncio.gather(*(self._promise(asked.places[name], request) for name in names))
+        asked.promised = [status_of(self._stored, self._broker), *filter(None, found)]
+        asked.unreached |= {name for name, one in zip(names, found, strict=True) if one is None}
+
+    async def _promise(self, place: Place, request: pb.PromiseGenerationRequest) -> CopyStatus | None:
+        try:
+            copy = protobuf.copy_of(await self._call(place, "PromiseGeneration", request, pb.ConfigCopy))
+            return CopyStatus(place.broker, copy.head, copy.promised)
+        except TroveError as error:
+            get_logger().warning("config.not_promised", broker=place.broker, message=str(error))
+            return None
+
+    # --- 3, 4: the copy -------------------------------------------------------------------------------
+    async def take(self, asked: Asked, source: str) -> None:
+        """Stores the copy that continues: this broker is the owner then. TroveError CONFIG_OWNER_OLD,
+        BROKER_NOT_FOUND, CONFIG_GENERATION_OLD, and those of the broker that has the copy."""
+        chosen = choose_copy(asked.promised, asked.generation, asked.cluster, source=source)
+        asked.source = chosen.broker
+        if chosen.broker == self._broker:
+            update = self._stored.table.image()
+        else:
+            update = await self._fetch(asked.places[chosen.broker], asked.generation)
+        async with self._store.lock:
+            work, asked.dropped = begin_take_over(self._stored, self._broker, update, asked.generation)
+            try:
+                await run_in_thread(work.run)
+            finally:
+                self._stored.finish(work)
+        members = {*self._stored.table.members()} - {self._broker}
+        asked.unreached |= members - {one.broker for one in asked.promised}
+        get_logger().warning(
+            "config.taken_over",
+            generation=str(asked.generation),
+            source=asked.source,
+            unreached=",".join(sorted(asked.unreached)),
+            dropped=len(asked.dropped),
+        )
+
+    async def _fetch(self, place: Place, generation: Generation) -> Update:
+        assembly, update = UpdateAssembly(), None
+        request = pb.FetchConfigRequest(generation=protobuf.generation_to(generation))
+        async with connected(place, self._credentials, SHORT_LOG_IN_S) as connection:
+            call = connection.replies("FetchConfig", request, pb.ConfigPart, FETCH_S)
+            with reported(place):
+                async for message in call:
+                    part = protobuf.part_of(message)
+                    update = assembly.add(part) if part is not None else None
+        if update is None:
+            what = f"the copy of broker {place.broker} was cut: repeat the take-over"
+            raise TroveError(errors.CONFIG_GAP, what, broker=place.broker)
+        return update

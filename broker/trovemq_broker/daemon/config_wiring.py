@@ -1,0 +1,90 @@
+"""Makes this broker's part in the cluster's configuration of its settings and the parts of its store."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.config_calls import Places
+from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
+from trovemq_broker.cluster.config_store import ConfigStore
+from trovemq_broker.cluster.registration import Registrations, registration_channels
+from trovemq_broker.cluster.view import LocalBroker
+from trovemq_broker.cluster_config.entries import ClockMs
+from trovemq_broker.cluster_config.local_tables import LocalTables
+from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.ops_http import Readiness
+from trovemq_daemon.ticks import sleep_to_tick
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.channels import ChannelSettings
+from trovemq_store.files.files import FileSystem
+
+
+def monotonic_ms() -> ClockMs:
+    return ClockMs(time.monotonic_ns() // 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterParts:
+    """The table of the store, and how other brokers are found and called. `channels`: of connections to
+    nameservers."""
+
+    stored: StoredTable
+    routes: ClusterRoutes
+    channels: ChannelSettings
+    credentials: Callable[[], Credentials] | None = None
+
+
+def single(files: FileSystem) -> ClusterParts:
+    """Of a broker that knows no other one. Blocks. TroveError STORE_FAILED, STORE_NEWER."""
+    return ClusterParts(StoredTable.load(files), ClusterRoutes(time.monotonic), registration_channels())
+
+
+def config_node(
+    settings: BrokerSettings,
+    address: Address,
+    files: FileSystem,
+    cluster: ClusterParts,
+    tables: LocalTables,
+    view: LocalBroker,
+) -> ConfigNode:
+    """`address`: where other brokers reach this one."""
+    return ConfigNode(
+        NodeParts(
+            broker=settings.name,
+            address=address,
+            owner=settings.owner_named,
+            store=ConfigStore(cluster.stored, files, lambda: secrets.token_hex(8)),
+            tables=tables,
+            routes=cluster.routes,
+            places=Places(cluster.routes, cluster.channels),
+            credentials=cluster.credentials,
+            settings=settings,
+            jitter=random.random,
+            clock_ms=monotonic_ms,
+            draw_mark=lambda: secrets.token_hex(8),
+            publish=view.set_config,
+            placed=view.placements_changed,
+            sleep=sleep_to_tick,
+        )
+    )
+
+
+def add_config_reasons(readiness: Readiness, node: ConfigNode) -> None:
+    readiness.add("configuration", node.condition.problem)
+    readiness.add_warning("configuration", node.condition.warning)
+
+
+async def register(node: ConfigNode, registrations: Registrations) -> None:
+    """Registers this broker at nameservers while it serves messages: not before it has a configuration, and
+    not after it was removed from the cluster."""
+    await node.until_serves()
+    registrations.start()
+    await node.until_removed()
+    await registrations.stop()
