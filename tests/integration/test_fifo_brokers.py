@@ -129,7 +129,9 @@ def test_a_balance_names_the_topic_that_is_to_be_moved(
     }
     assert all(row["bytes"] > 50_000 for row in rows if row["kind"] == "topic"), json.dumps(rows)
     loads = {row["broker"]: (row["load"], row["loadAfter"]) for row in rows if row["kind"] == "broker"}
-    assert loads == {"b1": (100.0, 50.0), "b2": (0.0, 50.0)}
+    assert {name: before for name, (before, _) in loads.items()} == {"b1": 100.0, "b2": 0.0}
+    assert all(after == pytest.approx(50, abs=1) for _, after in loads.values())
     (move,) = [row for row in rows if row["kind"] == "move"]
     assert move["command"] == f"trovemq topic spread {move['topic']} --brokers b2"
-    assert (note["imbalance"], note["imbalanceAfter"]) == (100.0, 0.0)
+    assert note["imbalance"] == 100.0
+    assert note["imbalanceAfter"] < 2

@@ -112,7 +112,7 @@ class ReplyReader:
         return self._routes
 
     def _addresses_of(self, lost: Iterable[route_pb2.LostBroker]) -> dict[str, Address]:
-        found = {}
+        found: dict[str, Address] = {}
         for one in lost:
             if one.cluster == self._cluster and one.name != self._broker and len(found) < self._brokers_max:
                 with suppress(SettingsError):

@@ -301,10 +301,10 @@ class Producer(Unacknowledged):
             )
         await self._learn_topic()
         slot = self._slot(queue_id, broker, ordering_key)
-        if slot is None and unique_keys is not None and len(unique_keys):
-            slot = self._chooser.home(unique_keys[0])
         self._check_body(slot, max(map(len, bodies)))
         columns = columns_of(bodies, keys, tags, properties, unique_keys, priority)
+        if slot is None and unique_keys is not None:
+            slot = self._chooser.home(unique_keys[0])
         if self._sequence_assigner is not None:
             columns = replace(columns, size=columns.size + NUMBER_OVERHEAD * len(bodies))
         movable = slot is None

@@ -126,8 +126,10 @@ def _placed(described: _Described) -> list[PlacedTopic]:
     return [
         PlacedTopic(
             name,
-            next((one.placement for one, _ in found if one.placement), None)
-            or {one.broker: one.queue_count for one, _ in found},
+            next(
+                (one.placement for one, _ in found if one.placement),
+                {one.broker: one.queue_count for one, _ in found},
+            ),
             sum(rate for _, rate in found),
             sum(_size(one) for one, _ in found),
             any(one.message_type == "FIFO" for one, _ in found),
