@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message_factory import GetMessageClass
@@ -20,22 +19,15 @@ from tests.support.services_here import (
     small_broker_settings,
 )
 from tests.unit.cluster_config.config_parts import LATER, connect, deliver, follower, founded, make
-from trovemq_broker.admin.config_texts import (
-    group_of,
-    group_texts,
-    quota_of,
-    rule_of,
-    topic_of,
-    topic_texts,
-    user_of,
-)
-from trovemq_broker.cluster_config.entries import ConfigChange, Entry, Key, Kind, Position
+from trovemq_broker.admin.local_config import LocalConfig
+from trovemq_broker.cluster_config.entries import ConfigChange, Entry, Position
 from trovemq_broker.cluster_config.follower import Follower
 from trovemq_broker.cluster_config.owner import ChangeResult, Owner
-from trovemq_broker.cluster_config.reconcile import ActionKind, LocalEntry, plan_of
+from trovemq_broker.cluster_config.reconcile import plan_of
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_broker.security.changes import SecurityState
 from trovemq_broker.security.creators import reset_creator, set_creator
+from trovemq_broker.security.sealing import SealingKey, SecretSealer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -68,8 +60,9 @@ class Cluster:
     """`brokers`: by name; the first one is the owner. `away`: followers that get no changes now."""
 
     def __init__(self, *names: str) -> None:
-        self.owner: Owner = founded(name=names[0])
-        self.followers: dict[str, Follower] = {name: follower(name) for name in names[1:]}
+        sealer = SecretSealer(SealingKey(bytes(32)), bytes, "cluster:")
+        self.owner: Owner = founded(name=names[0], seal=sealer)
+        self.followers: dict[str, Follower] = {name: follower(name, seal=sealer) for name in names[1:]}
         self.away: set[str] = set()
         self.unreachable = False
         self.forwarded: list[tuple[str, str, str]] = []
@@ -145,7 +138,7 @@ class _Shared:
             raise TroveError(errors.CONFIG_OWNER_UNREACHABLE, "broker a does not answer")
         cluster.forwarded.append((method, caller, source))
         owner = cluster.brokers[cluster.owner.head.owner]
-        return await owner.services.all.shared_changes.handle(method, request, caller, source, self._name)
+        return await owner.services.all.shared_changes.handle(method, request, caller, source)
 
 
 class Broker:
@@ -154,17 +147,22 @@ class Broker:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
         self._cluster = cluster
-        self._ids: dict[Key, Position] = {}
         settings = small_broker_settings(name=name)
         self.services = BrokerServices(MemoryFileSystem(), settings, _Shared(cluster, name))
-        self.core = self.services.core
+        self.core = core = self.services.core
+        self._local = LocalConfig(
+            name,
+            *(core.store.topics, core.groups, core.topic_changes, core.group_changes),
+            self.services.all._users._security.changes,
+            lambda: cluster.table_of(name),
+        )
         self.differing: list[TroveError] = []
 
-    async def ask(self, rpc: str, caller: str = ADMIN, **fields: Any) -> Any:
+    async def ask(self, rpc: str, caller: str | Creator = ADMIN, **fields: Any) -> Any:
         """The reply to a client's call, as `CreateTopic`, in the name of that user. Raises its TroveError."""
         method = _METHODS[rpc]
         request = request_bytes(self.services, method, fields)
-        token = set_creator(Creator(caller))
+        token = set_creator(Creator(caller) if isinstance(caller, str) else caller)
         try:
             outcome: Outcome = await self.services.call(method, [request])
         finally:
@@ -180,87 +178,7 @@ class Broker:
 
     async def apply(self, entries: Sequence[Entry]) -> None:
         """Does what reconcile.py plans for these entries."""
-        plan = plan_of(self._cluster.table_of(self.name), self.name, entries, self._local(entries))
+        local = self._local.entries([entry.key for entry in entries])
+        plan = plan_of(self._cluster.table_of(self.name), self.name, entries, local)
         self.differing += plan.differing
-        for action in plan.actions:
-            if action.kind is ActionKind.DELETE:
-                await self._delete(action.key)
-                self._ids.pop(action.key, None)
-                continue
-            assert action.entry is not None
-            if action.kind is not ActionKind.ADOPT:
-                await self._put(action.entry)
-            self._ids[action.key] = action.entry.id
-
-    def _local(self, entries: Sequence[Entry]) -> Mapping[Key, LocalEntry]:
-        found = {}
-        for entry in entries:
-            local = self._local_of(entry.key)
-            if local is not None:
-                found[entry.key] = local
-        return found
-
-    def _local_of(self, key: Key) -> LocalEntry | None:
-        id_ = self._ids.get(key)
-        if key.kind is Kind.TOPIC and (topic := self.core.store.topics.get(key.name)) is not None:
-            return LocalEntry(key, id_, topic_texts(topic), topic.queue_count)
-        if key.kind is Kind.GROUP and (group := self.core.groups.get(key.name)) is not None:
-            return None if group.made_by_use else LocalEntry(key, id_, group_texts(group))
-        return None if id_ is None else LocalEntry(key, id_, {"present": "true"})
-
-    async def _put(self, entry: Entry) -> None:
-        name, settings = entry.name, entry.settings
-        if entry.kind is Kind.TOPIC:
-            await self._put_topic(entry)
-        elif entry.kind is Kind.GROUP:
-            wanted = group_of(name, settings)
-            if name in self.core.groups:
-                await self.core.group_changes.alter(
-                    name,
-                    orderly=wanted.orderly,
-                    retry_max=wanted.retry_max,
-                    retry_policy=wanted.retry_policy,
-                )
-            else:
-                await self.core.group_changes.create(wanted)
-        elif entry.kind is Kind.USER:
-            users = {**self.state.users, name: user_of(name, settings, entry.secrets)}
-            await self._security(lambda state: replace(state, users=users))
-        elif entry.kind is Kind.RULE:
-            rules = {**self.state.rules, int(name): rule_of(name, settings)}
-            number = max(self.state.next_rule, int(name) + 1)
-            await self._security(lambda state: replace(state, rules=rules, next_rule=number))
-        else:
-            quotas = {**self.state.quotas, name: quota_of(name, settings)}
-            await self._security(lambda state: replace(state, quotas=quotas))
-
-    async def _put_topic(self, entry: Entry) -> None:
-        queues = entry.queues_on(self.name)
-        wanted = topic_of(entry.name, entry.settings, max(queues, 1))
-        options = {name: text for name, text in entry.settings.items() if name in ("deduplicate", "order")}
-        if entry.name not in self.core.store.topics:
-            await self.core.topic_changes.create(entry.name, queues, wanted.message_type, options)
-        elif queues:
-            await self.core.topic_changes.alter(
-                entry.name, queue_count=queues, message_type=wanted.message_type, options=options
-            )
-
-    async def _delete(self, key: Key) -> None:
-        if key.kind is Kind.TOPIC:
-            await self.core.topic_changes.delete(key.name)
-        elif key.kind is Kind.GROUP:
-            await self.core.group_changes.delete(key.name)
-        else:
-            await self._security(lambda state: _without(state, key))
-
-    async def _security(self, make_state: Callable[[SecurityState], SecurityState]) -> None:
-        await self.services.all._users._security.changes.apply(make_state)
-
-
-def _without(state: SecurityState, key: Key) -> SecurityState:
-    return replace(
-        state,
-        users={name: one for name, one in state.users.items() if (Kind.USER, name) != key},
-        rules={number: one for number, one in state.rules.items() if (Kind.RULE, str(number)) != key},
-        quotas={name: one for name, one in state.quotas.items() if (Kind.QUOTA, name) != key},
-    )
+        assert not await self._local.carry_out(plan.actions)

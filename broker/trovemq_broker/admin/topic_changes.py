@@ -128,7 +128,7 @@ class TopicChanges:
                 for name in all_names[begin : begin + PUT_AT_ONCE_MAX]:
                     try:
                         made.append(wanted[name](self._store.topics.get(name)))
-                        self._check_index(name, canonical_texts(made[-1].options))
+                        self.check_index(name, canonical_texts(made[-1].options))
                     except TroveError as error:
                         refusals[name] = error
                 made = [one for one in made if one.name not in refusals]

@@ -24,6 +24,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 CALLER_WAIT_S: Final = 8.0
+LIVE_WAIT_S: Final = 0.5
 STREAMS_MAX: Final = 1_024
 
 
@@ -74,7 +75,8 @@ class OwnerSide:
             async with asyncio.timeout(CALLER_WAIT_S):
                 entries = await self._changes.store(make)
                 stored = True
-                return await self._acknowledged(entries)
+                results = await self._acknowledged(entries)
+            return await self._held_by_live(entries, results)
         except TimeoutError:
             what = "the change is stored on the owner, and" if stored else "the change"
             raise TroveError(
@@ -97,6 +99,22 @@ class OwnerSide:
                 what = f"{self._stopped.message}; the change may or may not have been made"
                 raise TroveError(self._stopped.spec, what, in_doubt="true")
             await self._signal.wait()
+
+    async def _held_by_live(self, entries: list[Entry], results: list[ChangeResult]) -> list[ChangeResult]:
+        """The results when all live brokers hold the changes, or LIVE_WAIT_S later: `pending` is to name
+        those that are away or late, not those whose report comes a millisecond after the first one."""
+        try:
+            async with asyncio.timeout(LIVE_WAIT_S):
+                while any(not self._live.isdisjoint(result.pending) for result in results):
+                    await self._signal.wait()
+                    results = await self._acknowledged(entries)
+        except TimeoutError:
+            pass
+        return results
+
+    @property
+    def _live(self) -> frozenset[str]:
+        return frozenset(self.owner.live)
 
     async def join(self, change: ConfigChange) -> None:
         """Makes a broker a member, or notes its new store: on disk here when this returns. TroveError."""

@@ -136,7 +136,7 @@ class BrokerServices:
         )
         used: SharedConfig = self.config if shared is None else shared
         self._shared = used
-        self.shared_changes = SharedChanges(used, security)
+        self.shared_changes = SharedChanges(used, settings.name, security)
         core.appender.may_create_topics = lambda: not used.is_shared
         self._cluster_config = ClusterConfigService(self.config, self.shared_changes.handle)
         self.drain_control = Drain(

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from trovemq_broker.cluster_config.entries import ChangeKind, ClockMs, ConfigChange, Entry, Kind, Position
+from trovemq_broker.cluster_config.entries import (
+    ChangeKind,
+    ClockMs,
+    ConfigChange,
+    Entry,
+    Kind,
+    Position,
+    SecretSeal,
+)
 from trovemq_broker.cluster_config.follower import Follower, Stored
 from trovemq_broker.cluster_config.owner import CONNECT_WAIT_MS, FollowerStream, Owner, begin_founding
 from trovemq_broker.cluster_config.stored import StoredTable
@@ -14,16 +22,22 @@ LATER: ClockMs = ClockMs(1_000_000 + CONNECT_WAIT_MS)
 MARK = "0123456789abcdef"
 
 
-def founded(files: FileSystem | None = None, *, cluster: str = "c1", name: str = "a") -> Owner:
-    stored = StoredTable.load(files or MemoryFileSystem())
+def founded(
+    files: FileSystem | None = None,
+    *,
+    cluster: str = "c1",
+    name: str = "a",
+    seal: SecretSeal | None = None,
+) -> Owner:
+    stored = StoredTable.load(files or MemoryFileSystem(), seal)
     work = begin_founding(stored, name, f"store-{name}", cluster=cluster, mark=MARK)
     work.run()
     stored.finish(work)
     return Owner(stored, name, START)
 
 
-def follower(name: str = "b", files: FileSystem | None = None) -> Follower:
-    return Follower(StoredTable.load(files or MemoryFileSystem()), name, f"store-{name}", START)
+def follower(name: str = "b", files: FileSystem | None = None, *, seal: SecretSeal | None = None) -> Follower:
+    return Follower(StoredTable.load(files or MemoryFileSystem(), seal), name, f"store-{name}", START)
 
 
 def created(name: str, kind: Kind = Kind.TOPIC, **settings: str) -> ConfigChange:

@@ -88,13 +88,14 @@ async def test_of_failures_the_one_that_says_most_is_raised(
 
 @pytest.mark.asyncio
 async def test_a_group_that_only_some_brokers_have_is_deleted_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups, asked = groups_of(monkeypatch, errors.GROUP_NOT_FOUND, "broker-b", errors.GROUP_NOT_FOUND)
+    there = ("broker-b", ())
+    groups, asked = groups_of(monkeypatch, errors.GROUP_NOT_FOUND, there, errors.GROUP_NOT_FOUND)
     assert await groups.delete("g") == ["broker-b"]
     assert len(asked) == 3
     groups, _ = groups_of(monkeypatch, *[errors.GROUP_NOT_FOUND] * 3)
     with pytest.raises(TroveError, match="GROUP_NOT_FOUND"):
         await groups.delete("g")
-    groups, _ = groups_of(monkeypatch, "broker-a", errors.DISK_FULL, "broker-c")
+    groups, _ = groups_of(monkeypatch, there, errors.DISK_FULL, there)
     with pytest.raises(TroveError, match="DISK_FULL"):
         await groups.delete("g")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import fake_loop
-from tests.support.engine import read_queue
+from tests.support.engine import flush, read_queue
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
 from tests.support.shared_cluster import ADMIN, Broker, Cluster, open_cluster, request_bytes
 from tests.unit.cluster_config.config_parts import make
@@ -21,6 +21,7 @@ from trovemq_proto.audit import AUDIT_QUEUE_ID, AUDIT_TOPIC, decode_audit
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.creators import Creator
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("CreateTopic", {"topic": "orders", "queue_count": 3, "message_type": "FIFO"}),
@@ -93,7 +94,9 @@ def test_each_call_is_made_by_the_owner_and_on_every_broker(asked: str, names: t
                 assert held(broker).items() >= AFTER[rpc].items(), f"{rpc} on {broker.name}"
         forwarded = [method.rpartition("/")[2] for method, _, _ in cluster.forwarded]
         assert forwarded == ([] if asked == "a" else [rpc for rpc, _ in CALLS])
-        assert {(caller, source) for _, caller, source in cluster.forwarded} <= {(ADMIN, "127.0.0.1")}
+        assert {(caller, source) for _, caller, source in cluster.forwarded} <= {
+            (ADMIN, "127.0.0.1 through b")
+        }
 
     run(test, *names)
 
@@ -420,14 +423,14 @@ def test_the_owner_refuses_a_caller_it_does_not_know() -> None:
     run(test)
 
 
-def test_a_forwarded_topic_counts_for_its_creator_and_is_audited() -> None:
+def test_a_forwarded_topic_is_its_callers_and_is_audited_so() -> None:
     async def test(cluster: Cluster) -> None:
         a, b = cluster.brokers["a"], cluster.brokers["b"]
         await b.ask("CreateUser", access_key="bob")
-        await b.ask("SetQuota", subject="User:bob", quota={"topics_max": 1})
-        a.services.all._users._security.quotas().set(a.state.quotas)
         await b.ask("CreateTopic", "bob", topic="mine")
-        assert cluster.table.live(Kind.TOPIC, "mine").settings["creator"] == "bob"  # type: ignore[union-attr]
+        entry = cluster.table.live(Kind.TOPIC, "mine")
+        assert entry is not None
+        assert entry.settings["creator"] == "bob"
         acts = [record for record in audited(a) if record.method.endswith("CreateTopic")]
         assert [(act.user, act.source, act.phase, act.outcome) for act in acts] == [
             ("bob", "127.0.0.1 through b", "begun", ""),
@@ -437,7 +440,27 @@ def test_a_forwarded_topic_counts_for_its_creator_and_is_audited() -> None:
     run(test)
 
 
+def test_topics_of_a_creator_are_counted_in_the_whole_table() -> None:
+    counted: list[tuple[str, int]] = []
+
+    def check(noun: str, count: int) -> None:
+        counted.append((noun, count))
+        if count >= 1:
+            raise TroveError(errors.LIMIT_EXCEEDED, "the quota")
+
+    async def test(cluster: Cluster) -> None:
+        a, creator = cluster.brokers["a"], Creator("bob", check)
+        await a.ask("CreateTopic", creator, topic="mine", brokers=["b"])
+        error = await refusal(a.ask("CreateTopic", creator, topic="more", brokers=["c"]))
+        assert error.spec is errors.LIMIT_EXCEEDED
+        await a.ask("CreateGroup", creator, group="mine")
+        assert counted == [("topic", 0), ("topic", 1), ("group", 0)]
+
+    run(test)
+
+
 def audited(broker: Broker) -> list[Any]:
+    flush(broker.core.store)
     broker.core.store.dispatch()
     return [
         decode_audit(bytes(one.body)) for one in read_queue(broker.core.store, AUDIT_TOPIC, AUDIT_QUEUE_ID)

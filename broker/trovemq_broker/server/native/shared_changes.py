@@ -66,10 +66,17 @@ def shared_change(method: Method[Service]) -> Method[Service]:
 
 
 class SharedChanges:
-    """The methods of all services that change the configuration. `security`: None without authentication."""
+    """The methods of all services that change the configuration. `broker`: the name of this one; `security`:
+    None without authentication."""
 
-    def __init__(self, config: SharedConfig = NOT_SHARED, security: BrokerSecurity | None = None) -> None:
+    def __init__(
+        self,
+        config: SharedConfig = NOT_SHARED,
+        broker: str = "",
+        security: BrokerSecurity | None = None,
+    ) -> None:
         self.config: Final = config
+        self._broker = broker
         self._security = security
         self._by_name: dict[str, CallAsBytes] = {}
         self._by_path: dict[str, tuple[CallAsBytes, Callable[[Request, Any], Awaitable[Reply]]]] = {}
@@ -94,19 +101,18 @@ class SharedChanges:
             call.path,
             to_bytes(request),
             caller=present_creator().name,
-            source=peer_of_call(context).source,
+            source=f"{peer_of_call(context).source} through {self._broker}".lstrip(),
         )
         return call.read_reply(data)
 
-    async def handle(self, method: str, request: bytes, caller: str, source: str, broker: str = "") -> bytes:
+    async def handle(self, method: str, request: bytes, caller: str, source: str) -> bytes:
         """On the owner: makes the change of a call that another broker has forwarded, and returns the reply.
 
         Args:
             method: As in `/trovemq.v1.AdminService/CreateTopic`.
             request: Its request.
             caller: The access key of the client's user; empty if that broker does not authenticate callers.
-            source: The client's address.
-            broker: The broker that has forwarded it, for the audit.
+            source: The client's address, and the broker that has forwarded it, for the audit.
 
         Raises:
             TroveError: CONFIG_OWNER_MOVED, REQUEST_ILLEGAL, AUTHENTICATION_FAILED, and those of the method.
@@ -119,11 +125,9 @@ class SharedChanges:
             raise TroveError(errors.CONFIG_OWNER_MOVED, text)
         call, make = known
         message = read_forwarded(call, request)
-        creator = self._creator(caller, broker)
-        origin = f"{source} through {broker}" if broker else source
-        token = set_creator(creator)
+        token = set_creator(self._creator(caller))
         try:
-            return to_bytes(await self._audited(call.path, message, caller, origin, make))
+            return to_bytes(await self._audited(call.path, message, caller, source, make))
         finally:
             reset_creator(token)
 
@@ -132,13 +136,13 @@ class SharedChanges:
         path: str,
         message: Request,
         caller: str,
-        origin: str,
+        source: str,
         make: Callable[[Request, Any], Awaitable[Reply]],
     ) -> Reply:
         if self._security is None:
             return await make(message, None)
         audit, row = self._security.audit, ROWS[path]
-        begun = await audit.begin(row, path, caller, origin, message)
+        begun = await audit.begin(row, path, caller, source, message)
         outcome = errors.UNKNOWN_ERROR.symbol
         try:
             reply = await make(message, None)
@@ -147,10 +151,10 @@ class SharedChanges:
             outcome = outcome_of_error(error)
             raise
         finally:
-            audit.called(row, path, caller, origin, message, outcome, begun)
+            audit.called(row, path, caller, source, message, outcome, begun)
         return reply
 
-    def _creator(self, caller: str, broker: str) -> Creator:
+    def _creator(self, caller: str) -> Creator:
         """The caller, as the access guard would name it. TroveError AUTHENTICATION_FAILED."""
         security = self._security
         if security is None:
@@ -159,7 +163,7 @@ class SharedChanges:
         if user is None or not user.enabled:
             what = f"user {caller[:80]!a} is not known here, or disabled"
             if not caller:
-                what = f"broker {broker} does not authenticate its callers, and the owner does"
+                what = "the broker that forwards it does not authenticate its callers, and the owner does"
             raise TroveError(errors.AUTHENTICATION_FAILED, f"the change is refused: {what}")
         check = partial(_check_entries, security, caller, user.is_super)
         return Creator(caller, check)

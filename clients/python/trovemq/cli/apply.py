@@ -108,15 +108,14 @@ async def planned(
         )
         raise TroveError(errors.BROKER_UNREACHABLE, text)
     check_new_names(wanted, {topic.topic for topic in topics}, {group.group for group in groups})
-    units = [
-        [info.name for info in unit]
-        for unit in units_of(route.broker for route in state.brokers if route.broker.name in names)
-    ]
+    found = units_of(route.broker for route in state.brokers if route.broker.name in names)
+    shared = {unit[0].name for unit in found if unit[0].config is not None}
+    units = [[info.name for info in unit] for unit in found]
     first = {name: unit[0] for unit in units for name in unit}
     topic_at = {(topic.topic, first.get(topic.broker)): topic for topic in topics}
-    group_at = {(group.group, first.get(group.broker)): group for group in groups if group.created}
+    group_at = {(group.group, group.broker): group for group in groups if group.created}
     steps = [
-        _topic_step(client, topic, unit, topic_at.get((topic.name, unit[0])))
+        _topic_step(client, topic, unit, topic_at.get((topic.name, unit[0])), shared=unit[0] in shared)
         for topic in wanted.topics
         for unit in units
     ]
@@ -142,7 +141,12 @@ def check_new_names(wanted: Wanted, topics: Container[str], groups: Container[st
 
 
 def _topic_step(
-    client: Client, wanted: WantedTopic, unit: Sequence[str], found: TopicDescription | None
+    client: Client,
+    wanted: WantedTopic,
+    unit: Sequence[str],
+    found: TopicDescription | None,
+    *,
+    shared: bool,
 ) -> Step:
     admin, broker = client.admin, unit[0]
     if found is None:
@@ -158,6 +162,11 @@ def _topic_step(
             lambda: admin.create_topic(
                 wanted.name, queue_count=queues, message_type=message_type, options=options, brokers=unit
             ),
+        )
+    if shared and not found.placement:
+        details = ("is taken into the cluster's configuration, as it is: apply again",)
+        return Step(
+            "topic", wanted.name, broker, "altered", details, lambda: admin.adopt_topics([wanted.name])
         )
     new_type = wanted.message_type if wanted.message_type not in (None, found.message_type) else None
     more = wanted.queue_count if wanted.queue_count and wanted.queue_count > found.queue_count else None

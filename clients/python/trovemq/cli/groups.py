@@ -169,7 +169,8 @@ async def alter(
     altered: list[GroupDescription] = []
     async with session.client() as client:
         groups = client.admin.groups
-        configs = {one.broker.name: one.broker.config for one in (await client.admin.cluster()).brokers}
+        state = await session.call(client.admin.cluster())
+        configs = {one.broker.name: one.broker.config for one in state.brokers}
         changed = set()
         for found in await session.call(groups.describe(group, broker=broker)):
             settings = settings_over(found.settings, orderly, retry_max, backoff, exponential)

@@ -1,0 +1,191 @@
+"""Changes of a configuration that brokers share, on real processes: by SDK, sync client and command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trovemq
+from tests.support.command_line import run_here
+from trovemq import Client, GroupSettings, TroveError, errors
+from trovemq.testing import BrokerProcess, NameserverProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+
+FAST = {"heartbeat_interval_ms": 100, "registration_retry_min_ms": 20, "registration_retry_max_ms": 200}
+
+
+class Brokers:
+    """Brokers over stores that stay; `a` owns the configuration."""
+
+    def __init__(self, directory: Path, nameserver: NameserverProcess) -> None:
+        self.directory, self.nameserver = directory, nameserver
+        self.running: dict[str, BrokerProcess] = {}
+
+    def start(self, name: str, owner: str = "a") -> BrokerProcess:
+        broker = BrokerProcess(
+            name=name,
+            store=self.directory / name,
+            nameservers=[self.nameserver],
+            config_owner=owner,
+            **FAST,
+        )
+        broker.__enter__()
+        self.running[name] = broker
+        return broker
+
+    def stop(self, name: str) -> None:
+        self.running.pop(name).__exit__(None, None, None)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        async with await trovemq.connect(self.nameserver.address) as client:
+            yield client
+
+
+@contextmanager
+def brokers_of(directory: Path, names: Sequence[str]) -> Iterator[Brokers]:
+    with NameserverProcess() as nameserver:
+        brokers = Brokers(directory, nameserver)
+        try:
+            for name in names:
+                brokers.start(name)
+            yield brokers
+        finally:
+            for name in list(brokers.running):
+                brokers.stop(name)
+
+
+async def until_shared(client: Client, names: str) -> None:
+    """The routes have these brokers, with one configuration."""
+    await _until(
+        client,
+        lambda: (
+            {
+                route.broker.name: None if route.broker.config is None else route.broker.config.owner
+                for route in client._pool.routes.state.brokers
+            }
+            == dict.fromkeys(names, "a")
+        ),
+    )
+
+
+async def _until(client: Client, condition: Any) -> None:
+    assert await client._pool.routes.wait_until(condition, 60), client._pool.routes.state
+
+
+async def test_a_topic_is_created_altered_and_deleted_on_all_brokers_at_once(tmp_path: Path) -> None:
+    with brokers_of(tmp_path, "abc") as brokers:
+        async with brokers.client() as client:
+            await until_shared(client, "abc")
+            admin = client.admin
+            (made,) = await admin.create_topic("orders", 2, "FIFO")
+            assert (made.placement, made.pending) == ({"a": 2, "b": 2, "c": 2}, ())
+            found = await admin.describe_topic("orders")
+            assert sorted((one.broker, one.queue_count, len(one.queues)) for one in found) == [
+                ("a", 2, 2),
+                ("b", 2, 2),
+                ("c", 2, 2),
+            ]
+            await admin.create_topic("some", 1, brokers=["b", "c"])
+            assert sorted(one.broker for one in await admin.describe_topic("some")) == ["b", "c"]
+            (altered,) = await admin.alter_topic("some", 3)
+            assert altered.placement == {"b": 3, "c": 3}
+            with pytest.raises(TroveError) as caught:
+                await admin.create_topic("some")
+            assert caught.value.spec is errors.TOPIC_EXISTS
+            with pytest.raises(TroveError, match="lies on c, too"):
+                await admin.delete_topic("some", broker="b")
+            deleted = await admin.delete_topic("some")
+            assert (sorted(deleted), deleted.pending) == (["b", "c"], ())
+            await client.send("orders", b"x", message_group="g")
+
+            await admin.groups.create("billing", GroupSettings(retry_max=3))
+            await admin.groups.alter("billing", GroupSettings(retry_max=4))
+            described = await admin.groups.describe("billing")
+            assert sorted((one.broker, one.settings.retry_max) for one in described) == [
+                ("a", 4),
+                ("b", 4),
+                ("c", 4),
+            ]
+            assert await admin.groups.delete("billing") == ["a"]
+            assert not await admin.groups.list_all()
+
+
+async def test_changes_while_a_broker_is_away_reach_it_when_it_is_back(tmp_path: Path) -> None:
+    with brokers_of(tmp_path, "abc") as brokers:
+        async with brokers.client() as client:
+            await until_shared(client, "abc")
+            await client.admin.create_topic("gone", 1)
+            brokers.stop("c")
+            await until_shared(client, "ab")
+            made = await client.admin.create_topic("orders", 2)
+            assert (made[0].placement, made.pending, made.later) == ({"a": 2, "b": 2}, ("c",), ("c",)) or (
+                made[0].placement,
+                made.later,
+            ) == ({"a": 2, "b": 2, "c": 2}, ("c",))
+            deleted = await client.admin.delete_topic("gone")
+            assert (sorted(deleted), deleted.later) == (["a", "b"], ("c",))
+            brokers.start("c")
+            await until_shared(client, "abc")
+            await _until(client, lambda: client._pool.routes.has_topic("orders", "c"))
+            assert not client._pool.routes.has_topic("gone", "c")
+
+
+async def test_without_the_owner_messages_flow_and_changes_say_what_to_do(tmp_path: Path) -> None:
+    with brokers_of(tmp_path, "ab") as brokers:
+        async with brokers.client() as client:
+            await until_shared(client, "ab")
+            await client.admin.create_topic("orders", 2)
+            brokers.stop("a")
+            await _until(client, lambda: client._pool.routes.find("a") is None)
+            for change in (
+                client.admin.create_topic("more"),
+                client.admin.alter_topic("orders", 3),
+                client.admin.groups.create("billing"),
+            ):
+                with pytest.raises(TroveError) as caught:
+                    await change
+                assert caught.value.spec is errors.CONFIG_OWNER_UNREACHABLE
+                assert "a" in caught.value.message
+            assert (await client.send("orders", b"x")).broker == "b"
+            brokers.start("a")
+            await until_shared(client, "ab")
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        await client.admin.alter_topic("orders", 3, broker="b")
+                        break
+                    except TroveError as error:
+                        if error.spec is not errors.CONFIG_OWNER_UNREACHABLE:
+                            raise
+                        await asyncio.sleep(0.05)  # b is about to find its owner
+
+
+async def test_topics_of_before_are_taken_in_by_one_command(tmp_path: Path) -> None:
+    with brokers_of(tmp_path, "a") as brokers:
+        brokers.start("b", owner="b")
+        async with brokers.client() as client:
+            await client.admin.create_topic("both", 2)
+            await client.admin.create_topic("old", 3, "FIFO", broker="b")
+            await client.send("old", b"kept", message_group="g")
+            brokers.stop("b")
+            brokers.start("b")
+            await until_shared(client, "ab")
+            address = brokers.nameserver.address
+            code, out, text = await asyncio.to_thread(run_here, address, "topic", "adopt")
+            assert code == 0, text
+            found = {one["topic"]: one["placement"] for one in map(json.loads, out.splitlines())}
+            assert found == {"both": {"a": 2, "b": 2}, "old": {"b": 3}}
+            assert await asyncio.to_thread(run_here, address, "topic", "adopt") == (0, b"", "")
+            (described,) = await client.admin.describe_topic("old")
+            assert described.placement == {"b": 3}
+            assert sum(queue.max_offset for queue in described.queues) == 1, "the message is still there"
+            (altered,) = await client.admin.alter_topic("both", 4)
+            assert altered.placement == {"a": 4, "b": 4}
