@@ -522,6 +522,9 @@ class Producer(Unacknowledged):
         batch = SingleMessages(self.topic, self._delivery, slot, self._deadline(), movable, ordered, one_way)
         batch.route = route = self._chooser.find_route(slot)
         batch.sequence_assigner = self._sequence_assigner
+        if ordered:
+            batch.chosen_among = self._pool.routes.fifo_slots(self.topic)
+            batch.serial = self._delivery.next_serial()
         size_max = FRAME_SIZE_MAX_DEFAULT if route is None else route.broker.batch_size_max
         batch.size_max = size_max if size_max < self._batch_bytes_max else self._batch_bytes_max
         batch.open_key = key

@@ -16,6 +16,7 @@ from trovemq import TroveError
 from trovemq._net.routes import RouteTable, Slot
 from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, LostBroker, TopicRoute
 from trovemq_proto import errors
+from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.v1 import message_pb2
 
 PLACED = {"a": 1, "b": 2, "c": 1}
@@ -193,6 +194,68 @@ async def test_sends_wait_while_their_topic_is_closed(
     broker.on_frame = other.on_frame = closed
     await client.send("steps", b"x", message_group="g")
     assert len(broker.frames) + len(other.frames) == 4
+
+
+@pytest.mark.asyncio
+async def test_messages_that_waited_while_their_topic_was_spread_go_to_its_new_queues(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    """In the order of sending, also behind each other: some wait, one is on its way, some come later."""
+    only = {"b1": 1, "b2": 0}
+    nameserver.set_routes(fifo(broker, only), fifo(other, only))
+    client = await connect(nameserver)
+    closed, taken = True, asyncio.Event()
+
+    async def answer(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        if not closed:
+            return broker.acknowledgement(frame)
+        if not taken.is_set():
+            taken.set()
+            await asyncio.sleep(0.2)  # refused when the others wait
+        return broker.refusal(frame, TroveError(errors.TOPIC_CLOSED, "closed"))
+
+    broker.on_frame = other.on_frame = answer
+    producer = client.producer("steps")
+    groups = [f"g{number}" for number in range(8)]
+    sent = []
+
+    def send(numbers: range) -> None:
+        sent.extend(
+            producer.send_nowait(b"%s %d" % (group.encode(), number), message_group=group)
+            for number in numbers
+            for group in groups
+        )
+
+    send(range(2))
+    await taken.wait()
+    send(range(2, 4))
+    nameserver.set_routes(fifo(broker), fifo(other))
+    assert await client._pool.routes.wait_until(
+        lambda: len(client._pool.routes.ordered_slots("steps")) == 2, 30
+    )
+    send(range(4, 6))
+    flushed = asyncio.ensure_future(producer.flush())
+    await asyncio.sleep(1.5)
+    assert not flushed.done()
+    broker.frames.clear()
+    other.frames.clear()
+    closed = False
+    receipts = await asyncio.gather(*sent)
+    await flushed
+    assert len(receipts) == 48
+    received: dict[str, list[int]] = {}
+    for server in (broker, other):
+        for message in server.messages():
+            group, number = message.body.decode().split()
+            received.setdefault(group, []).append(int(number))
+            home = client._pool.routes.ordered_slots("steps")[group_queue(group, 2)]
+            assert home.broker == server.name
+    assert {server.name for server in (broker, other) if server.frames} == {"b1", "b2"}
+    assert {group: list(dict.fromkeys(numbers)) for group, numbers in received.items()} == {
+        group: list(range(6)) for group in groups
+    }
+    assert producer.in_flight_bytes == 0
+    await producer.close()
 
 
 # --- one broker -------------------------------------------------------------------------------------------

@@ -143,10 +143,15 @@ class RouteTable:
 
     def ordered_slots(self, topic: str) -> tuple[Slot, ...]:
         """The queues among which ordering keys and message groups choose: of a FIFO topic the kept ones."""
+        slots = self.fifo_slots(topic)
+        return self.writable_slots(topic) if slots is None else slots
+
+    def fifo_slots(self, topic: str) -> tuple[Slot, ...] | None:
+        """The same of a FIFO topic; None for another one."""
         fifo = self._fifo.get(topic)
         if fifo is None:
             fifo = self._fifo[topic] = self.is_fifo(topic)
-        return self.kept_slots(topic) if fifo else self.writable_slots(topic)
+        return self.kept_slots(topic) if fifo else None
 
     def placement(self, topic: str) -> Mapping[str, int]:
         """The queues of a FIFO topic by broker: as most of the live brokers tell it, or as the last one did;
