@@ -178,7 +178,7 @@ def test_a_topic_leaves_a_broker_whose_messages_are_still_read(
             await until(client, lambda _: {one.broker for one in routes.writable_slots("orders")} == {"b2"})
             assert {(await client.send("orders", b"y")).broker for _ in range(8)} == {"b2"}
             async with client.subscribe("orders", group="billing") as messages:
-                bodies = []
+                bodies: list[bytes] = []
                 while len(bodies) < 28:
                     message = await asyncio.wait_for(anext(messages), 60)
                     bodies.append(message.body)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
-from trovemq import TroveError
+from trovemq import SendReceipt, TroveError
 from trovemq._net.routes import RouteTable, Slot
 from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, LostBroker, TopicRoute
 from trovemq_proto import errors
@@ -217,7 +217,7 @@ async def test_messages_that_waited_while_their_topic_was_spread_go_to_its_new_q
     broker.on_frame = other.on_frame = answer
     producer = client.producer("steps")
     groups = [f"g{number}" for number in range(8)]
-    sent = []
+    sent: list[asyncio.Future[SendReceipt]] = []
 
     def send(numbers: range) -> None:
         sent.extend(

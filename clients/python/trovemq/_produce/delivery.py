@@ -183,8 +183,8 @@ class Delivery:
         slots = self._pool.routes.ordered_slots(batch.topic)
         if slots is not among and slots != among:
             return True
-        lane = self._lanes.get(batch.slot, ())
-        return len(lane) > 1 and lane[0] is batch and lane[1].serial < batch.serial
+        lane = self._lanes.get(batch.slot)
+        return lane is not None and len(lane) > 1 and lane[0] is batch and lane[1].serial < batch.serial
 
     def _choose_again(self) -> None:
         """The topic has other queues: the messages that wait get theirs among these, in the order of sending.

@@ -93,7 +93,7 @@ async def spread(
     from trovemq.cli.render import card
 
     placed = ", ".join(f"{name} {count}" for name, count in sorted(shown.placement.items()))
-    session.output.show(card({"topic": topic, "queues": placed, "later on": ", ".join(shown.pending) or "-"}))
+    session.output.show(card({"topic": topic, "queues": placed, "pending": ", ".join(shown.pending) or "-"}))
 
 
 def _text(step: TopicSpread) -> str:
