@@ -140,3 +140,9 @@ def test_a_drain_did_not_say_that_fifo_topics_wait_for_the_broker(run: Any) -> N
     assert "free" not in ran.err, "its groups move: the cluster's configuration has no owner"
     assert run("--json", "broker", "drain", "b1").note == {"fifoTopics": ["steps"]}
     assert "spread" not in run("broker", "drain", "b3").err
+
+
+def test_a_topic_that_is_closed_is_described_so(run: Any) -> None:
+    run.client.topics["orders"] = 1
+    run.client.topic_options["orders"] = {"writes": "closed"}
+    assert b"orders is closed on broker-a: its senders wait" in run("topic", "describe", "orders").out

@@ -234,7 +234,8 @@ async def describe(
     queues = queue_columns(sizes=sizes)
     for topic in descriptions:
         shown = [queues.fields((topic, queue)) for queue in topic.queues]
-        session.output.item({**TOPICS.fields(topic), "hold": hold_fields(topic), "queues": shown})
+        placed = {"placement": dict(sorted(topic.placement.items()))} if topic.placement else {}
+        session.output.item({**TOPICS.fields(topic), **placed, "hold": hold_fields(topic), "queues": shown})
     rows = (queues.row((topic, queue)) for topic in descriptions for queue in topic.queues)
     session.show_table(queues, rows)
     if not session.output.objects:
@@ -243,6 +244,8 @@ async def describe(
     for topic in descriptions:
         if topic.options.get("retention") == "until_acknowledged":
             session.output.show(hold_text(topic))
+        if topic.options.get("writes") == "closed":
+            session.output.show(f"{topic.topic} is closed on {topic.broker}: its senders wait")
 
 
 verb(app, "spread")(spread)
@@ -321,7 +324,6 @@ TOPICS: Final[Columns[TopicDescription]] = Columns(
     Column("messageType", "type", lambda topic: topic.message_type),
     Column("system", None, lambda topic: topic.system),
     Column("options", "options", lambda topic: dict(topic.options), options_text),
-    Column("placement", None, lambda topic: dict(topic.placement)),
     Column("broker", "broker", lambda topic: topic.broker),
     Column(MERGED, None, _shared_fields),
 )
