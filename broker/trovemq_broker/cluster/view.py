@@ -85,7 +85,7 @@ class BrokerView(Protocol):
         ...
 
     def placement(self, topic: TopicSummary) -> Mapping[str, int]:
-        """What its route says of its placement: that of a FIFO topic, and that of a topic which has no place
+        """The placement in its route: that of a FIFO topic, and that of a topic which has no place
         on this broker any more, so that it gets no new messages here."""
         ...
 

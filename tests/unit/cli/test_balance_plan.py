@@ -37,7 +37,7 @@ def test_a_plan_makes_nothing_worse(cluster: tuple[list[PlacedTopic], set[str]],
         assert set(move.brokers) != set(by_name[move.topic].placement)
         placements[move.topic] = placement_on(by_name[move.topic].placement, move.brokers, None)
     serving = set(BROKERS) - drained
-    assert found.after == loads_of(placements, weights_of(topics), serving), "what the commands do"
+    assert found.after == loads_of(placements, weights_of(topics), serving), "the commands do it"
     assert distance(found.after) <= distance(found.before) + 1e-6
 
 

@@ -39,14 +39,14 @@ def names(slots: tuple[Slot, ...]) -> set[str]:
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), st.booleans()), min_size=1))
 def test_with_a_placement_the_queues_are_those_it_names(steps: list[Mapping[str, bool]]) -> None:
-    """Each step: the live brokers, and whether they drain. One of them has told the placement before."""
+    """Each step: the live brokers, and whether they drain. One of them has sent the placement before."""
     routes = RouteTable()
     routes.apply(table(on("b", placement=PLACED)))
     wanted = (Slot("a", 0), Slot("b", 0), Slot("b", 1), Slot("c", 0))
     assert routes.ordered_slots("steps") == wanted
     for step in steps:
-        told = [on(name, draining=drains, placement=PLACED) for name, drains in step.items()]
-        routes.apply(table(*told))
+        known = [on(name, draining=drains, placement=PLACED) for name, drains in step.items()]
+        routes.apply(table(*known))
         assert routes.ordered_slots("steps") == wanted
 
 
@@ -74,7 +74,7 @@ def test_without_a_placement_a_lost_broker_keeps_its_groups() -> None:
     before = routes.ordered_slots("steps")
     routes.apply(table(on("a"), lost=("b",)))
     assert routes.ordered_slots("steps") == before
-    assert names(routes.writable_slots("steps")) == {"a"}, "messages without a group go on"
+    assert names(routes.writable_slots("steps")) == {"a"}, "messages without a group continue"
     routes.apply(table(lost=("b",)))
     assert routes.ordered_slots("steps") == before
     routes.apply(table(on("a"), on("d")))
@@ -197,10 +197,10 @@ async def test_sends_wait_while_their_topic_is_closed(
 
 
 @pytest.mark.asyncio
-async def test_messages_that_waited_while_their_topic_was_spread_go_to_its_new_queues(
+async def test_waiting_messages_go_to_the_new_queues_of_their_topic(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:
-    """In the order of sending, also behind each other: some wait, one is on its way, some come later."""
+    """In the order of sending: some wait, one is on its way, some come later."""
     only = {"b1": 1, "b2": 0}
     nameserver.set_routes(fifo(broker, only), fifo(other, only))
     client = await connect(nameserver)
@@ -284,7 +284,7 @@ async def test_a_message_with_a_unique_key_goes_to_one_broker(
 
 @pytest.mark.asyncio
 async def test_a_resend_in_doubt_failed_without_its_doubt(broker: FakeServer, connect: Connect) -> None:
-    """The first attempt may be stored, although the last one reached nobody."""
+    """The first attempt may be stored, although the last one reached no broker."""
     client = await connect(broker, send_attempts_max=3)
 
     async def hook(_frame: message_pb2.AppendFrame) -> None:

@@ -23,7 +23,7 @@ BEFORE = {"a": 2, "b": 2}
 
 @dataclass
 class FakeCluster:
-    """Brokers that make each change `late` looks after it, and groups that consume a message a look."""
+    """Brokers that make each change `late` questions after it, and groups that consume one each time."""
 
     kind: str = "FIFO"
     placement: dict[str, int] = field(default_factory=lambda: dict(BEFORE))
@@ -134,7 +134,7 @@ async def test_a_fifo_topic_is_closed_consumed_changed_and_opened() -> None:
 
 @pytest.mark.asyncio
 async def test_a_fifo_topic_waits_for_a_broker_that_is_away() -> None:
-    """It may still take messages when it is back, and has some that nobody has consumed."""
+    """It may still take messages when it is back, and has some that are not consumed."""
     cluster = FakeCluster(left=0, away={"b"})
     steps = cluster.spreading().run(["a"], None, accept_disorder=False)
     async with aclosing(steps):

@@ -42,7 +42,7 @@ class OtherQueues(Protocol):
     @property
     def placement(self) -> Mapping[str, int]:
         """The topic's queues by broker, of a FIFO topic; or of one that has no place on this broker any more,
-        which gets no new messages. Empty if that broker has told none."""
+        which gets no new messages. Empty if its route has none."""
         ...
 
 

@@ -173,8 +173,8 @@ class Routes:
             return NO_PLACEMENT
         if own := self._placement_of(topic):
             return own
-        told = [one.placement for one in others if one.message_type == FIFO and one.placement]
-        return max(told, key=told.count, default=NO_PLACEMENT)
+        known = [one.placement for one in others if one.message_type == FIFO and one.placement]
+        return max(known, key=known.count, default=NO_PLACEMENT)
 
     def _elsewhere(self, topic: str, config: TopicConfig | None) -> TopicConfig | None:
         """The topic as other brokers have it; None if it has no place here, and so may not be written."""
@@ -298,8 +298,8 @@ def _queues_of(
 def _with_permissions(
     config: TopicConfig, numbers: Sequence[QueueId], readable: int, writable: int
 ) -> list[tuple[QueueId, int]]:
-    """The queues with their bits: so many of them may be read, so many may be written. ANY_QUEUE has those of
-    the topic."""
+    """The queues with their bits. `readable`, `writable`: how many of the topic's queues may be read, and
+    written. ANY_QUEUE has those of the topic."""
     read, write = config.perm & PERM_READ, config.perm & PERM_WRITE
     return [
         (number, (read if number < readable else 0) | (write if number < writable else 0))

@@ -11,7 +11,7 @@ A FIFO topic is changed in steps, for its message groups get other queues:
 | done     | the topic is open                                                                             |
 
 An end before `moving` opens the topic again, with the placement that it had. A process that is killed leaves
-it closed: the next one finds that, and goes on. Options and placement are the same on all brokers.
+it closed: the next one finds that, and continues. Options and placement are the same on all brokers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Alter(Protocol):
 
 Describe = Callable[[], Awaitable[BrokerAnswers[TopicDescription]]]
 LeftOn = Callable[[str], Awaitable[Sequence[QueueRemainder]]]
-"""What groups have not consumed on a broker. TroveError of NOT_ANSWERED or BROKER_NOT_FOUND: it is away."""
+"""The messages that groups have not consumed on a broker. TroveError of NOT_ANSWERED, BROKER_NOT_FOUND: it is
+away."""
 
 
 def placement_on(
@@ -158,7 +159,7 @@ class Spreading:
         if isinstance(error, TroveError):
             raise TroveError(error.spec, f"{error.message}; {text}", **error.fields) from error
 
-    # --- what is still to be done ---------------------------------------------------------------------
+    # --- the rest of a step ---------------------------------------------------------------------
     async def _not_closed(self, placement: Mapping[str, int]) -> tuple[str, ...]:
         """The brokers of the placement that may still take messages; one that is away is one of them."""
         closed = {one.broker for one in await self._describe() if one.options.get(WRITES) == CLOSED}
@@ -171,7 +172,7 @@ class Spreading:
         return tuple(sorted(lacking | {n for n, one in found.items() if dict(one.placement) != wanted}))
 
     async def _unconsumed(self, placement: Mapping[str, int]) -> tuple[QueueRemainder, ...]:
-        """What groups have not consumed; a broker that is away may have some."""
+        """The messages that groups have not consumed; a broker that is away may have some."""
         brokers = sorted(placement)
         left: list[QueueRemainder] = []
         for broker, found in zip(brokers, await outcomes_of(map(self._left_on, brokers)), strict=True):

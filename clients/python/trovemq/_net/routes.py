@@ -6,7 +6,7 @@ clients with the same routes map an ordering key to the same queue.
 The queues among which the message groups of a FIFO topic choose do not change because a broker dies, drains
 or joins:
 
-| the brokers tell    | the queues are                                                                       |
+| the routes have     | the queues are                                                                       |
 |---------------------|--------------------------------------------------------------------------------------|
 | a placement         | all that it names, whichever brokers are live; ordered by broker, then by queue id   |
 | none (each broker's | those of the live brokers that do not drain, and of those that left the routes since |
@@ -115,7 +115,7 @@ class RouteTable:
         return slots
 
     def _takes_messages(self, topic: str, slot: Slot) -> bool:
-        """Whether the placement that its broker tells, if any, has the queue."""
+        """Whether the placement in its broker's route, if any, has the queue."""
         route = self.state.broker(slot.broker) or self._left.get(slot.broker)
         entry = None if route is None else self._entry(route, topic)
         placement = NO_PLACEMENT if entry is None else entry.placement
@@ -154,14 +154,14 @@ class RouteTable:
         return self.kept_slots(topic) if fifo else None
 
     def placement(self, topic: str) -> Mapping[str, int]:
-        """The queues of a FIFO topic by broker: as most of the live brokers tell it, or as the last one did;
-        nothing if none does."""
+        """The queues of a FIFO topic by broker: as most of the live brokers have it, or as the last one had;
+        nothing if none has."""
         entries = (self._entry(route, topic) for route in self.state.brokers)
-        told = [one.placement for one in entries if one is not None and one.message_type == FIFO]
-        if any(told):
-            best = max(filter(None, told), key=lambda one: (told.count(one), sorted(one.items())))
+        known = [one.placement for one in entries if one is not None and one.message_type == FIFO]
+        if any(known):
+            best = max(filter(None, known), key=lambda one: (known.count(one), sorted(one.items())))
             self._last_placements[topic] = best
-        elif told:
+        elif known:
             self._last_placements.pop(topic, None)
         return self._last_placements.get(topic, NO_PLACEMENT)
 

@@ -175,8 +175,8 @@ class Delivery:
         return self._serial
 
     def _is_stale(self, batch: Batch) -> bool:
-        """Whether its message groups would choose among other queues now, or earlier messages have come into
-        its lane behind it."""
+        """Whether its message groups would choose among other queues now, or earlier messages follow it in
+        its lane."""
         among = batch.chosen_among
         if among is None:
             return False
@@ -201,14 +201,14 @@ class Delivery:
         for batch in waiting:
             self.batch_taken(batch)
             self._leave_lane(batch)
-        placed = [new for batch in waiting for new in self._placed_anew(batch)]
+        placed = [new for batch in waiting for new in self._replaced(batch)]
         for new in placed:
             self._lanes.setdefault(new.slot, deque()).append(new)
         for new in placed:
             if self._lanes[new.slot][0] is new:
                 self._dispatch(new)
 
-    def _placed_anew(self, batch: SingleMessages) -> list[SingleMessages]:
+    def _replaced(self, batch: SingleMessages) -> list[SingleMessages]:
         """A batch for each queue that its message groups choose now; they take its place."""
         found: dict[Slot, SingleMessages] = {}
         for group, message in batch.by_group():

@@ -1,11 +1,11 @@
-"""A plan that evens out the load of brokers by placing few topics anew. Pure: it reads and changes nothing.
+"""A plan that evens out the load of brokers by giving few topics other brokers. It reads and changes nothing.
 
 A topic's weight is its share of all new messages and its share of all stored bytes, together 0 to 2. Each of
 its queues gets the same part of it, and a drained broker gets none: so the loads are those after a while,
 when the messages that are stored now have been removed.
 
 Each step takes the one topic and the brokers for it that even the loads out the most, until the highest load
-is little above the lowest, or no step helps. So few topics are placed anew, and each once at most.
+is little above the lowest, or no step helps. So few topics get other brokers, and each once at most.
 
 Invariants
 - The distance between the highest and the lowest load never grows.
@@ -97,7 +97,7 @@ def plan(
     chosen: dict[str, tuple[str, ...]] = {}
     if not serving:
         return BalancePlan((), before, before)
-    for one in topics:  # nobody takes its messages now
+    for one in topics:  # no broker takes its messages now
         if one.name in movable and not any(one.placement.get(name) for name in serving):
             chosen[one.name] = tuple(serving)
             placements[one.name] = placement_on(one.placement, serving, None)
@@ -162,7 +162,7 @@ def _unevenness(loads: Mapping[str, float]) -> tuple[float, float]:
 
 
 def _parts(placement: Mapping[str, int], weight: float, loads: Mapping[str, float]) -> dict[str, float]:
-    """What each broker has of a topic's weight."""
+    """The part of a topic's weight on each broker."""
     queues = {name: count for name, count in placement.items() if name in loads and count}
     total = sum(queues.values())
     return {name: weight * count / total for name, count in queues.items()}
