@@ -36,11 +36,12 @@ class Brokers:
         self.nameserver = nameserver
         self.running: dict[str, BrokerProcess] = {}
 
-    def start(self, name: str, owner: str = "", *settings: str) -> BrokerProcess:
+    def start(self, name: str, owner: str = "", *settings: str, conf: Path | None = None) -> BrokerProcess:
         named = (f"config_owner={owner}",) if owner else ()
         broker = BrokerProcess(
             self.directory / name,
             (f"brokerName={name}", f"nameserver={self.nameserver.address}", *FAST, *named, *settings),
+            () if conf is None else ("--config", str(conf)),
         )
         self.running[name] = broker
         assert broker.address, broker.lines
@@ -177,19 +178,22 @@ async def test_users_log_in_and_tls_carries_the_table(tmp_path: Path) -> None:
     credentials = tmp_path / "brokers.credentials"
     credentials.write_text(f"access_key=brokers\nsecret_key={secret}\n")
     credentials.chmod(0o600)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"initAuthenticationUser={user}\n")
+    conf.chmod(0o600)
     on = (
         "authenticationEnabled=true",
-        f"initAuthenticationUser={user}",
         "tls_listen=127.0.0.1:0",
         f"tls_certificate={certificates.pem('server')}",
         f"tls_key={certificates.key('server')}",
     )
     by_tls = ("nameserver_tls=true", f"nameserver_tls_ca={certificates.ca}")
     with brokers_of(tmp_path) as brokers:
-        owner = brokers.start("a", "", *on)
+        owner = brokers.start("a", "", *on, conf=conf)
         address = next(line["tls"] for line in owner.lines if line["event"] == "broker.started")
-        wrong = brokers.start("b", f"a@{address}", *on, *by_tls)
-        right = brokers.start("c", f"a@{address}", *on, *by_tls, f"config_credentials_file={credentials}")
+        wrong = brokers.start("b", f"a@{address}", *on, *by_tls, conf=conf)
+        file = f"config_credentials_file={credentials}"
+        right = brokers.start("c", f"a@{address}", *on, *by_tls, file, conf=conf)
         who = parse_credentials(credentials.read_text())
         tls: Any = {"access_key": who.access_key, "secret_key": who.secret_key}
         async with trovemq.connect(right.address, **tls) as client, asyncio.timeout(120):

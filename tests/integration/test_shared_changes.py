@@ -18,7 +18,11 @@ from trovemq.testing import BrokerProcess, NameserverProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
-FAST = {"heartbeat_interval_ms": 100, "registration_retry_min_ms": 20, "registration_retry_max_ms": 200}
+FAST: dict[str, Any] = {
+    "heartbeat_interval_ms": 100,
+    "registration_retry_min_ms": 20,
+    "registration_retry_max_ms": 200,
+}
 
 
 class Brokers:
@@ -28,13 +32,13 @@ class Brokers:
         self.directory, self.nameserver = directory, nameserver
         self.running: dict[str, BrokerProcess] = {}
 
-    def start(self, name: str, owner: str = "a") -> BrokerProcess:
+    def start(self, name: str, owner: str = "a", **settings: Any) -> BrokerProcess:
         broker = BrokerProcess(
             name=name,
             store=self.directory / name,
             nameservers=[self.nameserver],
             config_owner=owner,
-            **FAST,
+            **{**FAST, **settings},
         )
         broker.__enter__()
         self.running[name] = broker
@@ -189,3 +193,38 @@ async def test_topics_of_before_are_taken_in_by_one_command(tmp_path: Path) -> N
             assert sum(queue.max_offset for queue in described.queues) == 1, "the message is still there"
             (altered,) = await client.admin.alter_topic("both", 4)
             assert altered.placement == {"a": 4, "b": 4}
+
+
+async def test_users_and_rules_that_a_follower_takes_hold_on_the_owner(tmp_path: Path) -> None:
+    keys = trovemq.ClientOptions(access_key="brokers", secret_key="secret-of-brokers")
+    credentials = tmp_path / "brokers.credentials"
+    credentials.write_text("access_key=brokers\nsecret_key=secret-of-brokers\n")
+    credentials.chmod(0o600)
+    user = json.dumps({"username": "brokers", "password": "secret-of-brokers"})
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"initAuthenticationUser={user}\n")
+    conf.chmod(0o600)
+    settings: dict[str, Any] = {
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "config_credentials_file": credentials,
+        "arguments": ["--config", str(conf)],
+    }
+    with brokers_of(tmp_path, "") as brokers:
+        for name in "ab":
+            brokers.start(name, **settings)
+        async with await trovemq.connect(brokers.running["b"].address, options=keys) as client:
+            made = await client.admin.users.create("alice", secret_key="secret-of-alice")
+            assert [one.broker for one in made.users] == ["a"]
+            (rule,) = await client.admin.rules.allow("alice", "Create,Get", "Topic:mine*")
+            (quota,) = await client.admin.quotas.set("User:alice", trovemq.Quota(topics_max=1))
+            assert (rule.number, quota.subject) == (1, "User:alice")
+        alice = trovemq.ClientOptions(access_key="alice", secret_key="secret-of-alice")
+        for name, topic in (("b", "mine-1"), ("a", "mine-2")):
+            async with await trovemq.connect(brokers.running[name].address, options=alice) as client:
+                if name == "b":
+                    await client.admin.create_topic(topic)
+                for refused, spec in ((topic, errors.LIMIT_EXCEEDED), ("other", errors.ACCESS_DENIED)):
+                    with pytest.raises(TroveError) as caught:
+                        await client.admin.create_topic(refused + "-more")
+                    assert caught.value.spec is spec, name

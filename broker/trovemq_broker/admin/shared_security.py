@@ -1,6 +1,6 @@
 """Changes of users, rules and quotas in the cluster's configuration, by the functions of security/changes.py.
 
-The table's entries are read as one SecurityState; what a function has changed in it becomes changes of the
+The table's entries are read as one SecurityState; a function's changes of it become changes of the
 table.
 """
 

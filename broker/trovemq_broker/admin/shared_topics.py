@@ -1,8 +1,8 @@
 """Topics of the cluster's configuration: the checks of a change, and the change of the table.
 
 A topic lies on the brokers of its placement. A topic that this broker has and the table lacks (made before
-the broker joined) is this broker's own: it is altered and deleted here alone. It is taken in by creating it
-with the same settings on the brokers that have it.
+the broker joined) is this broker's own: it is altered and deleted here alone. The cluster adopts it by
+its creation with the same settings on the brokers that have it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trovemq_store.topics.topics import (
 NO_OPTIONS: Final[Mapping[str, str]] = {}
 NO_PLACEMENT: Final[Mapping[str, int]] = {}
 _TAKEN_OVER: Final = ("creator", "perm")
-"""Of a topic that is taken in."""
+"""Kept of a topic that the cluster adopts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -149,7 +150,8 @@ class BrokerApp:
             try:
                 model = await asyncio.to_thread(open_consumer_state, store, settings)
                 security = await self._open_security(store, model)
-                stored = await asyncio.to_thread(StoredTable.load, store.files)
+                seal = None if security is None else security.table.sealer("cluster:")
+                stored = await asyncio.to_thread(StoredTable.load, store.files, seal)
                 await self._serve(
                     model, store, stored, security, advertised, Listening(address, http, tls), stop
                 )
@@ -169,7 +171,10 @@ class BrokerApp:
         """Users and rules; None if there is no authentication."""
         if self._gate is None:
             return None
-        security = await asyncio.to_thread(open_security, self._settings, store, self._gate)
+        settings = self._settings
+        owner = settings.owner_named
+        open_ = partial(open_security, makes_first_user=owner is None or owner.name == settings.name)
+        security = await asyncio.to_thread(open_, settings, store, self._gate)
         entries: dict[str, Entries] = {"topic": store.topics, "group": model.groups}
         self._gate.open(security.table, security.sessions, entries)
         self._registry.register(AccessCollector(self._gate, security))

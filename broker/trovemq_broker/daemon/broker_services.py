@@ -89,11 +89,7 @@ class BrokerServices:
         """`others`: the cluster's other brokers; `forward` passes a call on to one of them. `shared`: instead
         of the node's own part in the cluster's configuration."""
         self.core = core = BrokerCore(
-            store,
-            model,
-            settings,
-            advertised,
-            version,
+            *(store, model, settings, advertised, version),
             clock_ms=clock_ms,
             wall_ms=wall_ms,
             traffic=traffic,
@@ -120,25 +116,7 @@ class BrokerServices:
         description = _description(store, advertised, tls_address, version)
         self.view = LocalBroker(description, RoutedTopics(store), self._placement_of)
         self._route = SelfRouteService(self.view, clock_ms)
-        address = tls_address if tls_address is not None and settings.nameserver_tls else advertised
-        self.config = config_node(
-            *(settings, address, store.files, cluster or single(store.files)),
-            tables=LocalConfig(
-                settings.name,
-                store.topics,
-                model.groups,
-                core.topic_changes,
-                core.group_changes,
-                None if security is None else security.changes,
-                lambda: self.config.table,
-            ),
-            view=self.view,
-        )
-        used: SharedConfig = self.config if shared is None else shared
-        self._shared = used
-        self.shared_changes = SharedChanges(used, settings.name, security)
-        core.appender.may_create_topics = lambda: not used.is_shared
-        self._cluster_config = ClusterConfigService(self.config, self.shared_changes.handle)
+        self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
             settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop
         )
@@ -176,6 +154,36 @@ class BrokerServices:
         """The queues of a topic by broker, as the cluster's configuration has them."""
         entry = self._shared.table.live(Kind.TOPIC, topic) if self._shared.is_shared else None
         return NO_PLACEMENT if entry is None else entry.placement
+
+    def _open_config(
+        self,
+        settings: BrokerSettings,
+        advertised: Address,
+        tls_address: Address | None,
+        cluster: ClusterParts | None,
+        shared: SharedConfig | None,
+    ) -> None:
+        """This broker's part in the cluster's configuration, and the calls that change it."""
+        core, security = self.core, self._security
+        address = tls_address if tls_address is not None and settings.nameserver_tls else advertised
+        self.config = config_node(
+            *(settings, address, core.store.files, cluster or single(core.store.files)),
+            tables=LocalConfig(
+                settings.name,
+                core.store.topics,
+                core.groups,
+                core.topic_changes,
+                core.group_changes,
+                None if security is None else security.changes,
+                lambda: self.config.table,
+            ),
+            view=self.view,
+        )
+        used: SharedConfig = self.config if shared is None else shared
+        self._shared = used
+        self.shared_changes = SharedChanges(used, settings.name, security)
+        core.appender.may_create_topics = lambda: not used.is_shared
+        self._cluster_config = ClusterConfigService(self.config, self.shared_changes.handle)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         for service in (

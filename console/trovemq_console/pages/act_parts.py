@@ -54,8 +54,8 @@ class Act:
 
 
 def not_done_on(brokers: Iterable[str], later: Collection[str] = ()) -> str:
-    """Sentences about the brokers on which a change is pending, and about those of them that make it `later`
-    by themselves; empty if there are none."""
+    """Sentences about the brokers on which a change is pending, and about those of them that make it `later`;
+    empty if there are none."""
     again = in_words(broker for broker in brokers if broker not in later)
     sentence = f" Not done on {again}, which did not answer: do it again when it is back." if again else ""
     return f"{sentence} {in_words(later)} makes the change when it is back." if later else sentence

@@ -154,7 +154,7 @@ async def test_one_broker_of_a_configuration_creates_a_topic_for_all() -> None:
     made = await pool.admin.create_topic("orders")
     assert sorted(pool.calls()) == [("b", "create"), ("d", "create")]
     assert [one.broker for one in made] == ["d", "b"]
-    assert (made.later, made.pending) == (("c",), ("c", "x")), "x has a configuration of its own"
+    assert (made.later, made.pending) == (("c",), ("c", "x")), "x shares none"
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""The calls that change the cluster's configuration: on a broker of its own, on the owner, on a follower."""
+"""The calls that change the cluster's configuration: on the owner, on a follower, on a broker alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.support import fake_loop
 from tests.support.engine import flush, read_queue
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
-from tests.support.shared_cluster import ADMIN, Broker, Cluster, open_cluster, request_bytes
 from tests.unit.cluster_config.config_parts import make
+from tests.unit.server.shared_cluster import ADMIN, Broker, Cluster, open_cluster, request_bytes
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Kind
 from trovemq_broker.cluster_config.owner import ChangeResult, _update
 from trovemq_broker.cluster_config.table import ConfigTable
@@ -38,7 +38,7 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("DeleteRule", {"number": 1}),
     ("DeleteUser", {"access_key": "bob"}),
 )
-"""All of them, in an order in which each one is possible."""
+"""In an order in which each one is possible."""
 
 
 def run(test: Callable[[Cluster], Awaitable[None]], *names: str) -> None:
@@ -56,7 +56,7 @@ async def refusal(asked: Awaitable[Any]) -> TroveError:
 
 
 def held(broker: Broker) -> dict[str, object]:
-    """What the broker's own tables have."""
+    """The content of the broker's own tables."""
     state, topics = broker.state, broker.core.store.topics
     return {
         "topics": {name: (topics.require(name).queue_count) for name in topics.names()},
@@ -242,8 +242,9 @@ def test_a_drained_broker_gets_no_new_topic() -> None:
         await a.ask("Drain", grace_ms=0)
         made = await a.ask("CreateTopic", topic="orders")
         assert sorted(made.placement) == ["b", "c"]
-        for fields in ({"topic": "x", "brokers": ["a"]}, {"topic": "y", "brokers": ["b", "a"]}):
-            assert (await refusal(a.ask("CreateTopic", **fields))).spec is errors.BROKER_DRAINED
+        for brokers in (["a"], ["b", "a"]):
+            error = await refusal(a.ask("CreateTopic", topic="x", brokers=brokers))
+            assert error.spec is errors.BROKER_DRAINED
         placement = {"a": 8, "b": 8, "c": 8}
         error = await refusal(a.ask("AlterTopic", topic="orders", placement=placement))
         assert error.spec is errors.BROKER_DRAINED
@@ -266,7 +267,7 @@ def test_two_creations_at_once_make_one_topic() -> None:
     run(test)
 
 
-# --- what brokers had before ------------------------------------------------------------------------------
+# --- topics and groups of before --------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_a_topic_of_before_is_refused_unless_it_is_taken_in(name: str) -> None:
     async def test(cluster: Cluster) -> None:
@@ -275,7 +276,7 @@ def test_a_topic_of_before_is_refused_unless_it_is_taken_in(name: str) -> None:
         error = await refusal(broker.ask("CreateTopic", topic="old", queue_count=3))
         assert error.spec is errors.TOPIC_EXISTS
         assert "trovemq topic adopt old" in error.message
-        same = {"queue_count": 3, "message_type": "FIFO", "options": {"deduplicate": "1h"}}
+        same: dict[str, Any] = {"queue_count": 3, "message_type": "FIFO", "options": {"deduplicate": "1h"}}
         assert (await refusal(broker.ask("CreateTopic", topic="old", brokers=["c"], **same))).spec is (
             errors.TOPIC_EXISTS
         ), "it would not lie where it is"
@@ -332,7 +333,7 @@ def test_the_first_send_creates_no_topic_of_a_cluster() -> None:
 
 # --- users and rules --------------------------------------------------------------------------------------
 async def add_rule(broker: Broker, resource: str, *, allow: bool = True) -> int:
-    fields = {"access_key": "bob", "allow": allow, "actions": "Pub", "resource": resource}
+    fields: dict[str, Any] = {"access_key": "bob", "allow": allow, "actions": "Pub", "resource": resource}
     return int((await broker.ask("CreateRule", **fields)).number)
 
 

@@ -335,9 +335,9 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
     "trovemq.v1.RegistrationService": {"Register": _SUPER, "Forget": _SUPER},  # of nameservers
     "trovemq.v1.ClusterConfigService": {
         "WatchConfig": _SUPER,
-        "ForwardChange": _SUPER,
+        "ForwardChange": _SUPER_ACT,
         "PromiseGeneration": _SUPER_ACT,
-        "FetchConfig": _SUPER,
+        "FetchConfig": _SUPER_ACT,
         "GetConfigStatus": Row(_cluster(Action.GET)),
         "TakeOverConfig": _SUPER_ACT,
     },

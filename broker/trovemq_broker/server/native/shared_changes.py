@@ -3,7 +3,7 @@ owner.
 
 | this broker                      | a method with `@shared_change`                                          |
 |----------------------------------|-------------------------------------------------------------------------|
-| has a configuration of its own   | is called                                                               |
+| has its own configuration        | is called                                                               |
 | owns the cluster's configuration | is called; it changes the table                                         |
 | follows the owner                | is not called: the call is forwarded, the owner's reply is the reply    |
 

@@ -94,8 +94,8 @@ async def ask_units(
     pending_of: Callable[[_Result], Iterable[str]] = lambda _answer: (),
     with_lost: bool = False,
 ) -> BrokerAnswers[_Result]:
-    """As `ask_brokers`; of each unit one broker answers. Lost brokers count if `with_lost`, or if a broker
-    has a configuration of its own."""
+    """The answers of one broker of each unit. Arguments and errors are those of `ask_brokers`; lost brokers
+    count if `with_lost`, or if a broker shares its configuration with no other one."""
 
     async def one(unit: Unit) -> _Result:
         absence: TroveError | None = None

@@ -164,7 +164,7 @@ def _topic_step(
             ),
         )
     if shared and not found.placement:
-        details = ("is taken into the cluster's configuration, as it is: apply again",)
+        details = ("adopted into the cluster's configuration as it is: apply again",)
         return Step(
             "topic", wanted.name, broker, "altered", details, lambda: admin.adopt_topics([wanted.name])
         )

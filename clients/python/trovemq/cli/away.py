@@ -11,7 +11,7 @@ TEXTS: Final = {
     "missing": "not all brokers answered, {0} is missing: see trovemq doctor",
     "pending": "not done on {0}, which did not answer: do it again when it is back",
 }
-LATER: Final = "not done on {0} yet: it makes the change by itself when it is back"
+LATER: Final = "not done on {0} yet, which makes the change when it is back"
 """Where the cluster's configuration has an owner."""
 
 
@@ -39,7 +39,7 @@ class Away:
         return sorted(self._known[kind])
 
     def add(self, kind: str, names: Iterable[str], later: Sequence[str] = ()) -> None:
-        """Adds brokers of one kind; `later`: those that make the change by themselves."""
+        """Adds brokers of one kind; `later`: those that make the change when they are back."""
         known = self._known[kind]
         new = sorted(set(names) - known)
         if new:

@@ -161,7 +161,7 @@ async def adopt(
         typer.Argument(metavar="[NAME]...", show_default=False, autocompletion=complete_topic),
     ] = None,
 ) -> None:
-    """Take topics into the cluster's configuration as they are. Those that brokers had before it, or NAME."""
+    """Take topics of before into the cluster's configuration. With their settings, where they are."""
     async with session.client() as client:
         adopted = await session.call(client.admin.adopt_topics(names or ()))
     show_topics(session, adopted)

@@ -17,8 +17,8 @@ class BrokerAnswers(list[_Answer]):
             lacks things that only they have.
         pending: Of a change: such brokers. It is not made there, or not known to be: call again when they are
             back.
-        later: Those of `pending` that share the cluster's configuration: they make the change by themselves
-            when they are back.
+        later: The brokers of `pending` that share the cluster's configuration: they make the change when they
+            are back, without another call.
         existing: Of a creation: brokers that had it already, with the same settings.
     """
 
@@ -51,7 +51,8 @@ class TopicDeletion(dict[str, int]):
     Attributes:
         pending: Brokers that did not answer, or that are lost and had the topic. It is still there when they
             are back: delete it again then.
-        later: Those of `pending` that share the cluster's configuration: they delete it by themselves.
+        later: The brokers of `pending` that share the cluster's configuration: they delete it when they are
+            back, without another call.
     """
 
     def __init__(

@@ -84,6 +84,13 @@ trovemq.v1.RouteService
 trovemq.v1.RegistrationService
     Register: super
     Forget: super
+trovemq.v1.ClusterConfigService
+    WatchConfig: super
+    ForwardChange: super
+    PromiseGeneration: super
+    FetchConfig: super
+    GetConfigStatus: Cluster Get
+    TakeOverConfig: super
 trovemq.v1.SecurityService
     Authenticate: open
     CreateUser: super

@@ -177,7 +177,7 @@ class Broker:
         return security.changes.table.state
 
     async def apply(self, entries: Sequence[Entry]) -> None:
-        """Does what reconcile.py plans for these entries."""
+        """Carries out the plan of reconcile.py for these entries."""
         local = self._local.entries([entry.key for entry in entries])
         plan = plan_of(self._cluster.table_of(self.name), self.name, entries, local)
         self.differing += plan.differing
