@@ -198,7 +198,12 @@ class Admin:
             _check_queue_count(queue_count)
 
         async def alter(placement: Mapping[str, int], options: Mapping[str, str]) -> TopicDescription:
-            (altered,) = await self.alter_topic(name, options=options, placement=placement or None)
+            # One broker that shares the configuration is enough; another may not have said yet that it does.
+            sharing = (info.name for info in self._pool.routes.brokers() if info.config is not None)
+            broker = next(sharing, None)
+            (altered,) = await self.alter_topic(
+                name, broker=broker, options=options, placement=placement or None
+            )
             return altered
 
         left = left_on(self._pool, name)
