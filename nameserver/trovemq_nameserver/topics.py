@@ -1,7 +1,8 @@
 """The topics of brokers, in little memory: equal names are one object, and so are equal routes.
 
 A hundred brokers with the same 20,000 topics have 2,000,000 routes, but only 20,000 names and a few pairs of
-queue count and message type. So a route costs one place in its broker's dictionary.
+queue count and message type. So a route costs one place in its broker's dictionary. A FIFO topic has a route
+with its placement, which its brokers share.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ MESSAGE_TYPE_LENGTH_MAX: Final = 64
 QUEUE_COUNT_MAX: Final = 65_536
 TOPICS_A_STEP: Final = 256
 """Topics that are read, compared or written in one step of long work."""
+PLACES_MAX: Final = 1_000
+"""Brokers of a placement."""
+BROKER_LENGTH_MAX: Final = 127
 ROUTES_KEPT: Final = 1_024
-"""Pairs of queue count and message type of which equal ones are one object."""
+"""Routes of which equal ones are one object."""
 
-TopicFields: TypeAlias = tuple[str, int, str]
-"""Name, queue count and message type, as a broker sent them."""
+Placement: TypeAlias = tuple[tuple[str, int], ...]
+"""Brokers and how many queues of a topic lie there, by the brokers' names."""
+TopicFields: TypeAlias = tuple[str, int, str, Placement]
+"""Name, queue count, message type and placement, as a broker sent them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """One topic's queues on one broker: 0 .. queue_count - 1."""
+    """One topic's queues on one broker: 0 .. queue_count - 1. `placement`: as common.proto has it."""
 
     queue_count: int
     message_type: str = "NORMAL"
+    placement: Placement = ()
 
 
 class TopicNames:
@@ -83,9 +90,11 @@ def checked_topics(
 ) -> Generator[None, None, dict[str, TopicRoute]]:
     """The topics by name, in steps. Raises TroveError REQUEST_ILLEGAL."""
     found: dict[str, TopicRoute] = {}
-    for number, (name, queue_count, message_type) in enumerate(topics, 1):
+    for number, (name, queue_count, message_type, placement) in enumerate(topics, 1):
         check_topic_name(name)
-        route, problem = _route(queue_count, message_type[: MESSAGE_TYPE_LENGTH_MAX + 1])  # they are kept
+        if placement:
+            _check_placement(name, placement)
+        route, problem = _route(queue_count, message_type[: MESSAGE_TYPE_LENGTH_MAX + 1], placement)
         if problem:
             raise TroveError(errors.REQUEST_ILLEGAL, f"topic {name!r} {problem}")
         found[names.shared(name)] = route
@@ -103,10 +112,20 @@ def check_topic_name(name: str) -> None:
         )
 
 
+def _check_placement(name: str, placement: Placement) -> None:
+    """Raises TroveError REQUEST_ILLEGAL: placements are kept."""
+    if len(placement) > PLACES_MAX or not all(
+        0 < len(broker) <= BROKER_LENGTH_MAX and broker.isprintable() and 0 <= count <= QUEUE_COUNT_MAX
+        for broker, count in placement
+    ):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"topic {name!r} has an illegal placement")
+
+
 @lru_cache(maxsize=ROUTES_KEPT)
-def _route(queue_count: int, message_type: str) -> tuple[TopicRoute, str]:
+def _route(queue_count: int, message_type: str, placement: Placement) -> tuple[TopicRoute, str]:
     """The route, and its fault or an empty text."""
-    return TopicRoute(queue_count, message_type), next(_route_problems(queue_count, message_type), "")
+    route = TopicRoute(queue_count, message_type, placement)
+    return route, next(_route_problems(queue_count, message_type), "")
 
 
 def _route_problems(queue_count: int, message_type: str) -> Iterator[str]:

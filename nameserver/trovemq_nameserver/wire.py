@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
+from sys import intern
 from typing import Final
 
 from trovemq_nameserver.broker import Broker, ConfigSummary
 from trovemq_nameserver.lost import LostBroker
 from trovemq_nameserver.routes import BrokerRoute
-from trovemq_nameserver.topics import TOPICS_A_STEP, TopicFields, TopicRoute
+from trovemq_nameserver.topics import TOPICS_A_STEP, Placement, TopicFields, TopicRoute
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_proto.varints import write_varint
 
@@ -39,7 +40,15 @@ def _config_from_wire(config: common_pb2.ConfigSummary) -> ConfigSummary:
 
 
 def topics_from_wire(topics: Iterable[common_pb2.TopicRoute]) -> Iterator[TopicFields]:
-    return ((topic.topic, topic.queue_count, topic.message_type) for topic in topics)
+    return (
+        (topic.topic, topic.queue_count, topic.message_type, _placement_from_wire(topic)) for topic in topics
+    )
+
+
+def _placement_from_wire(topic: common_pb2.TopicRoute) -> Placement:
+    """Equal names are one object, as long as there is a route with them."""
+    found = topic.placement
+    return tuple(sorted((intern(broker), queues) for broker, queues in found.items())) if found else ()
 
 
 def route_to_wire(route: BrokerRoute) -> common_pb2.BrokerRoute:
@@ -77,7 +86,12 @@ def _route_to_wire(route: BrokerRoute) -> Generator[None, None, bytes]:
 
 def _topics_to_wire(topics: Iterable[tuple[str, TopicRoute]]) -> Iterator[common_pb2.TopicRoute]:
     return (
-        common_pb2.TopicRoute(topic=name, queue_count=route.queue_count, message_type=route.message_type)
+        common_pb2.TopicRoute(
+            topic=name,
+            queue_count=route.queue_count,
+            message_type=route.message_type,
+            placement=dict(route.placement) if route.placement else None,
+        )
         for name, route in topics
     )
 

@@ -530,11 +530,20 @@ CONFIG_OWNER_STAYS = _add(
     "The broker owns the cluster's configuration, so it cannot be removed from the cluster.",
     "Let another broker take the configuration over first: trovemq cluster config-owner NAME.",
 )  # fmt: skip
-
 BROKER_DRAINED = _add(
     "BROKER_DRAINED", 440, "FAILED_PRECONDITION", False,
     "A topic was to get queues on a broker that is drained, or all brokers of the cluster are.",
     "Name other brokers, or let it take new messages again: trovemq broker undrain NAME.",
+)  # fmt: skip
+FIFO_BROKER_AWAY = _add(
+    "FIFO_BROKER_AWAY", 443, "UNAVAILABLE", True,
+    "The broker of this message group is away or drained, and the sends of a FIFO topic wait for their broker.",
+    "Start the broker that the message names, and send again; to use other brokers: trovemq topic spread TOPIC --brokers A,B.",
+)  # fmt: skip
+TOPIC_CLOSED = _add(
+    "TOPIC_CLOSED", 444, "UNAVAILABLE", True,
+    "The topic takes no new messages while its queues move to other brokers; senders wait.",
+    "Send again; if `trovemq topic spread` has stopped, run it again, or open the topic: trovemq topic alter NAME --writes open.",
 )  # fmt: skip
 
 CONFIG_ABSENT = _add(

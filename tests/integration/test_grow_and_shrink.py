@@ -33,7 +33,10 @@ class Operator(Reader):
             return 0  # it runs
         if words[:2] == ["trovemq", "server"]:
             name = words[words.index("--name") + 1]
-            self.daemons.enter_context(BrokerProcess(name=name, nameservers=[self.nameserver]))
+            added = [word for word in words if word.startswith("config_owner=")]
+            arguments = [one for word in added for one in ("--set", word)]
+            started = BrokerProcess(name=name, nameservers=[self.nameserver], arguments=arguments)
+            self.daemons.enter_context(started)
             return exit_code(broker_main, [*words[1:], "--print-config"])
         assert words[0] == "trovemq"
         return command_line(["--server", self.nameserver.address, *words[1:]])

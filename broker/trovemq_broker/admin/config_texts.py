@@ -5,7 +5,7 @@ A setting that has its default is left out. Numbers are decimal, flags `true` an
 | kind  | name          | settings                                                                         |
 |-------|---------------|----------------------------------------------------------------------------------|
 | topic | the topic     | message_type (NORMAL); deduplicate, order, retention, retention_age_max,         |
-|       |               | indexed_properties (topic_options.py); perm (6); creator                         |
+|       |               | indexed_properties, writes (topic_options.py); perm (6); creator                 |
 | group | the group     | orderly (false); retry_max (16); retry_policy (`customized 1000,5000`, in ms, or |
 |       |               | `exponential 5000,7200000,2.0`: initial ms, longest ms, multiplier);             |
 |       |               | consume_enable, consume_from_min, broadcast_enable (true); creator               |
@@ -52,7 +52,14 @@ T = TypeVar("T")
 PERM_DEFAULT: Final = PERM_READ | PERM_WRITE
 PERM_MAX: Final = 15
 MESSAGE_TYPE_DEFAULT: Final = "NORMAL"
-OPTION_NAMES: Final = ("deduplicate", "order", "retention", "retention_age_max", "indexed_properties")
+OPTION_NAMES: Final = (
+    "deduplicate",
+    "order",
+    "retention",
+    "retention_age_max",
+    "indexed_properties",
+    "writes",
+)
 _FLAGS: Final = {"true": True, "false": False}
 _DECISIONS: Final = {"Allow": True, "Deny": False}
 

@@ -38,7 +38,7 @@ class Announced:
             return heartbeat, 0
         changed = self._changed()
         if changed is None:
-            heartbeat.topics.extend(topic_routes(self._view.topics()))
+            heartbeat.topics.extend(topic_routes(self._view, self._view.topics()))
             all_topics = len(heartbeat.topics)
             self._description = None
         else:
@@ -66,5 +66,5 @@ class Announced:
         assert self._version is not None, "changes have a base"
         heartbeat.base_version = self._version
         topics = [(name, self._view.find(name)) for name in names]
-        heartbeat.topics.extend(topic_routes([topic for _, topic in topics if topic is not None]))
+        heartbeat.topics.extend(topic_routes(self._view, [topic for _, topic in topics if topic is not None]))
         heartbeat.removed_topics.extend(name for name, topic in topics if topic is None)

@@ -14,7 +14,8 @@ Invariants
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -37,10 +38,12 @@ _MARK: Final = re.compile("[0-9a-f]{16}")
 
 
 class TopicQueues(NamedTuple):
-    """A topic on one broker: queues 0 .. queue_count - 1."""
+    """A topic on one broker: queues 0 .. queue_count - 1. `placement`: brokers and their numbers of queues,
+    by name, as common.proto has it."""
 
     queue_count: int
     message_type: str
+    placement: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,12 @@ class RoutedBroker:
 
 class Routes(NamedTuple):
     """The brokers by name; `lost`: names of those that the nameserver has lost; `left_out`: number of brokers
-    beyond the limits."""
+    beyond the limits; `lost_at`: addresses of the cluster's lost brokers, by name."""
 
     brokers: Mapping[str, RoutedBroker]
     lost: Sequence[str] = ()
     left_out: int = 0
+    lost_at: Mapping[str, Address] = {}
 
 
 _queues: Final = lru_cache(1_024)(TopicQueues)  # most topics have the same few
@@ -99,13 +103,21 @@ class ReplyReader:
             for name in lost:
                 brokers.pop(name, None)
                 self._left_out.discard(name)
-            self._routes = self._limited(brokers, lost)
+            self._routes = self._limited(brokers, lost, self._addresses_of(reply.lost))
             self.lacks_brokers = bool(self._left_out) and not before.keys() <= self._routes.brokers.keys()
         else:
             self._left_out = set()
             brokers = yield from self._all(parts)
-            self._routes = self._limited(brokers, lost)
+            self._routes = self._limited(brokers, lost, self._addresses_of(reply.lost))
         return self._routes
+
+    def _addresses_of(self, lost: Iterable[route_pb2.LostBroker]) -> dict[str, Address]:
+        found: dict[str, Address] = {}
+        for one in lost:
+            if one.cluster == self._cluster and one.name != self._broker and len(found) < self._brokers_max:
+                with suppress(SettingsError):
+                    found[one.name] = _dialled(one.address)
+        return found
 
     def _all(self, parts: Sequence[bytes]) -> Steps[dict[str, RoutedBroker]]:
         """The brokers of a reply with all of them."""
@@ -160,7 +172,8 @@ class ReplyReader:
         self.brokers_read += 1
         for number, topic in enumerate(route.topics, 1):
             count = min(max(topic.queue_count, 0), QUEUE_COUNT_MAX)
-            topics[topic.topic] = _queues(count, topic.message_type)
+            placement = tuple(sorted(topic.placement.items())) if topic.placement else ()
+            topics[topic.topic] = _queues(count, topic.message_type, placement)
             if number % TOPICS_A_STEP == 0:
                 yield
         for name in route.removed_topics:
@@ -169,7 +182,9 @@ class ReplyReader:
         version = broker.data_version
         return RoutedBroker(broker.name, address, tls_address, broker.draining, version, topics, config)
 
-    def _limited(self, brokers: Mapping[str, RoutedBroker], lost: Sequence[str]) -> Routes:
+    def _limited(
+        self, brokers: Mapping[str, RoutedBroker], lost: Sequence[str], lost_at: Mapping[str, Address]
+    ) -> Routes:
         kept: dict[str, RoutedBroker] = {}
         topics = 0
         for name, one in brokers.items():
@@ -178,7 +193,7 @@ class ReplyReader:
                 topics += len(one.topics)
             else:
                 self._left_out.add(name)
-        return Routes(kept, lost, len(self._left_out))
+        return Routes(kept, lost, len(self._left_out), lost_at)
 
 
 def _config_of(config: common_pb2.ConfigSummary) -> ConfigSummary | None:

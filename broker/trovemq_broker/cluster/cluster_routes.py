@@ -8,30 +8,35 @@ is valid while its nameserver is connected, and for KEPT_S afterwards; without e
 A restarted nameserver hears of its brokers one after the other. So a broker that it had before the connection
 broke, and has not named since, is kept for RETURN_S.
 
+Of brokers that have left the table, and of those that nameservers name as lost, the addresses are known: the
+list of queues of a FIFO topic that lies on them does not change while they are away.
+
 Invariant: the brokers are ordered by name, so that queues keep their places in routes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from trovemq_broker.cluster.cluster_reply import BROKERS_MAX, RoutedBroker, Routes
+from trovemq_broker.cluster.cluster_reply import BROKERS_MAX, RoutedBroker, Routes, TopicQueues
+from trovemq_broker.cluster.view import NO_PLACEMENT
 from trovemq_daemon.addresses import Address
 
 KEPT_S: Final = 30.0
 RETURN_S: Final = 10.0
 """Longer than the longest pause of a broker before it registers again, by its default."""
+AWAY_MAX: Final = BROKERS_MAX
 
 _Reported = tuple[RoutedBroker, int]
 """A broker, and when it was new: the count of all reports."""
 
 
 class OtherQueues(NamedTuple):
-    """The queues of a topic on one other broker."""
+    """The queues of a topic on one other broker; `server/core/other_brokers.py` describes them."""
 
     broker: str
     address: Address
@@ -39,6 +44,7 @@ class OtherQueues(NamedTuple):
     draining: bool
     queue_count: int
     message_type: str
+    placement: Mapping[str, int] = NO_PLACEMENT
 
 
 @dataclass(slots=True)
@@ -58,6 +64,8 @@ class ClusterRoutes:
         self._views: dict[str, _View] = {}
         self._brokers: tuple[RoutedBroker, ...] = ()
         self._addresses: frozenset[tuple[Address, bool]] = frozenset()
+        self._away: dict[str, tuple[Address, Address | None]] = {}
+        """Where brokers were that have left; the latest AWAY_MAX of them."""
         self._check_at = math.inf
         """When views or brokers end to be valid."""
         self.reports = 0
@@ -82,6 +90,8 @@ class ClusterRoutes:
             view.returning_until = now + RETURN_S
         for name in (*routes.brokers, *routes.lost):
             view.returning.pop(name, None)
+        for name, address in routes.lost_at.items():
+            self._away.setdefault(name, (address, None))
         self._merge(now)
 
     def broken(self, nameserver: str) -> None:
@@ -112,10 +122,23 @@ class ClusterRoutes:
     def holding(self, topic: str) -> list[OtherQueues]:
         """The queues of the topic on each other broker that has it, by the brokers' names."""
         return [
-            OtherQueues(one.name, one.address, one.tls_address, one.draining, *queues)
-            for one in self.brokers
-            if (queues := one.topics.get(topic)) is not None
+            _queues_on(one, queues) for one in self.brokers if (queues := one.topics.get(topic)) is not None
         ]
+
+    def without(self, topic: str, placement: Mapping[str, int]) -> list[OtherQueues]:
+        """Those of the placement's brokers that do not have the topic now: they are away, or do not have it
+        yet. Brokers whose address is not known are left out."""
+        live = {one.name: one for one in self.brokers}
+        found = []
+        for name in sorted(placement):
+            one = live.get(name)
+            if one is None:
+                addresses = self._away.get(name)
+            else:
+                addresses = None if topic in one.topics else (one.address, one.tls_address)
+            if addresses is not None:
+                found.append(OtherQueues(name, *addresses, False, 0, "FIFO", placement))
+        return found
 
     def names(self) -> list[str]:
         """The other brokers' names, sorted."""
@@ -146,6 +169,13 @@ class ClusterRoutes:
                 rank = present, one.data_version, reported
                 if one.name not in best or rank > best[one.name][0]:
                     best[one.name] = rank, one
+        for gone in self._brokers:
+            if gone.name not in best:
+                self._away[gone.name] = gone.address, gone.tls_address
+        for name in best.keys() & self._away.keys():
+            del self._away[name]
+        while len(self._away) > AWAY_MAX:
+            del self._away[next(iter(self._away))]
         self._brokers = tuple(best[name][1] for name in sorted(best))
         self._addresses = frozenset(
             (_canonical(address), by_tls)
@@ -159,6 +189,19 @@ class ClusterRoutes:
         if now < until:
             self._check_at = min(self._check_at, until)
         return now < until
+
+
+def _queues_on(one: RoutedBroker, queues: TopicQueues) -> OtherQueues:
+    placement = dict(queues.placement) if queues.placement else NO_PLACEMENT
+    return OtherQueues(
+        one.name,
+        one.address,
+        one.tls_address,
+        one.draining,
+        queues.queue_count,
+        queues.message_type,
+        placement,
+    )
 
 
 @lru_cache(4 * BROKERS_MAX)  # else each change would parse the addresses of all brokers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from trovemq_broker.cluster_config.entries import Entry, Key, Kind
@@ -20,7 +20,15 @@ NOTES_MAX: Final = 1_000
 class LocalSide:
     """One comparison at a time."""
 
-    def __init__(self, stored: StoredTable, broker: str, tables: LocalTables) -> None:
+    def __init__(
+        self,
+        stored: StoredTable,
+        broker: str,
+        tables: LocalTables,
+        placed: Callable[[Iterable[str]], None],
+    ) -> None:
+        """`placed` is told of the topics whose placement may be another one now."""
+        self._placed = placed
         self._stored = stored
         self._broker = broker
         self.tables = tables
@@ -40,6 +48,7 @@ class LocalSide:
             for notes in self._lists():
                 notes.clear()
             await self._carry_out(made)
+            self._placed(entry.name for entry in self._stored.table if entry.kind is Kind.TOPIC)
 
     async def some(self, entries: Sequence[Entry]) -> None:
         """Compares the entries that were changed."""
@@ -50,6 +59,7 @@ class LocalSide:
                 for key in keys & notes.keys():
                     del notes[key]
             await self._carry_out(made)
+            self._placed(entry.name for entry in entries if entry.kind is Kind.TOPIC)
 
     def _lists(self) -> tuple[dict[Key, str], ...]:
         return self._unlisted, self._differing, self._withheld, self._failed

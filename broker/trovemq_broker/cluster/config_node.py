@@ -15,7 +15,7 @@ which costs nothing: no file, no task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -54,7 +54,7 @@ FORMER_MAX: Final = 8
 class NodeParts:
     """The parts of a ConfigNode. `address`: where other brokers reach this one. `draw_mark`: 16 hex digits
     by chance. `publish` is called with the summary for routes; the second argument says whether it is to be
-    sent now."""
+    sent now. `placed` is told of the topics whose placement may be another one now."""
 
     broker: str
     address: Address
@@ -69,6 +69,7 @@ class NodeParts:
     clock_ms: Callable[[], ClockMs]
     draw_mark: Callable[[], str]
     publish: Callable[[ConfigSummary | None, bool], None]
+    placed: Callable[[Iterable[str]], None]
     sleep: Callable[[float], Awaitable[None]]
 
 
@@ -81,7 +82,7 @@ class ConfigNode:
         self._store = parts.store
         self._stored = stored = parts.store.stored
         self._broker = parts.broker
-        self._local = LocalSide(stored, parts.broker, parts.tables)
+        self._local = LocalSide(stored, parts.broker, parts.tables, parts.placed)
         self._signal = Signal()
         self._role = Role()
         self._finder = OwnerFinder(stored, parts.broker, parts.owner, parts.endpoints, parts.routes)

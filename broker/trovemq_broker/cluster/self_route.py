@@ -19,7 +19,7 @@ from trovemq_proto.v1 import route_pb2
 
 SERVICE: Final = route_pb2.DESCRIPTOR.services_by_name["RouteService"]
 
-_Fields = tuple[tuple[bool, bool], list[tuple[str, int, str]]]
+_Fields = tuple[tuple[bool, bool], list[tuple[str, int, str, dict[str, int]]]]
 
 WATCHERS_MAX: Final = 10_000
 TOPICS_ASKED_MAX: Final = 1_024
@@ -114,13 +114,16 @@ class SelfRouteService:
         reply = route_pb2.ClusterReply(version=self._view.data_version, changes=True)
         topics = [(name, self._view.find(name)) for name in names]
         route = reply.brokers.add(broker=broker_info(self._view))
-        route.topics.extend(topic_routes([topic for _, topic in topics if topic is not None]))
+        route.topics.extend(topic_routes(self._view, [topic for _, topic in topics if topic is not None]))
         route.removed_topics.extend(name for name, topic in topics if topic is None)
         return reply
 
     def _fields(self, topics: Sequence[TopicSummary]) -> _Fields:
         """The parts of a route that can change."""
-        fields = [(topic.name, topic.queue_count, topic.message_type) for topic in topics]
+        fields = [
+            (topic.name, topic.queue_count, topic.message_type, dict(self._view.placement(topic)))
+            for topic in topics
+        ]
         description = self._view.description()
         return (description.draining, description.drained), fields
 
@@ -134,5 +137,5 @@ class SelfRouteService:
         for begin in range(0, len(topics), TOPICS_OF_STEP):
             if begin:
                 await asyncio.sleep(0)
-            route.topics.extend(topic_routes(topics[begin : begin + TOPICS_OF_STEP]))
+            route.topics.extend(topic_routes(self._view, topics[begin : begin + TOPICS_OF_STEP]))
         return reply

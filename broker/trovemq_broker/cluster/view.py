@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from trovemq_proto.v1 import common_pb2
@@ -11,6 +13,18 @@ from trovemq_proto.v1 import common_pb2
 SPACED_FROM: Final = 1_000
 TOPICS_SENT_PER_S: Final = 20_000
 SPACING_MAX_S: Final = 1.0
+PLACEMENTS_KEPT: Final = 4_096
+"""Changes of placements that are known one by one."""
+NO_PLACEMENT: Final[Mapping[str, int]] = MappingProxyType({})
+FIFO: Final = "FIFO"
+
+PlacementOf = Callable[[str], Mapping[str, int]]
+"""The queues of a topic by broker; nothing where the cluster's configuration has no owner or no such one."""
+
+
+def no_placement(_topic: str) -> Mapping[str, int]:
+    """Of a broker whose configuration is its own."""
+    return NO_PLACEMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +84,14 @@ class BrokerView(Protocol):
         """The topic of this name, in constant time."""
         ...
 
+    def placement(self, topic: TopicSummary) -> Mapping[str, int]:
+        """The placement in its route: that of a FIFO topic, and that of a topic which has no place
+        on this broker any more, so that it gets no new messages here."""
+        ...
+
     @property
     def change_count(self) -> int:
-        """How often topics were created, altered or deleted."""
+        """How often topics were created, altered, placed or deleted."""
         ...
 
     def changed_since(self, change_count: int) -> Sequence[str] | None:
@@ -113,12 +132,22 @@ class Topics(Protocol):
 class LocalBroker:
     """The BrokerView of a description and a topic table."""
 
-    def __init__(self, description: BrokerDescription, topics: Topics) -> None:
+    def __init__(
+        self,
+        description: BrokerDescription,
+        topics: Topics,
+        placement_of: PlacementOf = no_placement,
+    ) -> None:
         self._description = description
         self._described = description
         """The last one of which the listeners have heard."""
         self._topics = topics
+        self._placement_of = placement_of
         self._changes = 0
+        self._placed = 0
+        self._newly_placed: deque[tuple[int, str]] = deque()
+        """The change count after each change of a placement, and its topic; the oldest first."""
+        self._placed_known_from = 0
         self._listeners: list[Callable[[], None]] = []
 
     def description(self) -> BrokerDescription:
@@ -137,13 +166,25 @@ class LocalBroker:
         else:
             self._description = changed
 
+    def placements_changed(self, topics: Iterable[str]) -> None:
+        """The placements of these topics are other ones now."""
+        for topic in topics:
+            self._placed += 1
+            self._newly_placed.append((self.change_count, topic))
+            if len(self._newly_placed) > PLACEMENTS_KEPT:
+                self._placed_known_from, _ = self._newly_placed.popleft()
+        self._tell()
+
     def _change(self, changed: BrokerDescription) -> None:
         self._description = changed
         if changed != self._described:
             self._described = changed
-            self._changes += 1
-            for listener in self._listeners:
-                listener()
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changes += 1
+        for listener in self._listeners:
+            listener()
 
     def topics(self) -> Sequence[TopicSummary]:
         return [self._topics.require(name) for name in self._topics.names(include_system=True)]
@@ -151,12 +192,21 @@ class LocalBroker:
     def find(self, name: str) -> TopicSummary | None:
         return self._topics.find(name)
 
+    def placement(self, topic: TopicSummary) -> Mapping[str, int]:
+        placement = self._placement_of(topic.name)
+        is_told = topic.message_type == FIFO or self._description.name not in placement
+        return placement if is_told else NO_PLACEMENT
+
     @property
     def change_count(self) -> int:
-        return self._topics.change_count
+        return self._topics.change_count + self._placed
 
     def changed_since(self, change_count: int) -> Sequence[str] | None:
-        return self._topics.changed_since(change_count)
+        if change_count < self._placed_known_from:
+            return None
+        placed = [topic for count, topic in self._newly_placed if count > change_count]
+        changed = self._topics.changed_since(change_count - (self._placed - len(placed)))
+        return changed if changed is None or not placed else list(dict.fromkeys([*changed, *placed]))
 
     @property
     def data_version(self) -> int:
@@ -204,10 +254,13 @@ def spacing_s(topic_count: int) -> float:
     return min(SPACING_MAX_S, topic_count / TOPICS_SENT_PER_S) if topic_count >= SPACED_FROM else 0.0
 
 
-def topic_routes(topics: Sequence[TopicSummary]) -> list[common_pb2.TopicRoute]:
+def topic_routes(view: BrokerView, topics: Sequence[TopicSummary]) -> list[common_pb2.TopicRoute]:
     return [
         common_pb2.TopicRoute(
-            topic=topic.name, queue_count=topic.queue_count, message_type=topic.message_type
+            topic=topic.name,
+            queue_count=topic.queue_count,
+            message_type=topic.message_type,
+            placement=view.placement(topic),
         )
         for topic in topics
     ]

@@ -11,7 +11,8 @@ import grpc
 from trovemq_broker.admin.drain import Drain
 from trovemq_broker.admin.local_config import LocalConfig
 from trovemq_broker.cluster.self_route import SelfRouteService
-from trovemq_broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from trovemq_broker.cluster.view import NO_PLACEMENT, BrokerDescription, LocalBroker, broker_info
+from trovemq_broker.cluster_config.entries import Kind
 from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.daemon.background import StoreTasks
 from trovemq_broker.daemon.config_wiring import ClusterParts, config_node, single
@@ -112,7 +113,8 @@ class BrokerServices:
             retention=self.tasks.retention.counters,
             store_service=self.store_service.counters,
         )
-        self.view = LocalBroker(_description(store, advertised, tls_address, version), RoutedTopics(store))
+        description = _description(store, advertised, tls_address, version)
+        self.view = LocalBroker(description, RoutedTopics(store), self._placement_of)
         self._route = SelfRouteService(self.view, clock_ms)
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
@@ -130,6 +132,7 @@ class BrokerServices:
             others=others,
             tls_address=tls_address,
             forward=forward,
+            placement_of=self._placement_of,
         )
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
@@ -146,6 +149,11 @@ class BrokerServices:
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
         self._users = SecurityService(settings.name, clock_ms, security, self.shared_changes)
+
+    def _placement_of(self, topic: str) -> Mapping[str, int]:
+        """The queues of a topic by broker, as the cluster's configuration has them."""
+        entry = self._shared.table.live(Kind.TOPIC, topic) if self._shared.is_shared else None
+        return NO_PLACEMENT if entry is None else entry.placement
 
     def _open_config(
         self,
@@ -172,6 +180,7 @@ class BrokerServices:
             view=self.view,
         )
         used: SharedConfig = self.config if shared is None else shared
+        self._shared = used
         self.shared_changes = SharedChanges(used, settings.name, security)
         core.appender.may_create_topics = lambda: not used.is_shared
         self._cluster_config = ClusterConfigService(self.config, self.shared_changes.handle)

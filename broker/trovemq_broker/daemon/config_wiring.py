@@ -73,6 +73,7 @@ def config_node(
             clock_ms=monotonic_ms,
             draw_mark=lambda: secrets.token_hex(8),
             publish=view.set_config,
+            placed=view.placements_changed,
             sleep=sleep_to_tick,
         )
     )

@@ -318,7 +318,8 @@ class Appender(Admission):
     def topic_for_write(self, topic: str, queue_id: QueueId | None = None) -> TopicConfig:
         """The topic, if it may be written; it is created now if settings allow that.
 
-        Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write permission).
+        Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, TOPIC_CLOSED, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write
+        permission).
         """
         check_topic_name(topic)
         config = self._store.topics.get(topic)
@@ -335,6 +336,7 @@ class Appender(Admission):
                 creator=present_creator(),
                 now_ms=self._clock_ms(),
             )
+        config.check_open()
         if not config.writable:
             what = f"topic {topic} may not be written{reason_text(config.attributes)}"
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, what, topic=topic)

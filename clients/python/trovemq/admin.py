@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 
 from trovemq._admin.adoption import adopt, is_outside
 from trovemq._admin.brokers import Brokers
 from trovemq._admin.config import Config
 from trovemq._admin.creations import Created, found_there, topics_created
 from trovemq._admin.groups import Groups, reset_target
+from trovemq._admin.spreading import SETTLE_S, Spreading, left_on
 from trovemq._admin.stores import Stores
 from trovemq._admin.users import Quotas, Rules, Users
 from trovemq._common.arguments import check_number, check_numbers, check_text, check_texts
@@ -17,7 +19,14 @@ from trovemq._net.all_brokers import ask_brokers, ask_units
 from trovemq._net.configurations import Unit, units_of, units_with
 from trovemq._net.connections import ConnectionPool
 from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
-from trovemq.models.cluster import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
+from trovemq.models.cluster import (
+    BrokerInfo,
+    BrokerStatistics,
+    ClusterState,
+    OffsetReset,
+    TopicDescription,
+    TopicSpread,
+)
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.properties import not_of
@@ -72,7 +81,8 @@ class Admin:
             broker: The broker; None for all.
             options: Further properties of the topic, by name: `deduplicate` (a time such as "1h"),
                 `order` ("priority"), `retention` ("until_acknowledged"), `retention_age_max` (a time),
-                `indexed_properties` (names with commas between); the default of each is "off".
+                `indexed_properties` (names with commas between), `writes` ("closed": senders wait); the
+                default of each is "off".
             exist_ok: A topic of that name is not an error; it stays as it is, whatever the other arguments
                 are.
             brokers: Several brokers, instead of `broker`.
@@ -172,6 +182,73 @@ class Admin:
         )
         await self._seen(lambda: all(self._has_queues(topic) for topic in altered))
         return altered
+
+    def spreading(
+        self,
+        name: str,
+        brokers: Sequence[str],
+        queue_count: int | None = None,
+        *,
+        settle_s: float = SETTLE_S,
+        accept_disorder: bool = False,
+    ) -> AsyncGenerator[TopicSpread]:
+        """As `spread_topic`, step by step. Closing the generator stops it, and opens the topic again."""
+        check_text("name", name, errors.TOPIC_ILLEGAL)
+        if isinstance(brokers, str) or not brokers or len(set(brokers)) < len(brokers):
+            raise TroveError(errors.REQUEST_ILLEGAL, "brokers must be a list of different names")
+        check_texts("brokers", list(brokers), errors.REQUEST_ILLEGAL)
+        if queue_count is not None:
+            _check_queue_count(queue_count)
+
+        async def alter(placement: Mapping[str, int], options: Mapping[str, str]) -> TopicDescription:
+            # One broker that shares the configuration is enough; another may not have said yet that it does.
+            sharing = (info.name for info in self._pool.routes.brokers() if info.config is not None)
+            broker = next(sharing, None)
+            (altered,) = await self.alter_topic(
+                name, broker=broker, options=options, placement=placement or None
+            )
+            return altered
+
+        left = left_on(self._pool, name)
+        spreading = Spreading(name, lambda: self.describe_topic(name), alter, left, settle_s=settle_s)
+        return spreading.run(brokers, queue_count, accept_disorder=accept_disorder)
+
+    async def spread_topic(
+        self,
+        name: str,
+        brokers: Sequence[str],
+        queue_count: int | None = None,
+        *,
+        settle_s: float = SETTLE_S,
+        accept_disorder: bool = False,
+    ) -> TopicSpread:
+        """Has a topic lie on these brokers, where the cluster's configuration has an owner. Others get no new
+        messages of it; what they have is consumed there. Nothing is moved or deleted.
+
+        A FIFO topic takes no messages until its groups have consumed its queues: senders wait. That may take
+        long; a call that is cancelled opens it again, with the brokers that it had. A call that was killed is
+        repeated.
+
+        Args:
+            name: The topic.
+            brokers: The brokers' names.
+            queue_count: The queues on each of them; None: a new one gets as many as the others have.
+            settle_s: Of a FIFO topic: how long it stays closed after the change, until all clients know it.
+                RocketMQ's clients read the routes every 30 s, the SDK's know them at once.
+            accept_disorder: A FIFO topic is changed at once. Messages of a group may be consumed in another
+                order than they were sent.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, BROKER_NOT_FOUND, REQUEST_ILLEGAL (no owner, or fewer queues than
+                now), CONFIG_OWNER_UNREACHABLE, …
+        """
+        steps = self.spreading(name, brokers, queue_count, settle_s=settle_s, accept_disorder=accept_disorder)
+        step: TopicSpread | None = None
+        async with aclosing(steps):
+            async for step in steps:  # noqa: B007
+                pass
+        assert step is not None, "the last one is done"
+        return step
 
     async def adopt_topics(self, names: Sequence[str] = ()) -> BrokerAnswers[TopicDescription]:
         """Takes topics that brokers had before they shared a configuration into the cluster's table: with

@@ -394,7 +394,7 @@ class AtomicTransaction:
         if not all(routes.slots(topic) for topic in topics):
             await self._pool.refresh()
         for message in self._messages:
-            if message.ordering_key is not None and (slots := routes.writable_slots(message.topic)):
+            if message.ordering_key is not None and (slots := routes.ordered_slots(message.topic)):
                 slot = slots[group_queue(message.ordering_key, len(slots))]
                 self._pin(slot.broker, f"the ordering key {message.ordering_key!r} of {message.topic}")
         async with self._pool.explaining():
@@ -430,7 +430,7 @@ class AtomicTransaction:
             return Slot(broker, message.queue_id)
         routes = self._pool.routes
         if message.ordering_key is not None:
-            slots = routes.writable_slots(message.topic)
+            slots = routes.ordered_slots(message.topic)
             return slots[group_queue(message.ordering_key, len(slots))]
         own = [slot for slot in routes.slots(message.topic) if slot.broker == broker]
         return own[turn % len(own)]

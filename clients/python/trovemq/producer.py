@@ -303,10 +303,12 @@ class Producer(Unacknowledged):
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, max(map(len, bodies)))
         columns = columns_of(bodies, keys, tags, properties, unique_keys, priority)
+        if slot is None and unique_keys is not None:
+            slot = self._chooser.home(unique_keys[0])
         if self._sequence_assigner is not None:
             columns = replace(columns, size=columns.size + NUMBER_OVERHEAD * len(bodies))
         movable = slot is None
-        slot = self._chooser.next() if slot is None else slot
+        slot = self._chooser.next() if slot is None else self._chooser.queue_of(slot)
         batches = []
         route = self._chooser.find_route(slot)
         size_max = FRAME_SIZE_MAX_DEFAULT if route is None else route.broker.batch_size_max
@@ -457,6 +459,7 @@ class Producer(Unacknowledged):
             check_body(body)
             body = bytes(body)
         size = len(body) + RECORD_OVERHEAD
+        named = unique_key
         bare = keys is None and tag is None and properties is None and unique_key is None
         if bare and message_group is None and priority is None and self._faults is None:
             block = b""
@@ -470,7 +473,7 @@ class Producer(Unacknowledged):
             size += len(block)
         ordering_key = message_group if ordering_key is None else ordering_key
         if queue_id is None and broker is None and ordering_key is None:
-            slot = None
+            slot = None if named is None else self._chooser.home(named)
         else:
             slot = self._slot(queue_id, broker, ordering_key)
         body_size_max = self._pool.routes.body_size_max  # the lowest of all brokers
@@ -515,11 +518,13 @@ class Producer(Unacknowledged):
     def _open_batch(self, key: _OpenKey) -> SingleMessages:
         slot, ordered, one_way = key
         movable = slot is None
-        if slot is None:
-            slot = self._chooser.next()
+        slot = self._chooser.next() if slot is None else self._chooser.queue_of(slot)
         batch = SingleMessages(self.topic, self._delivery, slot, self._deadline(), movable, ordered, one_way)
         batch.route = route = self._chooser.find_route(slot)
         batch.sequence_assigner = self._sequence_assigner
+        if ordered:
+            batch.chosen_among = self._pool.routes.fifo_slots(self.topic)
+            batch.serial = self._delivery.next_serial()
         size_max = FRAME_SIZE_MAX_DEFAULT if route is None else route.broker.batch_size_max
         batch.size_max = size_max if size_max < self._batch_bytes_max else self._batch_bytes_max
         batch.open_key = key

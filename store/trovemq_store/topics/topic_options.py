@@ -7,6 +7,7 @@
 | retention            | `time`, `until_acknowledged`      | trovemq.retention              |
 | retention_age_max    | a time (`30d`); `off`             | trovemq.retention.age.max      |
 | indexed_properties   | names with commas between; `off`  | trovemq.indexed.properties     |
+| writes               | `open`, `closed`                  | trovemq.writes                 |
 
 RocketMQ keeps attributes that it does not know. A default value is not written; an attribute that cannot be
 read (of a newer version, or written by hand) counts as the default.
@@ -24,6 +25,7 @@ from trovemq_proto.errors import TroveError
 
 ORDERS: Final = ("log", "priority")
 RETENTIONS: Final = ("time", "until_acknowledged")
+WRITES: Final = ("open", "closed")
 WINDOW_MAX_MS: Final = 366 * 86_400_000
 WINDOW_MIN_MS: Final = 1_000
 INDEXED_PROPERTIES_MAX: Final = 16
@@ -35,8 +37,9 @@ _ATTRIBUTES: Final = {
     "retention": "trovemq.retention",
     "retention_age_max": "trovemq.retention.age.max",
     "indexed_properties": "trovemq.indexed.properties",
+    "writes": "trovemq.writes",
 }
-_DEFAULTS: Final = {"order": "log", "retention": "time"}
+_DEFAULTS: Final = {"order": "log", "retention": "time", "writes": "open"}
 _TIME: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)", re.ASCII)
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -53,10 +56,16 @@ class TopicOptions:
     """With `until_acknowledged`: older messages are removed all the same. 0: the broker's own limit
     applies."""
     indexed_properties: tuple[str, ...] = ()
+    writes: str = "open"
+    """`closed`: new messages are refused with TOPIC_CLOSED, so that senders wait."""
 
     @property
     def by_priority(self) -> bool:
         return self.order == "priority"
+
+    @property
+    def closed(self) -> bool:
+        return self.writes == "closed"
 
     @property
     def until_acknowledged(self) -> bool:
@@ -103,6 +112,7 @@ def canonical_texts(options: TopicOptions) -> dict[str, str]:
         "retention": options.retention,
         "retention_age_max": _time_text(options.retention_age_max_ms),
         "indexed_properties": ",".join(options.indexed_properties),
+        "writes": options.writes,
     }
     return {name: text for name, text in texts.items() if text not in ("", _DEFAULTS.get(name))}
 
@@ -128,6 +138,7 @@ def _parsed(texts: Mapping[str, str]) -> TopicOptions:
         retention=_choice(texts, "retention", RETENTIONS),
         retention_age_max_ms=_time(texts, "retention_age_max"),
         indexed_properties=_names(texts, "indexed_properties"),
+        writes=_choice(texts, "writes", WRITES),
     )
 
 

@@ -68,6 +68,12 @@ class TopicConfig:
     def writable(self) -> bool:
         return bool(self.perm & PERM_WRITE)
 
+    def check_open(self) -> None:
+        """TroveError TOPIC_CLOSED while the topic takes no new messages for a time."""
+        if self.options.closed:
+            what = f"topic {self.name} takes no new messages while its queues move to other brokers"
+            raise TroveError(errors.TOPIC_CLOSED, what, topic=self.name)
+
     @property
     def system(self) -> bool:
         return is_system_topic(self.name)

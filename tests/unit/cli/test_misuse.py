@@ -38,6 +38,7 @@ REQUIRED |= {"rate": "1", "seconds": "0.01", "offset": "0", "number": "1"}
 MORE = {
     "topic alter": ["--queues", "9"],
     "topic delete": ["--yes"],
+    "cluster balance": ["--dry-run", "--watch", "0s"],
     "group alter": ["--retry-max", "1"],
     "group delete": ["--yes"],
     "group reset": ["--to-min"],

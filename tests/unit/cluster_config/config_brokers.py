@@ -105,6 +105,7 @@ class ConfigBroker:
 
     def __post_init__(self) -> None:
         self.tables = FakeTables(self.name)
+        self.placed: list[str] = []
         self.summary: ConfigSummary | None = None
         self.handled: list[tuple[str, bytes, str, str]] = []
         self.routes = ClusterRoutes(lambda: 0.0)
@@ -133,6 +134,7 @@ class ConfigBroker:
                 clock_ms=lambda: ClockMs(self.cluster.now_ms),
                 draw_mark=self.cluster.draw,
                 publish=self._publish,
+                placed=self.placed.extend,
                 sleep=_never,
             )
         )

@@ -32,7 +32,7 @@ WATCHERS = 200
 
 
 def topics_of(count: int) -> dict[str, TopicRoute]:
-    topics = ((f"topic-{number}", 8, "NORMAL") for number in range(count))
+    topics = ((f"topic-{number}", 8, "NORMAL", ()) for number in range(count))
     return finished(checked_topics(topics, TopicNames()))
 
 
@@ -45,7 +45,7 @@ def step_count(steps: Steps[Any]) -> int:
 
 
 def test_topics_are_read_and_written_in_small_steps() -> None:
-    topics = [(f"topic-{number}", 8, "NORMAL") for number in range(10 * TOPICS_A_STEP)]
+    topics = [(f"topic-{number}", 8, "NORMAL", ()) for number in range(10 * TOPICS_A_STEP)]
     assert step_count(checked_topics(topics, TopicNames())) == 10
     table = RouteTable(RouteLimits())
     table.register(1, broker("a"), topics_of(10 * TOPICS_A_STEP), 1, 0)
@@ -57,7 +57,7 @@ def test_illegal_message_types_of_megabytes_stayed_in_memory() -> None:
     try:
         for number in range(32):
             with pytest.raises(TroveError, match="illegal message type"):
-                finished(checked_topics([("orders", 8, f"{number:02}" * 500_000)], TopicNames()))
+                finished(checked_topics([("orders", 8, f"{number:02}" * 500_000, ())], TopicNames()))
         assert tracemalloc.get_traced_memory()[0] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -65,9 +65,9 @@ def test_illegal_message_types_of_megabytes_stayed_in_memory() -> None:
 
 def test_equal_names_and_routes_of_two_brokers_are_one_object() -> None:
     names = TopicNames()
-    first = finished(checked_topics([("orders-1", 8, "NORMAL")], names))
+    first = finished(checked_topics([("orders-1", 8, "NORMAL", ())], names))
     names.add(first)
-    second = finished(checked_topics([("-".join(("orders", "1")), 8, "NORMAL")], names))
+    second = finished(checked_topics([("-".join(("orders", "1")), 8, "NORMAL", ())], names))
     assert next(iter(first)) is next(iter(second))
     assert first["orders-1"] is second["orders-1"]
 

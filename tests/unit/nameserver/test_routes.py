@@ -28,7 +28,7 @@ NAMES = ("a", "b", "c", "d")
 
 
 def fields(name: str, queue_count: int) -> TopicFields:
-    return name, queue_count, "NORMAL"
+    return name, queue_count, "NORMAL", ()
 
 
 TOPICS = st.lists(st.sampled_from(["t1", "t2", "t3"]), unique=True).map(

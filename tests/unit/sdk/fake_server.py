@@ -140,10 +140,19 @@ class FakeServer:
         }  # fmt: skip
         return common_pb2.BrokerInfo(**{**values, **changes})
 
-    def route(self, topics: dict[str, int], **changes: Any) -> common_pb2.BrokerRoute:
+    def route(
+        self,
+        topics: dict[str, int],
+        *,
+        message_type: str = "NORMAL",
+        placement: dict[str, int] | None = None,
+        **changes: Any,
+    ) -> common_pb2.BrokerRoute:
         """This broker with topics (name -> queue count)."""
         entries = [
-            common_pb2.TopicRoute(topic=topic, queue_count=count, message_type="NORMAL")
+            common_pb2.TopicRoute(
+                topic=topic, queue_count=count, message_type=message_type, placement=placement
+            )
             for topic, count in topics.items()
         ]
         return common_pb2.BrokerRoute(broker=self.info(**changes), topics=entries)

@@ -65,3 +65,22 @@ def test_a_broker_looked_empty_to_a_user_who_does_not_see_its_topics(
         counted(Broker({"topics": 2}, topics=("a",)), monkeypatch)
     assert caught.value.spec is errors.ACCESS_DENIED
     assert counted(Broker({"topics": 2}, {"topics": 1}, topics=("a",)), monkeypatch) == (), "one was deleted"
+
+
+def test_a_group_of_more_queues_than_one_answer_has_ended_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers of its topics are put together; one that was deleted meanwhile is empty."""
+
+    class Large(Broker):
+        async def list_all(self) -> list[Any]:
+            return [SimpleNamespace(group="billing", topics=("a", "b", "gone"))]
+
+        async def lag(self, group: str, topic: str) -> list[Any]:
+            if not topic:
+                raise TroveError(errors.LIMIT_EXCEEDED, "the group reads more than 10000 queues")
+            if topic == "gone":
+                raise TroveError(errors.TOPIC_NOT_FOUND, topic)
+            return [SimpleNamespace(topic=topic, lag=2)] * 2
+
+    broker = Large({"topics": 0})
+    expected = [Remainder("unconsumed", 4, topic, "billing") for topic in ("a", "b")]
+    assert [one for one in counted(broker, monkeypatch) if one.kind == "unconsumed"] == expected

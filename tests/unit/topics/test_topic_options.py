@@ -46,6 +46,7 @@ def test_off_and_a_default_take_the_attribute_away() -> None:
         ({"deduplicate": "367d"}, "deduplicate"),
         ({"order": "newest"}, "order"),
         ({"retention": "for ever"}, "retention"),
+        ({"writes": "never"}, "writes"),
         ({"retention_age_max": "7d"}, "retention_age_max"),
         ({"retention": "time", "retention_age_max": "7d"}, "retention_age_max"),
         ({"indexed_properties": "a,a"}, "indexed_properties"),

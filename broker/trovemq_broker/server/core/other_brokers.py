@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from trovemq_daemon.addresses import Address
+
+NO_PLACEMENT: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+def no_placement(_topic: str) -> Mapping[str, int]:
+    """The queues of a topic by broker, at a broker whose configuration is its own."""
+    return NO_PLACEMENT
 
 
 class OtherQueues(Protocol):
@@ -31,12 +39,23 @@ class OtherQueues(Protocol):
     @property
     def message_type(self) -> str: ...
 
+    @property
+    def placement(self) -> Mapping[str, int]:
+        """The topic's queues by broker, of a FIFO topic; or of one that has no place on this broker any more,
+        which gets no new messages. Empty if its route has none."""
+        ...
+
 
 class OtherBrokers(Protocol):
     """The other brokers that are live."""
 
     def holding(self, topic: str) -> Sequence[OtherQueues]:
         """The brokers that have the topic, by name."""
+        ...
+
+    def without(self, topic: str, placement: Mapping[str, int]) -> Sequence[OtherQueues]:
+        """Those of the placement's brokers that are away, or do not have the topic yet, by name; without
+        those whose address is not known."""
         ...
 
     def names(self) -> Sequence[str]: ...
@@ -69,6 +88,9 @@ class Forward(Protocol):
 
 class _NoOthers:
     def holding(self, topic: str) -> Sequence[OtherQueues]:
+        return ()
+
+    def without(self, topic: str, placement: Mapping[str, int]) -> Sequence[OtherQueues]:
         return ()
 
     def names(self) -> Sequence[str]:

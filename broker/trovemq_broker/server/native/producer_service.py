@@ -91,6 +91,7 @@ class ProducerService:
         appender = self._core.appender
         config = self._core.store.topics.get(topic) or appender.topic_for_write(topic)
         check_kind(config, kind)
+        config.check_open()
         if not config.writable or config.write_queue_count < 1:
             raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
         appender.check_accepting()

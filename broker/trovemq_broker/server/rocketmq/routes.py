@@ -9,6 +9,12 @@ of its broker: that for TLS if the client came by TLS.
 |                    | only for reading while the broker is drained                                         |
 | another broker     | that of the topic here, if this broker has it, else for both; only for reading while |
 |                    | that broker is drained                                                               |
+| of a FIFO topic    | for writing wherever its placement says so, also while a broker is drained or away:  |
+| with a placement   | clients map message groups to places in the list, so the list stays, and sends wait  |
+| a broker without a | only for reading                                                                     |
+| place              |                                                                                      |
+
+An assignment has no queues of brokers that are away: there is nothing to receive there now.
 
 A client that came by an address that no broker advertises (a forwarded port) may not reach the other ones. So
 its route has the queues of this broker only, at the address by which it came.
@@ -16,12 +22,18 @@ its route has the queues of this broker only, at the address by which it came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers, OtherQueues
+from trovemq_broker.server.core.other_brokers import (
+    NO_OTHERS,
+    NO_PLACEMENT,
+    OtherBrokers,
+    OtherQueues,
+    no_placement,
+)
 from trovemq_broker.server.wire.conversion import converted
 from trovemq_broker.server.wire.routes import (
     BrokerQueues,
@@ -44,6 +56,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 
+FIFO: Final = "FIFO"
 WARNED_MAX: Final = 16
 NAMES_SHOWN_MAX: Final = 5
 
@@ -75,8 +88,10 @@ class Routes:
         offers_writes: Callable[[], bool],
         others: OtherBrokers = NO_OTHERS,
         tls_address: Address | None = None,
+        placement_of: Callable[[str], Mapping[str, int]] = no_placement,
     ) -> None:
         self._core = core
+        self._placement_of = placement_of
         self._offers_writes = offers_writes
         self._others = others
         self._tls_address = tls_address
@@ -86,11 +101,7 @@ class Routes:
     async def query_route(self, query: RouteQuery, context: Context) -> Route:
         """Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, ILLEGAL_ACCESS_POINT."""
         config, others, address = self._found(query, context)
-        found = [_queues_of(one, config, _numbers(one.queues.queue_count)) for one in others]
-        if config is not None:
-            count = max(config.queue_count, config.write_queue_count)
-            found.append(self._own_queues(config, _numbers(count), address))
-        return _by_name(found)
+        return self._route(query.topic, config, others, address)
 
     @converted(assignment_query, assignment_reply)
     async def query_assignment(self, query: RouteQuery, context: Context) -> Route:
@@ -107,25 +118,25 @@ class Routes:
                 errors.PERMISSION_MISSING, f"no queue of topic {query.topic} can be read", topic=query.topic
             )
         numbers = _numbers if self._is_orderly(query, config, readable) else _any_queue
-        found = [_queues_of(one, config, numbers(one.queues.queue_count)) for one in readable]
+        there = self._elsewhere(query.topic, config)
+        found = [_queues_of(one, there, numbers(one.queues.queue_count), NO_PLACEMENT) for one in readable]
         if config is not None and count:
-            found.append(self._own_queues(config, numbers(count), address))
+            found.append(self._own_queues(config, numbers(count), address, NO_PLACEMENT))
         return _by_name(found)
 
     def data_of(self, name: str) -> dict[str, object]:
         """RocketMQ's TopicRouteData, with the addresses of plain connections. Raises TOPIC_NOT_FOUND."""
         config, others = self._held(name)
-        found = [_queues_of(_Other(one, one.address), config, _numbers(one.queue_count)) for one in others]
-        if config is not None:
-            count = max(config.queue_count, config.write_queue_count)
-            found.append(self._own_queues(config, _numbers(count), self._core.advertised))
+        reached = [_Other(one, one.address) for one in others]
         cluster = self._core.store.settings.cluster
-        return topic_route_data(cluster, _by_name(found).brokers)
+        return topic_route_data(cluster, self._route(name, config, reached, self._core.advertised).brokers)
 
     # --- the brokers ----------------------------------------------------------------------------------
     def _held(self, name: str) -> tuple[TopicConfig | None, Sequence[OtherQueues]]:
         """The topic here, and at the others. Raises TOPIC_NOT_FOUND if no broker has it."""
         others = self._others.holding(name)
+        placement = self._placement(name, others)
+        others = [*others, *self._others.without(name, placement)] if placement else others
         try:
             return require_topic(self._core.store, name), others
         except TroveError:
@@ -146,11 +157,7 @@ class Routes:
         address = self._own_address(by_tls)
         if not self._is_advertised(query.dialled, address, by_tls):
             return self._alone(query, config, others, address)
-        reached = [
-            _Other(one, at)
-            for one in others
-            if (at := self._tls_address_of(one) if by_tls else one.address) is not None
-        ]
+        reached = self._reached(others, by_tls)
         if config is None and not reached:
             raise TroveError(
                 errors.TOPIC_NOT_FOUND,
@@ -158,6 +165,43 @@ class Routes:
                 topic=name,
             )
         return config, reached, address
+
+    def _placement(self, topic: str, others: Sequence[OtherQueues]) -> Mapping[str, int]:
+        """That of a FIFO topic: as this broker has it, else as most of the others do."""
+        config = self._core.store.topics.get(topic)
+        if config is not None and config.message_type != FIFO:
+            return NO_PLACEMENT
+        if own := self._placement_of(topic):
+            return own
+        known = [one.placement for one in others if one.message_type == FIFO and one.placement]
+        return max(known, key=known.count, default=NO_PLACEMENT)
+
+    def _elsewhere(self, topic: str, config: TopicConfig | None) -> TopicConfig | None:
+        """The topic as other brokers have it; None if it has no place here, and so may not be written."""
+        placement = self._placement_of(topic)
+        return None if placement and self._core.broker not in placement else config
+
+    def _route(
+        self, topic: str, config: TopicConfig | None, others: Sequence[_Other], address: Address | None
+    ) -> Route:
+        """Every queue of the topic on these brokers and on this one."""
+        placement = self._placement(topic, [one.queues for one in others])
+        there = self._elsewhere(topic, config)
+        found = []
+        for one in others:
+            count = max(one.queues.queue_count, placement.get(one.queues.broker, 0))
+            found.append(_queues_of(one, there, _numbers(count), placement))
+        if config is not None:
+            count = max(config.queue_count, config.write_queue_count, placement.get(self._core.broker, 0))
+            found.append(self._own_queues(config, _numbers(count), address, placement))
+        return _by_name(found)
+
+    def _reached(self, others: Sequence[OtherQueues], by_tls: bool) -> list[_Other]:
+        return [
+            _Other(one, at)
+            for one in others
+            if (at := self._tls_address_of(one) if by_tls else one.address) is not None
+        ]
 
     def _own_address(self, by_tls: bool) -> Address:
         return self._tls_address if by_tls and self._tls_address is not None else self._core.advertised
@@ -221,27 +265,46 @@ class Routes:
 
     # --- their queues ---------------------------------------------------------------------------------
     def _own_queues(
-        self, config: TopicConfig, numbers: Sequence[QueueId], address: Address | None
+        self,
+        config: TopicConfig,
+        numbers: Sequence[QueueId],
+        address: Address | None,
+        placement: Mapping[str, int],
     ) -> BrokerQueues:
-        queues = [(queue_id, self._permission(config, queue_id)) for queue_id in numbers]
+        written = config.write_queue_count if self._offers_writes() else 0
+        written = placement.get(self._core.broker, 0) if placement else written
+        queues = _with_permissions(config, numbers, config.queue_count, written)
         return BrokerQueues(self._core.broker, address, config, queues)
 
-    def _permission(self, config: TopicConfig, queue_id: QueueId) -> int:
-        """The permission of a queue; for ANY_QUEUE that of the topic."""
-        bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
-        if queue_id < config.write_queue_count and self._offers_writes():
-            bits |= config.perm & PERM_WRITE
-        return bits
 
-
-def _queues_of(other: _Other, config: TopicConfig | None, numbers: Sequence[QueueId]) -> BrokerQueues:
-    """`config`: of the topic at this broker."""
+def _queues_of(
+    other: _Other, config: TopicConfig | None, numbers: Sequence[QueueId], placement: Mapping[str, int]
+) -> BrokerQueues:
+    """`config`: of the topic at this broker. `placement`: of a FIFO topic that has one."""
     one = other.queues
     if config is None or config.message_type != one.message_type:
         config = TopicConfig("", message_type=one.message_type)
-    topic = replace(config, queue_count=one.queue_count, write_queue_count=one.queue_count)
-    bits = topic.perm & (PERM_READ if one.draining else PERM_READ | PERM_WRITE)
-    return BrokerQueues(one.broker, other.address, topic, [(queue_id, bits) for queue_id in numbers])
+    if placement or one.placement:
+        written = (placement or one.placement).get(one.broker, 0)
+    else:
+        written = one.queue_count
+    topic = replace(config, queue_count=one.queue_count, write_queue_count=written)
+    if one.draining and not placement:
+        written = 0
+    queues = _with_permissions(topic, numbers, one.queue_count, written)
+    return BrokerQueues(one.broker, other.address, topic, queues)
+
+
+def _with_permissions(
+    config: TopicConfig, numbers: Sequence[QueueId], readable: int, writable: int
+) -> list[tuple[QueueId, int]]:
+    """The queues with their bits. `readable`, `writable`: how many of the topic's queues may be read, and
+    written. ANY_QUEUE has those of the topic."""
+    read, write = config.perm & PERM_READ, config.perm & PERM_WRITE
+    return [
+        (number, (read if number < readable else 0) | (write if number < writable else 0))
+        for number in numbers
+    ]
 
 
 def _numbers(count: int) -> Sequence[QueueId]:

@@ -196,6 +196,7 @@ class Sender:
                 check_kind(config, kind)
         if len(kinds) > 1 and TRANSACTION in kinds:
             raise TroveError(errors.REQUEST_ILLEGAL, "a transactional message is sent alone")
+        config.check_open()
         if not config.writable or config.write_queue_count < 1:
             raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
         if NORMAL in accepted:

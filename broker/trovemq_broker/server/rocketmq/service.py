@@ -10,7 +10,7 @@ no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers, no_placement
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.rocketmq.admin import Admin
 from trovemq_broker.server.rocketmq.group_views import GroupViews
@@ -49,7 +49,7 @@ class RocketmqService:
 
     `offers_writes`: whether routes may offer queues of this broker for writing. `others`: the cluster's other
     brokers. `tls_address`: the one that this broker advertises, None without TLS. `forward`: passes a call on
-    to another broker, None: that is not possible.
+    to another broker, None: that is not possible. `placement_of`: the queues of a topic by broker.
     """
 
     def __init__(
@@ -61,9 +61,10 @@ class RocketmqService:
         others: OtherBrokers = NO_OTHERS,
         tls_address: Address | None = None,
         forward: Forward | None = None,
+        placement_of: Callable[[str], Mapping[str, int]] = no_placement,
     ) -> None:
         self._core = core
-        self.routes = Routes(core, offers_writes, others, tls_address)
+        self.routes = Routes(core, offers_writes, others, tls_address, placement_of)
         self.liveness = Liveness(core.registry, core.clock_ms)
         self.telemetry = Telemetry(core)
         self.sender = Sender(core)

@@ -16,7 +16,7 @@ from trovemq._wire.connection import Connection
 from trovemq._wire.groups import GroupCalls
 from trovemq.models.broker import Remainder
 from trovemq.models.cluster import BrokerInfo, TopicDescription
-from trovemq.models.group import QueueLag
+from trovemq.models.group import GroupDescription, QueueLag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -39,8 +39,9 @@ async def remainders(pool: ConnectionPool, info: BrokerInfo) -> tuple[Remainder,
     connection = pool.connection(info)
     before = (await connection.statistics()).counters
     topics = await connection.list_topics(True)
-    groups = [one.group for one in await GroupCalls(connection, info.name).list_all()]
-    lags = await _lags(GroupCalls(connection, info.name), groups)
+    listed = await GroupCalls(connection, info.name).list_all()
+    groups = [one.group for one in listed]
+    lags = await _lags(GroupCalls(connection, info.name), listed)
     read = {queue.topic for queues in lags for queue in queues}
     unread = [one async for one in _unread(connection, info.name, topics, read)]
     after = (await connection.statistics()).counters
@@ -64,19 +65,31 @@ def _check_sees_all(broker: str, seen: int, there: int) -> None:
         raise TroveError(errors.ACCESS_DENIED, text, broker=broker)
 
 
-async def _lags(calls: GroupCalls, groups: Sequence[str]) -> list[list[QueueLag]]:
+async def _lags(calls: GroupCalls, groups: Sequence[GroupDescription]) -> list[list[QueueLag]]:
     slots = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
-    async def one(group: str) -> list[QueueLag]:
+    async def one(group: GroupDescription) -> list[QueueLag]:
         async with slots:
             try:
-                return await calls.lag(group, "")
+                return await _lag(calls, group.group, "")
             except TroveError as error:
-                if error.spec not in _GONE:
+                if error.spec is not errors.LIMIT_EXCEEDED:
                     raise
-                return []
+            # It reads more queues than one answer may have: the answers of its topics, one after the other.
+            found = [await _lag(calls, group.group, topic) for topic in group.topics]
+            return [queue for queues in found for queue in queues]
 
     return list(await asyncio.gather(*map(one, groups)))
+
+
+async def _lag(calls: GroupCalls, group: str, topic: str) -> list[QueueLag]:
+    """Nothing if the group or the topic was deleted meanwhile."""
+    try:
+        return await calls.lag(group, topic)
+    except TroveError as error:
+        if error.spec not in _GONE:
+            raise
+        return []
 
 
 def _unconsumed(groups: Sequence[str], lags: Sequence[Sequence[QueueLag]]) -> Iterator[Remainder]:

@@ -2,15 +2,27 @@
 
 A slot is one queue on one broker. A topic's slots are ordered by queue id, then by broker name, so that all
 clients with the same routes map an ordering key to the same queue.
+
+The queues among which the message groups of a FIFO topic choose do not change because a broker dies, drains
+or joins:
+
+| the routes have     | the queues are                                                                       |
+|---------------------|--------------------------------------------------------------------------------------|
+| a placement         | all that it names, whichever brokers are live; ordered by broker, then by queue id   |
+| none (each broker's | those of the live brokers that do not drain, and of those that left the routes since |
+| configuration is    | this client started, unless they were drained before, or nameservers have forgotten  |
+| its own)            | them (trovemq broker remove). A drain moves message groups: nothing else could       |
+
+A send to a broker that is away waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
+from trovemq.models.cluster import NO_PLACEMENT, BrokerInfo, BrokerRoute, ClusterState, TopicRoute
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -44,6 +56,11 @@ class RouteTable:
         self.lost: dict[str, frozenset[str]] = {}  # broker name -> its topics when it left
         self._slots: dict[str, tuple[Slot, ...]] = {}
         self._writable_slots: dict[str, tuple[Slot, ...]] = {}
+        self._kept_slots: dict[str, tuple[Slot, ...]] = {}
+        self._fifo: dict[str, bool] = {}
+        self._left: dict[str, BrokerRoute] = {}
+        """The brokers that left undrained, as they were: each one's last route."""
+        self._last_placements: dict[str, Mapping[str, int]] = {}
         self._last_slots: dict[str, tuple[Slot, ...]] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -53,15 +70,25 @@ class RouteTable:
         for route in self.state.brokers:
             if route.broker.name not in names and len(self.lost) < LOST_BROKERS_MAX:
                 self.lost[route.broker.name] = frozenset(topic.topic for topic in route.topics)
+                if not route.broker.draining:
+                    self._left[route.broker.name] = route
         for name in names:
             self.lost.pop(name, None)
+            self._left.pop(name, None)
+        lost = {one.name for one in state.lost}
+        for one in self.state.lost:
+            if one.name not in lost:
+                self._left.pop(one.name, None)  # the nameservers have forgotten it
         self.state = state
         self._brokers = {route.broker.name: route.broker for route in state.brokers}
-        self._entries = {name: known for name, known in self._entries.items() if name in self._brokers}
+        kept = self._brokers.keys() | self._left.keys()
+        self._entries = {name: known for name, known in self._entries.items() if name in kept}
         self.body_size_max = min((broker.body_size_max for broker in self._brokers.values()), default=None)
         self._last_slots.update(self._slots)
         self._slots.clear()
         self._writable_slots.clear()
+        self._kept_slots.clear()
+        self._fifo.clear()
         self.version += 1
         for listener in list(self._listeners):
             listener()
@@ -76,23 +103,77 @@ class RouteTable:
         return slots
 
     def writable_slots(self, topic: str) -> tuple[Slot, ...]:
-        """The queues for new messages. Queues of draining brokers are among them only if no other broker has
-        the topic."""
+        """The queues for new messages that any queue takes. Queues of draining brokers are among them only if
+        no other broker has the topic."""
         slots = self._writable_slots.get(topic)
         if slots is None:
             known = self.slots(topic)
-            slots = tuple(slot for slot in known if not self._is_draining(slot.broker)) or known
+            placed = tuple(slot for slot in known if self._takes_messages(topic, slot)) or known
+            slots = tuple(slot for slot in placed if not self._is_draining(slot.broker)) or placed
             if slots:
                 self._writable_slots[topic] = slots
         return slots
+
+    def _takes_messages(self, topic: str, slot: Slot) -> bool:
+        """Whether the placement in its broker's route, if any, has the queue."""
+        route = self.state.broker(slot.broker) or self._left.get(slot.broker)
+        entry = None if route is None else self._entry(route, topic)
+        placement = NO_PLACEMENT if entry is None else entry.placement
+        return not placement or slot.queue_id < placement.get(slot.broker, 0)
+
+    def kept_slots(self, topic: str) -> tuple[Slot, ...]:
+        """The queues for new messages that belong to one queue or broker: those of brokers that are away are
+        among them. See the table above."""
+        slots = self._kept_slots.get(topic)
+        if slots is None:
+            placement = self.placement(topic)
+            if placement:
+                slots = tuple(
+                    Slot(broker, number)
+                    for broker in sorted(placement)
+                    for number in range(placement[broker])
+                )
+            else:
+                left = [slot for route in self._left.values() for slot in self._slots_on(route, topic)]
+                placed = [slot for slot in left if self._takes_messages(topic, slot)]
+                slots = tuple(sorted({*self.writable_slots(topic), *placed}, key=_by_queue))
+            if slots:
+                self._kept_slots[topic] = slots
+        return slots
+
+    def ordered_slots(self, topic: str) -> tuple[Slot, ...]:
+        """The queues among which ordering keys and message groups choose: of a FIFO topic the kept ones."""
+        slots = self.fifo_slots(topic)
+        return self.writable_slots(topic) if slots is None else slots
+
+    def fifo_slots(self, topic: str) -> tuple[Slot, ...] | None:
+        """The same of a FIFO topic; None for another one."""
+        fifo = self._fifo.get(topic)
+        if fifo is None:
+            fifo = self._fifo[topic] = self.is_fifo(topic)
+        return self.kept_slots(topic) if fifo else None
+
+    def placement(self, topic: str) -> Mapping[str, int]:
+        """The queues of a FIFO topic by broker: as most of the live brokers have it, or as the last one had;
+        nothing if none has."""
+        entries = (self._entry(route, topic) for route in self.state.brokers)
+        known = [one.placement for one in entries if one is not None and one.message_type == FIFO]
+        if any(known):
+            best = max(filter(None, known), key=lambda one: (known.count(one), sorted(one.items())))
+            self._last_placements[topic] = best
+        elif known:
+            self._last_placements.pop(topic, None)
+        return self._last_placements.get(topic, NO_PLACEMENT)
 
     def _is_draining(self, name: str) -> bool:
         broker = self._brokers.get(name)
         return broker is not None and broker.draining
 
     def is_fifo(self, topic: str) -> bool:
-        """Whether a live broker has the topic with type FIFO."""
-        entries = (self._entry(route, topic) for route in self.state.brokers)
+        """Whether a broker has the topic with type FIFO, a live one or one that left."""
+        if topic in self._last_placements:
+            return True
+        entries = (self._entry(route, topic) for route in (*self.state.brokers, *self._left.values()))
         return any(entry is not None and entry.message_type == FIFO for entry in entries)
 
     def _entry(self, route: BrokerRoute, topic: str) -> TopicRoute | None:
@@ -104,8 +185,10 @@ class RouteTable:
         return known[1].get(topic)
 
     def queue_brokers(self, topic: str, queue_id: int) -> list[str]:
-        """Names of the brokers that have this queue for writing. If no live broker has the topic, those that
-        had it last."""
+        """Names of the brokers that have this queue for writing; of a FIFO topic also those that are away. If
+        no live broker has the topic, those that had it last."""
+        if self.is_fifo(topic):
+            return [slot.broker for slot in self.kept_slots(topic) if slot.queue_id == queue_id]
         # Sorted by queue, and every broker has the queues 0 .. n-1: the search may end early.
         names = []
         for slot in self.writable_slots(topic):
@@ -116,12 +199,13 @@ class RouteTable:
         return names
 
     def _live_slots(self, topic: str) -> tuple[Slot, ...]:
-        found = []
-        for route in self.state.brokers:
-            entry = self._entry(route, topic)
-            if entry is not None:
-                found += [Slot(route.broker.name, queue_id) for queue_id in range(entry.queue_count)]
-        return tuple(sorted(found, key=lambda slot: (slot.queue_id, slot.broker)))
+        found = [slot for route in self.state.brokers for slot in self._slots_on(route, topic)]
+        return tuple(sorted(found, key=_by_queue))
+
+    def _slots_on(self, route: BrokerRoute, topic: str) -> list[Slot]:
+        entry = self._entry(route, topic)
+        count = 0 if entry is None else entry.queue_count
+        return [Slot(route.broker.name, queue_id) for queue_id in range(count)]
 
     def broker(self, name: str) -> BrokerInfo:
         """The live broker of that name. Raises TroveError BROKER_NOT_FOUND."""
@@ -216,3 +300,7 @@ class RouteTable:
         finally:
             self._listeners.remove(changed.set)
         return True
+
+
+def _by_queue(slot: Slot) -> tuple[int, str]:
+    return slot.queue_id, slot.broker

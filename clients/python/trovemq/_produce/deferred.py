@@ -2,8 +2,8 @@
 transactions.
 
 One message is one call. A message that was certainly not stored is sent again, to another broker if there is
-one. A message that may have been stored is sent again only if the producer allows it (retry_in_doubt): to the
-same broker, with the same unique key.
+one and the caller has given no unique key. A message that may have been stored is sent again only if the
+producer allows it (retry_in_doubt): to the same broker, with the same unique key, and it waits for it.
 
 A delay is sent as a duration, which the broker counts from the moment when it gets the message. The time that
 has passed since the program's call is subtracted, also when a message is sent again.
@@ -19,6 +19,7 @@ from typing import Final, TypeAlias, Unpack
 
 from trovemq._common.identity import new_client_id
 from trovemq._net.connections import ConnectionPool
+from trovemq._produce.delivery import marked_in_doubt
 from trovemq._produce.in_flight import InFlightLimiter
 from trovemq._produce.outgoing import RECORD_OVERHEAD
 from trovemq._produce.property_block import check_message_group, check_priority
@@ -83,13 +84,14 @@ class DeferredSender:
         """Sends a message that is put on a queue at its time. Arguments, result and errors are those of
         `Producer.send`."""
         message = _message(self._topic, body, **arguments)
+        home = self._home(broker, arguments.get("unique_key"))
         _check_times(deliver_at, deliver_after)
         try:
             if deliver_at is not None:
                 deliver_ms = _checked(round(deliver_at.timestamp() * 1000))
                 return await self._send(
                     message,
-                    broker,
+                    home,
                     lambda calls, _passed_ms: calls.send_delayed(message, deliver_ms=deliver_ms),
                 )
             delay_ms = _delay_ms(deliver_after or 0)
@@ -97,7 +99,7 @@ class DeferredSender:
             raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"no such time: {error}") from error
         return await self._send(
             message,
-            broker,
+            home,
             lambda calls, passed_ms: calls.send_delayed(message, delay_ms=max(0, delay_ms - passed_ms)),
         )
 
@@ -112,9 +114,15 @@ class DeferredSender:
         """Sends a half message, which is readable after the commit of its transaction. The receipt has its
         transaction_id."""
         message = _message(self._topic, body, **arguments)
+        home = self._home(broker, arguments.get("unique_key"))
         return await self._send(
-            message, broker, lambda calls, _passed_ms: calls.prepare_half(message, check_after_ms or 0)
+            message, home, lambda calls, _passed_ms: calls.prepare_half(message, check_after_ms or 0)
         )
+
+    def _home(self, broker: str | None, unique_key: str | None) -> str | None:
+        """The one broker that may get the message, or None."""
+        slot = None if broker is not None or unique_key is None else self._chooser.home(unique_key)
+        return broker if slot is None else slot.broker
 
     async def drained(self) -> None:
         """Waits until every message sent so far is answered or has failed."""
@@ -144,7 +152,7 @@ class DeferredSender:
         self, message: DeferredMessage, broker_name: str | None, hand_over: HandOver
     ) -> SendReceipt:
         options, loop = self._pool.options, asyncio.get_running_loop()
-        began, attempts = loop.time(), 0
+        began, attempts, doubtful = loop.time(), 0, False
         deadline = began + options.delivery_timeout_ms / 1000
         while True:
             attempts += 1
@@ -159,15 +167,15 @@ class DeferredSender:
                 stored = await hand_over(calls, int((loop.time() - began) * 1000))
                 return _receipt(message, stored, broker.name)
             except TroveError as error:
-                in_doubt = handed_over and error.spec in _IN_DOUBT
-                if in_doubt and not self._retry_in_doubt:
-                    text = f"{error.message}; the message may have been stored"
-                    raise TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"}) from error
-                if in_doubt:  # a broker that deduplicates knows only its own messages
-                    broker_name = broker.name
+                if handed_over and error.spec in _IN_DOUBT:
+                    doubtful = True
+                    broker_name = broker.name  # a broker that deduplicates knows only its own messages
                 delay = options.backoff.seconds(attempts)
                 late = loop.time() + delay >= deadline or attempts >= options.send_attempts_max
-                if late or not error.retriable or self._pool.closed:
+                ended = late or not error.retriable or self._pool.closed
+                if doubtful and (ended or not self._retry_in_doubt):
+                    raise marked_in_doubt(error) from error
+                if ended:
                     raise
                 await asyncio.sleep(delay)
 

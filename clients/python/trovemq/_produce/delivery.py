@@ -8,11 +8,14 @@
 | its number is too old for the broker to decide   | again with a new one: it is not stored                 |
 | refused: TOPIC_NOT_FOUND                         | the error, with the lost broker that had the topic     |
 | refused otherwise                                | the error                                              |
+| of a FIFO topic whose broker is away or drained, | it waits, as long as its time lasts; attempts do not   |
+| or which is closed                               | count                                                  |
 | never left this client                           | again after a delay, on another queue if movable       |
 | left, and no answer came: in doubt               | error, in_doubt=true (or again: retry_in_doubt)        |
 
 Attempts and time are limited; after that the batch fails with the last error. Ordered batches for one queue
-are sent one after the other, so that a later batch cannot overtake a retried one.
+are sent one after the other, so that a later batch cannot overtake a retried one. A batch that may be stored,
+or whose messages are numbered for a broker, stays with this broker.
 """
 
 from __future__ import annotations
@@ -20,18 +23,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.routes import Slot
 from trovemq._produce.in_flight import InFlightLimiter
-from trovemq._produce.outgoing import Batch
+from trovemq._produce.outgoing import Batch, SingleMessages
 from trovemq._produce.sequences import SequenceAssigner
 from trovemq._produce.slots import SlotChooser
 from trovemq.models.cluster import BrokerInfo
 from trovemq.receipts import AppendOutcome
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+_AWAY: Final = (errors.BROKER_NOT_FOUND, errors.BROKER_UNREACHABLE, errors.SERVICE_NOT_AVAILABLE)
+_WAITED_FOR: Final = (*_AWAY, errors.TOPIC_CLOSED)
 
 
 class Delivery:
@@ -67,14 +73,19 @@ class Delivery:
         self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking: dict[str, list[Batch]] = {}  # batches that wait for the producer's last number
+        self._serial = 0
         self.one_way_dropped = 0  # one-way batches that could not be written
 
     def submit(self, batch: Batch) -> None:
         """Takes charge of a batch."""
         self.outstanding.add(batch)
         if batch.ordered:
+            batch.serial = batch.serial or self.next_serial()
             lane = self._lanes.setdefault(batch.slot, deque())
             lane.append(batch)
+            if self._is_stale(batch):
+                self._choose_again()
+                return
             if len(lane) > 1:
                 return
         self._dispatch(batch)
@@ -112,9 +123,10 @@ class Delivery:
         if batch.one_way and in_doubt:
             self._give_up(batch, error)
         elif in_doubt and not self._retry_in_doubt:
-            self._give_up(batch, _in_doubt(error))
+            self._give_up(batch, marked_in_doubt(error))
         elif error.retriable:
             if in_doubt:  # a broker that deduplicates knows only its own messages: the batch stays there
+                batch.doubtful = True
                 batch.stay()
             self._again(batch, error)
         else:
@@ -143,17 +155,94 @@ class Delivery:
     # --- attempts -------------------------------------------------------------------------------------
 
     def _next_of_lane(self, batch: Batch) -> None:
+        lane = self._leave_lane(batch)
+        if lane and lane[0].attempts == 0:
+            self._dispatch_if_waiting(lane[0])
+
+    def _leave_lane(self, batch: Batch) -> deque[Batch] | None:
+        """The rest of its lane."""
         lane = self._lanes.get(batch.slot)
-        if lane is None:
-            return
-        lane.remove(batch)
-        if not lane:
-            del self._lanes[batch.slot]
-        elif lane[0].attempts == 0:
-            self._dispatch(lane[0])
+        if lane is not None:
+            lane.remove(batch)
+            if not lane:
+                del self._lanes[batch.slot]
+        return lane
+
+    # --- other queues of a FIFO topic -----------------------------------------------------------------
+    def next_serial(self) -> int:
+        """The place of a new batch in the order of sending."""
+        self._serial += 1
+        return self._serial
+
+    def _is_stale(self, batch: Batch) -> bool:
+        """Whether its message groups would choose among other queues now, or earlier messages follow it in
+        its lane."""
+        among = batch.chosen_among
+        if among is None:
+            return False
+        slots = self._pool.routes.ordered_slots(batch.topic)
+        if slots is not among and slots != among:
+            return True
+        lane = self._lanes.get(batch.slot)
+        return lane is not None and len(lane) > 1 and lane[0] is batch and lane[1].serial < batch.serial
+
+    def _choose_again(self) -> None:
+        """The topic has other queues: the messages that wait get theirs among these, in the order of sending.
+        One that is on its way follows when it is refused; while a topic is spread, each of them is."""
+        waiting = [
+            batch
+            for lane in self._lanes.values()
+            for batch in lane
+            if isinstance(batch, SingleMessages)
+            and batch.chosen_among is not None
+            and not (batch.sent or batch.doubtful)
+        ]
+        waiting.sort(key=lambda batch: batch.serial)
+        for batch in waiting:
+            self.batch_taken(batch)
+            self._leave_lane(batch)
+        placed = [new for batch in waiting for new in self._replaced(batch)]
+        for new in placed:
+            self._lanes.setdefault(new.slot, deque()).append(new)
+        for new in placed:
+            if self._lanes[new.slot][0] is new:
+                self._dispatch(new)
+
+    def _replaced(self, batch: SingleMessages) -> list[SingleMessages]:
+        """A batch for each queue that its message groups choose now; they take its place."""
+        found: dict[Slot, SingleMessages] = {}
+        for group, message in batch.by_group():
+            slot = self._chooser.of_key(group)
+            new = found.get(slot)
+            if new is None:
+                new = found[slot] = SingleMessages(
+                    batch.topic, self, slot, batch.deadline, ordered=True, one_way=batch.one_way
+                )
+                new.sequence_assigner = batch.sequence_assigner
+                new.chosen_among = self._pool.routes.ordered_slots(batch.topic)
+                new.serial = batch.serial
+            new.take_over(message)
+        made = list(found.values())
+        if not made:
+            self.outstanding.discard(batch)
+            self._in_flight.give(batch.size)
+            self._tell_drained(batch)
+            return made
+        share = batch.size // len(made)  # of the producer's back-pressure
+        for new in made:
+            new.size = share
+        made[0].size += batch.size - share * len(made)
+        self.outstanding.discard(batch)
+        self.outstanding.update(made)
+        for waited_for, _ in self._drained:
+            if batch in waited_for:
+                waited_for.discard(batch)
+                waited_for.update(made)
+        return made
 
     def _dispatch(self, batch: Batch) -> None:
         batch.attempts += 1
+        batch.sent = True
         route = batch.route
         if route is None or route.version != self._pool.routes.version or route.slot is not batch.slot:
             try:
@@ -215,19 +304,36 @@ class Delivery:
                 self._give_up(batch, failure)
 
     def _again(self, batch: Batch, error: TroveError, *, move: bool = True) -> None:
+        batch.sent = False
         options, loop = self._pool.options, asyncio.get_running_loop()
         delay = options.backoff.seconds(batch.attempts)
         late = loop.time() + delay >= batch.deadline
-        if self._pool.closed or late or batch.attempts >= options.send_attempts_max:
-            self._give_up(batch, error)
+        waits = batch.ordered and error.spec in _WAITED_FOR and self._pool.routes.is_fifo(batch.topic)
+        if self._pool.closed or late or (batch.attempts >= options.send_attempts_max and not waits):
+            self._give_up(batch, self._away(batch, error) if waits and error.spec in _AWAY else error)
             return
         self.batch_taken(batch)  # a batch that is tried again does not grow
-        if move and batch.movable:
+        if move and batch.movable and not batch.numbered_for:
             batch.slot = self._chooser.next()
         loop.call_later(delay, self._dispatch_if_waiting, batch)
 
+    def _away(self, batch: Batch, error: TroveError) -> TroveError:
+        """Why a message of a FIFO topic has waited in vain."""
+        topic, name = batch.topic, batch.slot.broker
+        broker = self._pool.routes.find(name)
+        state = "is away" if broker is None or not broker.draining else "is drained"
+        text = (
+            f"broker {name} {state} ({error.message}): a FIFO topic's sends wait for it, so that each group"
+            f" keeps its order; to use other brokers: trovemq topic spread {topic} --brokers …"
+        )
+        return TroveError(errors.FIFO_BROKER_AWAY, text, broker=name, topic=topic)
+
     def _dispatch_if_waiting(self, batch: Batch) -> None:
-        if batch in self.outstanding:
+        if batch not in self.outstanding:
+            return
+        if self._is_stale(batch):
+            self._choose_again()
+        else:
             self._dispatch(batch)
 
     async def _refresh(self, batch: Batch, error: TroveError) -> None:
@@ -257,10 +363,10 @@ class Delivery:
         if batch in self.outstanding:
             self.batch_taken(batch)  # or messages would join a batch that is never sent
             self.one_way_dropped += batch.one_way
-            batch.fail(error)
+            batch.fail(marked_in_doubt(error) if batch.doubtful and "in_doubt" not in error.fields else error)
 
 
-def _in_doubt(error: TroveError) -> TroveError:
+def marked_in_doubt(error: TroveError) -> TroveError:
     """The error, marked as in doubt: the message may have been stored."""
     text = f"{error.message}; the message may have been stored"
     return TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"})

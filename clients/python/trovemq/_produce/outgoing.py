@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from trovemq._net.routes import Slot
-from trovemq._produce.property_block import UNIQUE_KEY_NAME
+from trovemq._produce.property_block import GROUP_NAME, UNIQUE_KEY_NAME
 from trovemq._produce.queue_routes import QueueRoute, RecordForm
 from trovemq._produce.sequences import SequenceAssigner
 from trovemq._produce.unique_keys import next_unique_key, next_unique_texts
@@ -76,6 +76,10 @@ class Batch:
         sequence_assigner: Numbers its messages, if they are numbered.
         numbered_for: The broker for which they are numbered.
         refreshed: The routes were fetched again because a broker refused its form.
+        doubtful: An attempt got no answer: it may be stored.
+        sent: It was submitted to its broker's stream, and its end is not known.
+        chosen_among: Of a FIFO topic: the queues among which its message groups have chosen this one.
+        serial: The place of its messages in the order of sending.
         released: It was submitted to its broker's stream.
         open_key: The key of the batch while messages may join it.
         sizes: The encoded records' sizes.
@@ -90,6 +94,10 @@ class Batch:
     size_max = 0
     attempts = 0
     refreshed = False
+    doubtful = False
+    sent = False
+    chosen_among: tuple[Slot, ...] | None = None
+    serial = 0
     released = False
     open_key: tuple[Slot | None, bool, bool] | None = None
     sizes: Sizes = ()
@@ -228,6 +236,14 @@ class SingleMessages(Batch):
         if not block:
             self._bare += 1
 
+    def by_group(self) -> list[tuple[str, _Single]]:
+        """The messages that are still wanted, each with its message group."""
+        return [(_group_of(message[1]), message) for message in self._wanted()]
+
+    def take_over(self, message: _Single) -> None:
+        """Adds a message of another batch."""
+        self._messages.append(message)
+
     @property
     def count(self) -> int:
         waiters = (message[4] for message in self._messages)
@@ -308,6 +324,15 @@ class SingleMessages(Batch):
             waiter = message[4]
             if waiter is not None and not waiter.done():
                 waiter.set_exception(error)
+
+
+def _group_of(block: bytes) -> str:
+    """The message group among encoded properties; empty if there is none."""
+    for part in block.split(b"\x02"):
+        name, _, value = part.partition(b"\x01")
+        if name == GROUP_NAME:
+            return value.decode()
+    return ""
 
 
 @lru_cache(maxsize=ENCODERS_KNOWN)

@@ -18,6 +18,7 @@ from trovemq_proto.records.unique_keys import UNIQUE_KEY_SIZE
 
 MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
+GROUP_NAME = PROPERTY_SHARDING_KEY.encode()
 BARE_BLOCK_SIZE = len(UNIQUE_KEY_NAME) + UNIQUE_KEY_SIZE + 2
 """The bytes of the properties of a message that has a unique key only."""
 

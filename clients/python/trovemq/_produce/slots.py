@@ -8,7 +8,9 @@ from trovemq._net.connections import ConnectionPool
 from trovemq._net.routes import Slot
 from trovemq._produce.queue_routes import QueueRoute, RecordForm
 from trovemq.models.cluster import BrokerInfo
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import ANY_QUEUE
 from trovemq_proto.records.hashes import group_queue
 
 # For a topic in no route the broker decides whether it exists (autoCreateTopicEnable).
@@ -61,10 +63,25 @@ class SlotChooser:
         return slot
 
     def of_key(self, ordering_key: str) -> Slot:
-        """The queue of an ordering key or message group. It stays the same as long as the topic's queues do,
-        and it is the one that a broker chooses for a RocketMQ client's message group."""
-        slots = self._pool.routes.writable_slots(self.topic) or (UNKNOWN,)
+        """The queue of an ordering key or message group. It stays the same as long as the topic's queues do;
+        of a FIFO topic also while its broker is away or drains."""
+        slots = self._pool.routes.ordered_slots(self.topic) or (UNKNOWN,)
         return slots[group_queue(ordering_key, len(slots))]
+
+    def home(self, unique_key: str) -> Slot | None:
+        """The broker of a message that the caller has named, with ANY_QUEUE; None if no route has the topic.
+        A broker recognises only its own messages: so this one stays while it is away, too."""
+        brokers = sorted({slot.broker for slot in self._pool.routes.kept_slots(self.topic)})
+        return Slot(brokers[group_queue(unique_key, len(brokers))], ANY_QUEUE) if brokers else None
+
+    def queue_of(self, slot: Slot) -> Slot:
+        """The slot, or the next queue in turn of its broker for ANY_QUEUE."""
+        if slot.queue_id != ANY_QUEUE:
+            return slot
+        kept = self._pool.routes.kept_slots(self.topic)
+        slots = [one for one in kept if one.broker == slot.broker]
+        self._turn += 1
+        return slots[self._turn % len(slots)] if slots else Slot(slot.broker, 0)
 
     def of_queue(self, queue_id: int, broker: str | None) -> Slot:
         """That queue. Raises TroveError BROKER_AMBIGUOUS, BROKER_NOT_FOUND."""
@@ -78,6 +95,10 @@ class SlotChooser:
         if broker is None and len(known) == 1:
             slot = self._numbered[queue_id] = Slot(known[0], queue_id)
             return slot
+        if broker is None and len(known) > 1:  # one of them may be away
+            names = ", ".join(known)
+            text = f"queue {queue_id} of {self.topic} may be on {names}"
+            raise TroveError(errors.BROKER_AMBIGUOUS, text, brokers=names)
         return Slot(self._pool.routes.broker_of_queue(self.topic, queue_id, broker).name, queue_id)
 
     def of_broker(self, broker: str) -> Slot:

@@ -73,8 +73,13 @@ def _config(config: common_pb2.ConfigSummary) -> ConfigSummary:
 
 
 def broker_route(route: common_pb2.BrokerRoute) -> BrokerRoute:
-    topics = (TopicRoute(topic.topic, topic.queue_count, topic.message_type) for topic in route.topics)
-    return BrokerRoute(broker_info(route.broker), tuple(topics))
+    return BrokerRoute(broker_info(route.broker), tuple(map(_topic_route, route.topics)))
+
+
+def _topic_route(topic: common_pb2.TopicRoute) -> TopicRoute:
+    if topic.placement:
+        return TopicRoute(topic.topic, topic.queue_count, topic.message_type, dict(topic.placement))
+    return TopicRoute(topic.topic, topic.queue_count, topic.message_type)
 
 
 def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:

@@ -124,7 +124,7 @@ VERBS: Final = (
         "daemons",
         "Start a console for browsers. All options are its own: see `trovemq console --help`.",
     ),
-    Verb("topic", "topics", "Topics: create, list, describe, alter, delete."),
+    Verb("topic", "topics", "Topics: create, list, describe, alter, spread, delete."),
     Verb(
         "group",
         "groups",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.broker_removal import drained, remove
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import parse_duration_ms
+from trovemq.cli.topic_spread import fifo_topics_on, spread_command
+
+if TYPE_CHECKING:
+    from trovemq import BrokerRoute
+
+TOPICS_NAMED_MAX: Final = 8
 
 app = typer.Typer(help="Brokers: drain, remove.", no_args_is_help=True)
 verb(app, "remove")(remove)
@@ -52,12 +59,30 @@ async def drain(
         if undo:
             status = await session.call(client.admin.brokers.undrain(broker))
         else:
+            routes = (await session.call(client.admin.cluster())).brokers  # a stopped one does not answer
             stop_wait_max_ms = within if stop else None
             begun = client.admin.brokers.drain(broker, grace_ms=grace, stop_wait_max_ms=stop_wait_max_ms)
             status = await drained(session, client, await session.call(begun))
+            _tell_fifo_topics(session, fifo_topics_on(routes, status.broker), status.broker, routes)
     state = "stopped" if stop else status.state
     session.output.item({"broker": status.broker, "state": state})
     if not session.output.objects:
         from trovemq.cli.render import card
 
         session.output.show(card({"broker": status.broker, "state": state}))
+
+
+def _tell_fifo_topics(
+    session: Session, topics: Sequence[str], broker: str, routes: Sequence[BrokerRoute]
+) -> None:
+    """FIFO topics that lie on a drained broker stay there, and their senders wait for it."""
+    if not topics:
+        return
+    session.output.note(fifoTopics=list(topics))
+    others = [route.broker.name for route in routes if not route.broker.draining]
+    others = [name for name in others if name != broker] or ["BROKER"]
+    session.output.remark(f"FIFO topics lie on {broker}, and their senders wait for it; each is moved so:")
+    for topic in topics[:TOPICS_NAMED_MAX]:
+        session.output.remark(f"  {spread_command(topic, others)}")
+    if len(topics) > TOPICS_NAMED_MAX:
+        session.output.remark(f"  … and {len(topics) - TOPICS_NAMED_MAX:,} more: trovemq cluster balance")

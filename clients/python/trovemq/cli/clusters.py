@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli import cluster_config
+from trovemq.cli.cluster_balance import balance
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.daemons import daemon_module
 from trovemq.cli.local.directory import BROKERS_MAX, check_ports, locked, members_of
@@ -86,6 +87,9 @@ _LOST: Final[Columns[LostBroker]] = Columns(
     Column(None, "version", lambda _: ""),
 )
 """The same table; a broker that nameservers have lost."""
+
+
+verb(app, "balance")(balance)
 
 
 @verb(app, "local")

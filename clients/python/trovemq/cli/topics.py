@@ -1,4 +1,4 @@
-"""topic create|list|describe|alter|delete."""
+"""topic create|list|describe|alter|spread|delete."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from trovemq.cli.columns import MERGED, Column, Columns
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
+from trovemq.cli.topic_spread import spread
 
 if TYPE_CHECKING:
     from trovemq import TopicDescription, TopicQueue
 
-app = typer.Typer(help="Topics: create, list, describe, alter, delete.", no_args_is_help=True)
+app = typer.Typer(help="Topics: create, list, describe, alter, spread, delete.", no_args_is_help=True)
 
 
 class MessageType(StrEnum):
@@ -87,6 +88,15 @@ IndexedOption = Annotated[
         "--indexed-property",
         metavar="NAME",
         help="A property that `search` finds by an index; may be given several times (off: none).",
+        show_default=False,
+    ),
+]
+WritesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--writes",
+        metavar="open|closed",
+        help="Closed: senders wait. `topic spread` closes a FIFO topic, and opens it.",
         show_default=False,
     ),
 ]
@@ -175,6 +185,7 @@ async def alter(
     retention: RetentionOption = None,
     retention_age_max: RetentionAgeOption = None,
     indexed_property: IndexedOption = None,
+    writes: WritesOption = None,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Give a topic more queues, another message type or other options."""
@@ -184,6 +195,7 @@ async def alter(
         retention=retention,
         retention_age_max=retention_age_max,
         indexed_properties=indexed_property,
+        writes=writes,
     )
     if queues is None and message_type is None and not options:
         raise typer.BadParameter("nothing to alter: give --queues, --type or an option of the topic")
@@ -222,7 +234,8 @@ async def describe(
     queues = queue_columns(sizes=sizes)
     for topic in descriptions:
         shown = [queues.fields((topic, queue)) for queue in topic.queues]
-        session.output.item({**TOPICS.fields(topic), "hold": hold_fields(topic), "queues": shown})
+        placed = {"placement": dict(sorted(topic.placement.items()))} if topic.placement else {}
+        session.output.item({**TOPICS.fields(topic), **placed, "hold": hold_fields(topic), "queues": shown})
     rows = (queues.row((topic, queue)) for topic in descriptions for queue in topic.queues)
     session.show_table(queues, rows)
     if not session.output.objects:
@@ -231,6 +244,11 @@ async def describe(
     for topic in descriptions:
         if topic.options.get("retention") == "until_acknowledged":
             session.output.show(hold_text(topic))
+        if topic.options.get("writes") == "closed":
+            session.output.show(f"{topic.topic} is closed on {topic.broker}: its senders wait")
+
+
+verb(app, "spread")(spread)
 
 
 @verb(app, "delete")

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+NO_PLACEMENT: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,21 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """One topic on one broker: its queues are 0 .. queue_count-1."""
+    """One topic on one broker: its queues are 0 .. queue_count-1.
+
+    Attributes:
+        topic: Its name.
+        queue_count: The number of its queues on this broker.
+        message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, MIXED or UNSPECIFIED.
+        placement: Where the cluster's configuration has an owner, the queues of a FIFO topic by broker,
+            whichever brokers are live. Of other topics only if this broker is none of them any more, so that
+            it gets no new messages.
+    """
 
     topic: str
     queue_count: int
     message_type: str = "NORMAL"
+    placement: Mapping[str, int] = field(default_factory=lambda: NO_PLACEMENT, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +185,7 @@ class TopicDescription:
     broker: str
     options: Mapping[str, str] = field(default_factory=dict)
     """The options that are set, by name: deduplicate, order, retention, retention_age_max,
-    indexed_properties."""
+    indexed_properties, writes."""
     hold: TopicHold | None = None
     """In the result of describe_topic: the part of the log that the topic keeps until it is acknowledged, or
     None."""
@@ -179,6 +193,37 @@ class TopicDescription:
     """Where the cluster's configuration has the topic: the number of its queues on each broker."""
     pending: tuple[str, ...] = ()
     """Of a change: brokers that make it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRemainder:
+    """`count` messages of a queue that a group has not consumed. Of a broker that does not answer, and so may
+    have some: no group, queue_id -1."""
+
+    group: str
+    broker: str
+    queue_id: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpread:
+    """A step of `Admin.spreading`.
+
+    Attributes:
+        topic: The topic.
+        state: `closing`, `waiting`, `moving`, `settling` or `done`; a topic that is not FIFO has the last one
+            alone.
+        placement: Its queues by broker: from `moving` on the new ones.
+        left: While `waiting`, the messages that groups have not consumed.
+        pending: Brokers that have not made the change yet.
+    """
+
+    topic: str
+    state: str
+    placement: Mapping[str, int]
+    left: tuple[QueueRemainder, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

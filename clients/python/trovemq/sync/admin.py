@@ -102,6 +102,8 @@ class Admin(SyncWrapper[aio.Admin]):
     describe_topic = waits(aio.Admin.describe_topic)
     list_topics = waits(aio.Admin.list_topics)
     delete_topic = waits(aio.Admin.delete_topic)
+    spread_topic = waits(aio.Admin.spread_topic)
+    spreading = iterates(aio.Admin.spreading)
     next_sequences = waits(aio.Admin.next_sequences)
     commit_offset = waits(aio.Admin.commit_offset)
     get_offset = waits(aio.Admin.get_offset)

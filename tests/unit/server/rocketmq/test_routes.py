@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ class Other(NamedTuple):
     draining: bool = False
     queue_count: int = 2
     message_type: str = "NORMAL"
+    placement: Mapping[str, int] = {}
 
 
 @dataclass
@@ -48,9 +50,14 @@ class Others:
     """The other brokers, whose topics the test sets."""
 
     topics: dict[str, list[Other]] = field(default_factory=dict)
+    away: dict[str, Address] = field(default_factory=dict)
 
     def holding(self, topic: str) -> list[Other]:
         return self.topics.get(topic, [])
+
+    def without(self, topic: str, placement: Mapping[str, int]) -> list[Other]:
+        missing = sorted(placement.keys() & self.away.keys())
+        return [Other(name, self.away[name], None, False, 0, "FIFO", placement) for name in missing]
 
     def names(self) -> list[str]:
         return sorted({one.broker for others in self.topics.values() for one in others})
@@ -72,7 +79,14 @@ class Bench:
         self.store = core.store
         self.others = Others()
         self.offers_writes = True
-        self.routes = Routes(core, lambda: self.offers_writes, self.others, OWN_TLS)
+        self.placements: dict[str, dict[str, int]] = {}
+        self.routes = Routes(
+            core,
+            lambda: self.offers_writes,
+            self.others,
+            OWN_TLS,
+            lambda topic: self.placements.get(topic, {}),
+        )
 
     def route(
         self, topic: str = "orders", *, context: Any = CONTEXT, **fields: Any
@@ -407,3 +421,75 @@ def test_a_route_of_many_queues_stopped_the_broker_for_seconds(brokers: Any, nam
     assert list(route_reply(query, route).message_queues) == expected
     asked = service_pb2.QueryAssignmentRequest(topic=name, endpoints=CAME_BY)
     assert [one.message_queue for one in assignment_reply(asked, route).assignments] == expected
+
+
+# --- FIFO topics with a placement -------------------------------------------------------------------------
+PLACED = {"a": 2, "broker-a": 1, "z": 2}
+
+
+def fifo_bench() -> Bench:
+    bench = Bench()
+    bench.placements["steps"] = PLACED
+    bench.others.topics["steps"] = [
+        Other(name, Address("10.0.0.2", port), None, False, 2, "FIFO", PLACED)
+        for name, port in (("a", 1), ("z", 2))
+    ]
+    return bench
+
+
+def permissions(reply: service_pb2.QueryRouteResponse) -> list[tuple[str, int, int]]:
+    return [(one.broker.name, one.id, one.permission) for one in reply.message_queues]
+
+
+def test_message_groups_moved_when_a_broker_died() -> None:
+    bench = fifo_bench()
+    before = bench.route("steps")
+    gone = bench.others.topics["steps"].pop()
+    bench.others.away["z"] = gone.address
+    after = bench.route("steps")
+    assert [place[:2] for place in permissions(after)] == [place[:2] for place in permissions(before)]
+    assert [one.permission for one in after.message_queues if one.broker.name == "z"] == [v2.WRITE] * 2
+    away = [one for one in after.message_queues if one.broker.name == "z"]
+    assert away[0].broker.endpoints == endpoints_of(gone.address)
+    endpoints = endpoints_of(bench.core.advertised)
+    reply = bench.assignment(topic="steps", endpoints=endpoints)
+    assigned = {one.message_queue.broker.name for one in reply.assignments}
+    assert assigned == {"a", "broker-a"}, "there is nothing to receive from a broker that is away"
+
+
+def test_message_groups_moved_when_a_broker_was_drained() -> None:
+    bench = fifo_bench()
+    before = bench.route("steps")
+    bench.offers_writes = False
+    bench.others.topics["steps"] = [one._replace(draining=True) for one in bench.others.topics["steps"]]
+    assert bench.route("steps") == before
+    bench.placements.clear()
+    assert bench.route("steps") == before, "as the other brokers tell it"
+
+
+def test_a_broker_without_a_place_is_only_read() -> None:
+    bench = fifo_bench()
+    bench.placements["steps"] = {"z": 2}
+    found = {(name, permission) for name, _, permission in permissions(bench.route("steps"))}
+    assert found == {("a", v2.READ), ("broker-a", v2.READ), ("z", v2.READ_WRITE)}
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_normal_topic_left_its_broker_and_still_got_messages(away: bool) -> None:
+    bench = Bench()
+    bench.others.topics["orders"] = [
+        Other("a", Address("10.0.0.2", 1), placement={"broker-a": 4}),
+        Other("b", Address("10.0.0.2", 2)),
+    ]
+    bench.others.away |= {"c": Address("10.0.0.2", 3)} if away else {}
+    written = {name for name, _, permission in permissions(bench.route()) if permission == v2.READ_WRITE}
+    assert written == {"b", "broker-a"}
+
+
+def test_the_brokers_of_a_topic_were_read_only_where_it_has_no_place() -> None:
+    bench = Bench()
+    bench.store.topics.alter("orders", perm=PERM_READ)
+    bench.placements["orders"] = {"b": 2}
+    bench.others.topics["orders"] = [Other("b", Address("10.0.0.2", 2))]
+    found = {(name, permission) for name, _, permission in permissions(bench.route())}
+    assert found == {("b", v2.READ_WRITE), ("broker-a", v2.READ)}

@@ -18,6 +18,7 @@ from tests.support.memory_broker import ROOMY, TOPICS, TestBroker, message
 from tests.support.oracles import sender as oracle
 from tests.support.rpc_context import RpcContext
 from tests.support.sent_calls import answer, begin, outcomes, send_call
+from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.wire.statuses import status_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -235,6 +236,25 @@ async def test_sends_that_are_more_than_a_batch_are_several_appends() -> None:
         parts, *(send_call(message(message_id=f"M{number}", body=bytes(1_000))) for number in range(5))
     )
     assert [one.entries[0].offset for one in replies] == [0, 1, 2, 3, 4]
+
+
+@fake_time
+async def test_a_closed_topic_takes_no_messages_until_it_is_open() -> None:
+    parts = TestBroker()
+    begin(parts, message(message_id="M0"))
+    await turns()
+    parts.store.topics.alter("orders", options={"writes": "closed"})
+    (refused,) = begin(parts, message(message_id="M1"))
+    assert isinstance(refused, TroveError)
+    assert (refused.spec, refused.retriable) == (errors.TOPIC_CLOSED, True)
+    with pytest.raises(TroveError, match="TOPIC_CLOSED"):
+        parts.appender.topic_for_write("orders")
+    with pytest.raises(TroveError, match="TOPIC_CLOSED"):
+        ProducerService(parts)._topic("orders", "NORMAL")
+    parts.store.topics.alter("orders", options={"writes": "open"})
+    begin(parts, message(message_id="M2"))
+    await turns()
+    assert [one.unique_key for one in stored(parts, "orders")] == ["M0", "M2"]
 
 
 @fake_time
