@@ -239,8 +239,8 @@ async def describe(
     rows = (queues.row((topic, queue)) for topic in descriptions for queue in topic.queues)
     session.show_table(queues, rows)
     if not session.output.objects:
-        for placed in dict.fromkeys(placement_text(topic) for topic in descriptions if topic.placement):
-            session.output.show(placed)
+        for text in dict.fromkeys(placement_text(topic) for topic in descriptions if topic.placement):
+            session.output.show(text)
     for topic in descriptions:
         if topic.options.get("retention") == "until_acknowledged":
             session.output.show(hold_text(topic))

@@ -1,0 +1,141 @@
+"""The errors 4xx of the table in errors.py, from where they are imported: the cluster."""
+
+from __future__ import annotations
+
+from trovemq_proto.error_table import TABLE
+
+_add = TABLE.add
+
+BROKER_NAME_TAKEN = _add(
+    "BROKER_NAME_TAKEN", 400, "ALREADY_EXISTS", False,
+    "Another live broker is registered under this name.",
+    "Give each broker its own --name.",
+)  # fmt: skip
+BROKER_NOT_FOUND = _add(
+    "BROKER_NOT_FOUND", 401, "NOT_FOUND", True,
+    "No live broker of that name, or none that has the topic, is in the routes.",
+    "List the brokers: trovemq cluster.",
+)  # fmt: skip
+BROKER_AMBIGUOUS = _add(
+    "BROKER_AMBIGUOUS", 402, "FAILED_PRECONDITION", False,
+    "Several brokers have this queue.",
+    "Choose one of those that the message lists with --broker NAME.",
+)  # fmt: skip
+BROKER_UNREACHABLE = _add(
+    "BROKER_UNREACHABLE", 403, "UNAVAILABLE", True,
+    "The server did not answer.",
+    "Check that it runs and that the address is right.",
+)  # fmt: skip
+TRANSACTION_BROKERS = _add(
+    "TRANSACTION_BROKERS", 404, "INVALID_ARGUMENT", False,
+    "The topics and messages of one atomic transaction are not all on one broker.",
+    "Put its topics on one broker, or use one transaction for each broker; the message names them.",
+)  # fmt: skip
+TLS_FAILED = _add(
+    "TLS_FAILED", 405, "UNAVAILABLE", False,
+    "Client and server do not agree on TLS: one of them speaks none, or does not trust the other's certificate.",
+    "The message says which; docs/how-to/tls.md shows how both are set up.",
+)  # fmt: skip
+BROKER_NOT_EMPTY = _add(
+    "BROKER_NOT_EMPTY", 409, "FAILED_PRECONDITION", False,
+    "The broker has messages or topics that would be lost with it; the message counts them.",
+    "Let the groups consume them, and try again; or give them up: trovemq broker remove NAME --accept-loss.",
+)  # fmt: skip
+
+CLUSTER_RUNNING = _add(
+    "CLUSTER_RUNNING", 420, "FAILED_PRECONDITION", False,
+    "Another `trovemq cluster local` runs in this directory.",
+    "Stop it (the message has its process id), or choose another --dir.",
+)  # fmt: skip
+CLUSTER_DIRECTORY_ILLEGAL = _add(
+    "CLUSTER_DIRECTORY_ILLEGAL", 421, "FAILED_PRECONDITION", False,
+    "The directory cannot be used for a local cluster, or its cluster.json is damaged or of a newer version.",
+    "Choose another --dir; or delete cluster.json: the brokers' stores stay, and the daemons get new ports.",
+)  # fmt: skip
+ADDRESS_IN_USE = _add(
+    "ADDRESS_IN_USE", 422, "UNAVAILABLE", True,
+    "Another process listens on an address that a daemon of the local cluster has.",
+    "Stop that process; or delete cluster.json in the cluster's directory: the daemons get new ports.",
+)  # fmt: skip
+DAEMON_FAILED = _add(
+    "DAEMON_FAILED", 423, "UNAVAILABLE", False,
+    "A daemon of the local cluster ended, or was not ready in time.",
+    "Read the reason in its log, which the message names, and correct it; the stores stay.",
+)  # fmt: skip
+# Codes from 430: the cluster's configuration (trovemq_broker.cluster_config).
+CONFIG_OWNER_UNREACHABLE = _add(
+    "CONFIG_OWNER_UNREACHABLE", 430, "UNAVAILABLE", True,
+    "The broker that owns the cluster's configuration does not answer, so nothing of it can be changed; messages flow on.",
+    "Start the owner that the message names, and try again; if it is lost: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+CONFIG_VERSION_CONFLICT = _add(
+    "CONFIG_VERSION_CONFLICT", 431, "ABORTED", True,
+    "The entry was changed after the version that the change names.",
+    "Read the entry again, decide again, and send the change with its present version.",
+)  # fmt: skip
+CONFIG_OWNER_MOVED = _add(
+    "CONFIG_OWNER_MOVED", 432, "UNAVAILABLE", True,
+    "This broker no longer owns the cluster's configuration: another one has taken it over.",
+    "Send the change to the owner that the message names; one that was in doubt may have to be sent again.",
+)  # fmt: skip
+CONFIG_GENERATION_OLD = _add(
+    "CONFIG_GENERATION_OLD", 433, "FAILED_PRECONDITION", False,
+    "The table is of an older generation than this broker has seen, or has promised to wait for.",
+    "Let the sender follow the present owner (trovemq cluster); if there is none: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+CONFIG_OTHER_CLUSTER = _add(
+    "CONFIG_OTHER_CLUSTER", 434, "FAILED_PRECONDITION", False,
+    "The configuration is that of another cluster than the one that this broker's store belongs to.",
+    "Correct config_owner, or start with an empty store; an owner that lost its disk: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+CONFIG_GAP = _add(
+    "CONFIG_GAP", 435, "OUT_OF_RANGE", True,
+    "Changes of the configuration do not continue where this broker's table ends.",
+    "The broker connects to the owner again and gets the missing part; report it if it stays.",
+)  # fmt: skip
+CONFIG_OWNER_OLD = _add(
+    "CONFIG_OWNER_OLD", 436, "FAILED_PRECONDITION", False,
+    "The owner's table is older than, or differs from, the one that a broker has of the same generation.",
+    "The owner's store was put back from an older copy: run trovemq cluster config-owner NAME, which takes the highest copy.",
+)  # fmt: skip
+CONFIG_SETTINGS_DIFFER = _add(
+    "CONFIG_SETTINGS_DIFFER", 437, "FAILED_PRECONDITION", False,
+    "A topic, group, user, rule or quota of this name exists on this broker with other settings than in the cluster's table.",
+    "Make both equal: alter the cluster's entry, or delete the one on this broker; until then the broker keeps its settings.",
+)  # fmt: skip
+CONFIG_MEMBER_REMOVED = _add(
+    "CONFIG_MEMBER_REMOVED", 438, "FAILED_PRECONDITION", False,
+    "This broker was removed from its cluster, and its store still has the cluster's configuration.",
+    "Stop it; to use the machine again, start a broker with an empty store, which joins as a new one.",
+)  # fmt: skip
+CONFIG_OWNER_STAYS = _add(
+    "CONFIG_OWNER_STAYS", 439, "FAILED_PRECONDITION", False,
+    "The broker owns the cluster's configuration, so it cannot be removed from the cluster.",
+    "Let another broker take the configuration over first: trovemq cluster config-owner NAME.",
+)  # fmt: skip
+BROKER_DRAINED = _add(
+    "BROKER_DRAINED", 440, "FAILED_PRECONDITION", False,
+    "A topic was to get queues on a broker that is drained, or all brokers of the cluster are.",
+    "Name other brokers, or let it take new messages again: trovemq broker undrain NAME.",
+)  # fmt: skip
+FIFO_BROKER_AWAY = _add(
+    "FIFO_BROKER_AWAY", 443, "UNAVAILABLE", True,
+    "The broker of this message group is away or drained, and the sends of a FIFO topic wait for their broker.",
+    "Start the broker that the message names, and send again; to use other brokers: trovemq topic spread TOPIC --brokers A,B.",
+)  # fmt: skip
+TOPIC_CLOSED = _add(
+    "TOPIC_CLOSED", 444, "UNAVAILABLE", True,
+    "The topic takes no new messages while its queues move to other brokers; senders wait.",
+    "Send again; if `trovemq topic spread` has stopped, run it again, or open the topic: trovemq topic alter NAME --writes open.",
+)  # fmt: skip
+
+CONFIG_ABSENT = _add(
+    "CONFIG_ABSENT", 446, "FAILED_PRECONDITION", False,
+    "No broker that answers has a configuration of the cluster: each one's topics, groups and users are its own.",
+    "To share one, set config_owner=NAME on the other brokers, and restart them; if brokers that have it are away, start one.",
+)  # fmt: skip
+CONFIG_OWNER_ALREADY = _add(
+    "CONFIG_OWNER_ALREADY", 447, "FAILED_PRECONDITION", False,
+    "The broker owns the cluster's configuration already.",
+    "Nothing is to be done; to have another broker's copy continue, name it with --source.",
+)  # fmt: skip
