@@ -10,6 +10,8 @@ from trovemq_proto.trove_error import ErrorSpec
 
 @dataclass(slots=True)
 class ErrorTable:
+    """The rows by symbol and by code."""
+
     by_symbol: dict[str, ErrorSpec] = field(default_factory=dict)
     by_code: dict[int, ErrorSpec] = field(default_factory=dict)
 

@@ -126,7 +126,7 @@ class ClusterRoutes:
         ]
 
     def without(self, topic: str, placement: Mapping[str, int]) -> list[OtherQueues]:
-        """Those of the placement's brokers that do not have the topic now: they are away, or do not have it
+        """The placement's brokers that do not have the topic now: they are away, or do not have it
         yet. Brokers whose address is not known are left out."""
         live = {one.name: one for one in self.brokers}
         found = []

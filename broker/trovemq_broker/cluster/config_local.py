@@ -27,7 +27,7 @@ class LocalSide:
         tables: LocalTables,
         placed: Callable[[Iterable[str]], None],
     ) -> None:
-        """`placed` is told of the topics whose placement may be another one now."""
+        """`placed` is called with the topics whose placement may have changed."""
         self._placed = placed
         self._stored = stored
         self._broker = broker

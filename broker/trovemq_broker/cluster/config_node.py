@@ -54,7 +54,7 @@ FORMER_MAX: Final = 8
 class NodeParts:
     """The parts of a ConfigNode. `address`: where other brokers reach this one. `draw_mark`: 16 hex digits
     by chance. `publish` is called with the summary for routes; the second argument says whether it is to be
-    sent now. `placed` is told of the topics whose placement may be another one now."""
+    sent now. `placed` is called with the topics whose placement may have changed."""
 
     broker: str
     address: Address

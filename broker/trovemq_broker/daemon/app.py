@@ -26,6 +26,7 @@ from trovemq_broker.cluster.forwarding import Forwarder
 from trovemq_broker.cluster.registration import Registrations
 from trovemq_broker.cluster.route_metrics import RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
+from trovemq_broker.cluster.view import BrokerView
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
 from trovemq_broker.daemon.config_wiring import ClusterParts, register, show_config
@@ -214,14 +215,7 @@ class BrokerApp:
         )
         core = services.core
         self._serving_gate.refusal = services.config.condition.refusal
-        registrations = Registrations(
-            settings.nameserver_addresses,
-            services.view,
-            settings,
-            random.random,
-            self._registration_channels,
-            self._registration_credentials,
-        )
+        registrations = self._registrations(services.view)
         watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(services.statistics))
@@ -253,6 +247,17 @@ class BrokerApp:
             await self._grpc.stop(LAST_REPLIES_S if core.group_commit.failure is not None else 0)
             await core.settle()
             core.group_commit.close()
+
+    def _registrations(self, view: BrokerView) -> Registrations:
+        settings = self._settings
+        return Registrations(
+            settings.nameserver_addresses,
+            view,
+            settings,
+            random.random,
+            self._registration_channels,
+            self._registration_credentials,
+        )
 
     def _route_watches(self, routes: ClusterRoutes, turns: Turns) -> RouteWatches:
         settings = self._settings

@@ -118,7 +118,7 @@ class BrokerServices:
         self._route = SelfRouteService(self.view, clock_ms)
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
-            settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop
+            *(settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop)
         )
         self.live = LiveSettings(settings, sources or {}, core, self.tasks, self.queries, set_log_level)
         self._broker = BrokerService(
@@ -144,7 +144,6 @@ class BrokerServices:
             shared=self.shared_changes,
             draining=lambda: self._draining(others),
         )
-        self._groups = GroupService(core, self.shared_changes)
         self._tracks = TrackService(core, self.queries.one_more)
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
@@ -189,7 +188,14 @@ class BrokerServices:
         for service in (
             *(self.messages, self.atomic, self.queries, self.searches, self.store_service),
             *(self.rocketmq, self.consumers, self.producers),
-            *(self._broker, self._admin, self._groups, self._users, self._tracks, self._route),
+            *(
+                self._broker,
+                self._admin,
+                GroupService(self.core, self.shared_changes),
+                self._users,
+                self._tracks,
+                self._route,
+            ),
             self._cluster_config,
         ):
             service.add_to(server)

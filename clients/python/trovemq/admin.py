@@ -192,7 +192,7 @@ class Admin:
         settle_s: float = SETTLE_S,
         accept_disorder: bool = False,
     ) -> AsyncGenerator[TopicSpread]:
-        """As `spread_topic`, step by step. Closing the generator stops it, and opens the topic again."""
+        """Does `spread_topic` step by step. Closing the generator stops it, and opens the topic again."""
         check_text("name", name, errors.TOPIC_ILLEGAL)
         if isinstance(brokers, str) or not brokers or len(set(brokers)) < len(brokers):
             raise TroveError(errors.REQUEST_ILLEGAL, "brokers must be a list of different names")
@@ -223,7 +223,7 @@ class Admin:
         accept_disorder: bool = False,
     ) -> TopicSpread:
         """Has a topic lie on these brokers, where the cluster's configuration has an owner. Others get no new
-        messages of it; what they have is consumed there. Nothing is moved or deleted.
+        messages of it; their messages are consumed there. Nothing is moved or deleted.
 
         A FIFO topic takes no messages until its groups have consumed its queues: senders wait. That may take
         long; a call that is cancelled opens it again, with the brokers that it had. A call that was killed is

@@ -1,4 +1,4 @@
-"""The placement of a topic on its way: broker, nameserver, the other brokers and clients."""
+"""The placement of a topic passes from broker to nameserver, to the other brokers and to clients."""
 
 from __future__ import annotations
 

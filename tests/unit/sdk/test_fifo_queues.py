@@ -200,7 +200,7 @@ async def test_sends_wait_while_their_topic_is_closed(
 async def test_waiting_messages_go_to_the_new_queues_of_their_topic(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:
-    """In the order of sending: some wait, one is on its way, some come later."""
+    """In the order of sending: some wait, one is being sent, some come later."""
     only = {"b1": 1, "b2": 0}
     nameserver.set_routes(fifo(broker, only), fifo(other, only))
     client = await connect(nameserver)

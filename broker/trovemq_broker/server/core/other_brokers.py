@@ -54,14 +54,14 @@ class OtherBrokers(Protocol):
         ...
 
     def without(self, topic: str, placement: Mapping[str, int]) -> Sequence[OtherQueues]:
-        """Those of the placement's brokers that are away, or do not have the topic yet, by name; without
+        """The placement's brokers that are away, or do not have the topic yet, by name; without
         those whose address is not known."""
         ...
 
     def names(self) -> Sequence[str]: ...
 
     def draining(self) -> Sequence[str]:
-        """Those that ask for messages to be sent to other brokers."""
+        """The brokers that ask for messages to be sent to others."""
         ...
 
     def advertises(self, address: Address, *, by_tls: bool) -> bool:

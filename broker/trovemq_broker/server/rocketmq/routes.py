@@ -167,7 +167,7 @@ class Routes:
         return config, reached, address
 
     def _placement(self, topic: str, others: Sequence[OtherQueues]) -> Mapping[str, int]:
-        """That of a FIFO topic: as this broker has it, else as most of the others do."""
+        """The placement of a FIFO topic: as this broker has it, else as most of the others do."""
         config = self._core.store.topics.get(topic)
         if config is not None and config.message_type != FIFO:
             return NO_PLACEMENT

@@ -58,7 +58,7 @@ class RouteTable:
         self._writable_slots: dict[str, tuple[Slot, ...]] = {}
         self._kept_slots: dict[str, tuple[Slot, ...]] = {}
         self._fifo: dict[str, bool] = {}
-        self._left: dict[str, BrokerRoute] = {}
+        self._departed: dict[str, BrokerRoute] = {}
         """The brokers that left undrained, as they were: each one's last route."""
         self._last_placements: dict[str, Mapping[str, int]] = {}
         self._last_slots: dict[str, tuple[Slot, ...]] = {}
@@ -71,17 +71,17 @@ class RouteTable:
             if route.broker.name not in names and len(self.lost) < LOST_BROKERS_MAX:
                 self.lost[route.broker.name] = frozenset(topic.topic for topic in route.topics)
                 if not route.broker.draining:
-                    self._left[route.broker.name] = route
+                    self._departed[route.broker.name] = route
         for name in names:
             self.lost.pop(name, None)
-            self._left.pop(name, None)
+            self._departed.pop(name, None)
         lost = {one.name for one in state.lost}
         for one in self.state.lost:
             if one.name not in lost:
-                self._left.pop(one.name, None)  # the nameservers have forgotten it
+                self._departed.pop(one.name, None)  # the nameservers have forgotten it
         self.state = state
         self._brokers = {route.broker.name: route.broker for route in state.brokers}
-        kept = self._brokers.keys() | self._left.keys()
+        kept = self._brokers.keys() | self._departed.keys()
         self._entries = {name: known for name, known in self._entries.items() if name in kept}
         self.body_size_max = min((broker.body_size_max for broker in self._brokers.values()), default=None)
         self._last_slots.update(self._slots)
@@ -116,7 +116,7 @@ class RouteTable:
 
     def _takes_messages(self, topic: str, slot: Slot) -> bool:
         """Whether the placement in its broker's route, if any, has the queue."""
-        route = self.state.broker(slot.broker) or self._left.get(slot.broker)
+        route = self.state.broker(slot.broker) or self._departed.get(slot.broker)
         entry = None if route is None else self._entry(route, topic)
         placement = NO_PLACEMENT if entry is None else entry.placement
         return not placement or slot.queue_id < placement.get(slot.broker, 0)
@@ -134,8 +134,10 @@ class RouteTable:
                     for number in range(placement[broker])
                 )
             else:
-                left = [slot for route in self._left.values() for slot in self._slots_on(route, topic)]
-                placed = [slot for slot in left if self._takes_messages(topic, slot)]
+                departed = [
+                    slot for route in self._departed.values() for slot in self._slots_on(route, topic)
+                ]
+                placed = [slot for slot in departed if self._takes_messages(topic, slot)]
                 slots = tuple(sorted({*self.writable_slots(topic), *placed}, key=_by_queue))
             if slots:
                 self._kept_slots[topic] = slots
@@ -173,7 +175,7 @@ class RouteTable:
         """Whether a broker has the topic with type FIFO, a live one or one that left."""
         if topic in self._last_placements:
             return True
-        entries = (self._entry(route, topic) for route in (*self.state.brokers, *self._left.values()))
+        entries = (self._entry(route, topic) for route in (*self.state.brokers, *self._departed.values()))
         return any(entry is not None and entry.message_type == FIFO for entry in entries)
 
     def _entry(self, route: BrokerRoute, topic: str) -> TopicRoute | None:

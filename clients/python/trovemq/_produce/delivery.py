@@ -188,7 +188,7 @@ class Delivery:
 
     def _choose_again(self) -> None:
         """The topic has other queues: the messages that wait get theirs among these, in the order of sending.
-        One that is on its way follows when it is refused; while a topic is spread, each of them is."""
+        One that is being sent follows when it is refused; while a topic is spread, each of them is."""
         waiting = [
             batch
             for lane in self._lanes.values()

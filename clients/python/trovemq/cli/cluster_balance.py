@@ -66,7 +66,7 @@ async def balance(
 ) -> None:
     """Show where topics lie, by rate and size. And the commands that even that out; it changes nothing."""
     if not dry_run:
-        raise typer.BadParameter("it moves nothing by itself: give --dry-run, and run the commands it prints")
+        raise typer.BadParameter("it only prints commands: give --dry-run, and run the commands it prints")
     async with session.client() as client:
         state = await session.call(client.admin.cluster())
         described = await _described(session, client, watch / 1000)

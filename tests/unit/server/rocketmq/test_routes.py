@@ -464,7 +464,7 @@ def test_message_groups_moved_when_a_broker_was_drained() -> None:
     bench.others.topics["steps"] = [one._replace(draining=True) for one in bench.others.topics["steps"]]
     assert bench.route("steps") == before
     bench.placements.clear()
-    assert bench.route("steps") == before, "as the other brokers tell it"
+    assert bench.route("steps") == before, "as the other brokers have it"
 
 
 def test_a_broker_without_a_place_is_only_read() -> None:
