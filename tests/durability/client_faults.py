@@ -24,8 +24,8 @@ CLIENT_FAULTS: Final = (
     Planted(
         "A delayed message of an idempotent producer, in doubt, was sent to a second broker: stored on both",
         "clients/python/trovemq/_produce/deferred.py",
-        "                    broker_name = broker.name\n",
-        "                    pass\n",
+        "broker_name = broker.name  # a broker that deduplicates knows only its own messages\n",
+        "pass\n",
         (
             "tests/unit/sdk/test_transactions.py::test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id",
         ),

@@ -256,8 +256,8 @@ SERVER_FAULTS: Final = (
     Planted(
         "a drained broker's route offers writes",
         "broker/trovemq_broker/server/rocketmq/routes.py",
-        "if queue_id < config.write_queue_count and self._offers_writes():",
-        "if queue_id < config.write_queue_count:",
+        "written = config.write_queue_count if self._offers_writes() else 0\n",
+        "written = config.write_queue_count\n",
         (
             "tests/unit/server/test_drain.py::"
             "test_writes_leave_the_routes_at_once_and_are_refused_after_the_grace",

@@ -351,22 +351,23 @@ async def test_what_may_have_been_stored_is_sent_again_only_where_that_is_wanted
             assert failure.value.fields["in_doubt"] == "true"
 
 
+@pytest.mark.parametrize("unique_key", [None, "order-1"])
 async def test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id(
-    broker: FakeServer, other: FakeServer, nameserver: FakeServer, connect: Connect
+    broker: FakeServer, other: FakeServer, nameserver: FakeServer, connect: Connect, unique_key: str | None
 ) -> None:
     answers = [later()] * 3
     for server in (broker, other):
         server.deferred.hooks["SendDelayed"] = lambda request: answers.pop() if answers else None
     client = await connect(nameserver)
     async with client.producer("orders", idempotent=True) as producer:
-        receipt = await producer.send(b"a", deliver_after=5, unique_key="order-1")
+        receipt = await producer.send(b"a", deliver_after=5, unique_key=unique_key)
     requests = {
         server.name: [request.message for request in server.deferred.requests("SendDelayed")]
         for server in (broker, other)
     }
     (sent,) = filter(None, requests.values())
     assert len(requests[receipt.broker]) == len(sent) == 4
-    assert {message.unique_key for message in sent} == {"order-1"}
+    assert {message.unique_key for message in sent} == {unique_key or receipt.unique_key}
     assert not any(dict(message.properties) for message in sent), "it has no number"
 
 
