@@ -36,7 +36,7 @@ CLUSTER_CONFIG_FAULTS: Final = (
     Planted(
         "a broker that was away longer than deletions are kept gets the changes since",
         f"{PACKAGE}owner.py",
-        " or hello.position.version < self.head.horizon:",
+        " and follower.sent.version >= self.head.horizon:",
         ":",
         (f"{REFUSALS}test_a_broker_away_for_longer_than_deletions_are_kept_gets_everything",),
     ),
@@ -52,8 +52,7 @@ CLUSTER_CONFIG_FAULTS: Final = (
         f"{PACKAGE}follower.py",
         "        if base is not None and base != own.position:",
         "        if False:",
-        (WALK,),
-        {"TRIAL": "6"},
+        (f"{REFUSALS}test_an_update_after_a_lost_one_is_refused",),
     ),
     Planted(
         "changes that a take-over drops are gone silently",

@@ -255,7 +255,7 @@ class Owner:
             if hello.position.version > end or (known and known != hello.digest):
                 self.contradicted = hello.broker
                 self.check()
-        if not 0 <= hello.position.version <= end or hello.position.version < self.head.horizon:
+        if not 0 <= hello.position.version <= end:
             return None
         return hello.position if self._stored.digest_at(hello.position.version) == hello.digest else None
 

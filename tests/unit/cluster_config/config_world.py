@@ -478,6 +478,8 @@ class World:
         target.stored.finish(work)
         self._lose(nodes, target)
         self._check_dropped(target, before, dropped)
+        if target.name in self.streams:
+            self.close(target.name)  # it follows nobody any more
         target.choose_role(self.now_ms)
         self.observe(target)
         self.settle()

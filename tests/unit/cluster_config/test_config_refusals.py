@@ -323,6 +323,19 @@ def test_parts_out_of_order_and_reports_of_what_was_not_sent_are_refused(
     owner.reported(stream(owner, "b"), report, START)
 
 
+def test_an_update_after_a_lost_one_is_refused() -> None:
+    owner, b = founded(), follower("b")
+    connect(owner, b)
+    deliver(owner, b)
+    make(owner, created("orders"))
+    (_lost,) = owner.parts_for(stream(owner, "b"), START)
+    make(owner, created("bills"))
+    (part,) = owner.parts_for(stream(owner, "b"), START)
+    with pytest.raises(TroveError) as error:
+        b.begin(part)
+    assert refused(error) is errors.CONFIG_GAP
+
+
 def test_the_history_of_generations_is_bounded() -> None:
     head = founded().head
     for number in range(2, HISTORY_MAX + 10):

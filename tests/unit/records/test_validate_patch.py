@@ -25,6 +25,7 @@ from trovemq_proto.records import (
     validate_batch,
 )
 from trovemq_proto.records import columns as columns_module
+from trovemq_proto.records import fields as fields_module
 from trovemq_proto.records import validate as validate_module
 from trovemq_proto.records.limits import BORN_TIMESTAMP_MAX
 
@@ -40,6 +41,7 @@ def small_batch_max(request: pytest.FixtureRequest) -> Iterator[int]:
         patch.setattr(validate_module, "ROWS_MAX", request.param)
         patch.setattr(validate_module, "UNIFORM_MIN", 1 << 30)
         patch.setattr(columns_module, "ROWS_MAX", request.param)
+        patch.setattr(fields_module, "ROWS_MAX", request.param)
         yield request.param
 
 
