@@ -72,6 +72,8 @@ class FollowerSide:
         self.follower: Final = Follower(store.stored, broker, store_id, clock_ms())
         self.problem = "the owner was not asked yet"
         self._applied = 0
+        self._compared = False
+        """Whether its own tables were compared with the table: users and groups of the cluster are there."""
         self._connection: BrokerConnection | None = None
         self._stream: asyncio.Task[str] | None = None
         self._wake = asyncio.Event()
@@ -81,7 +83,9 @@ class FollowerSide:
 
     @property
     def serving(self) -> Serving:
-        return self.follower.serving(self._clock_ms())
+        """It serves when it has a table, and has made its own tables equal to it."""
+        found = self.follower.serving(self._clock_ms())
+        return found if self._compared or not found.serves else Serving.WAITING
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -92,6 +96,7 @@ class FollowerSide:
     async def run(self) -> None:
         """Follows until cancelled, or until this broker was removed."""
         await self.compare()
+        self._compared = self._store.stored.table.exists
         attempt, loop = 0, asyncio.get_running_loop()
         lasting_s = self._settings.registration_retry_max_ms / 1000
         while not self.ended:
@@ -208,7 +213,7 @@ class FollowerSide:
             await work
         except Exception as error:  # it is compared again in a minute; the stream stays open
             get_logger().error("config.not_compared", exc_info=error)
-        self._applied = version
+        self._applied, self._compared = version, True
         self._signal.notify()
 
     async def minute(self) -> None:

@@ -171,8 +171,10 @@ class ConfigNode:
             await side.settle()
 
     async def until_serves(self) -> None:
+        """The summary for the routes is that of the table then."""
         while not self.condition.serves:
             await self._signal.wait(1.0)
+        self._publish(now=True)
 
     async def until_removed(self) -> None:
         while not self._role.removed:

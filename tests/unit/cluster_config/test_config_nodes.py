@@ -180,6 +180,7 @@ async def test_a_follower_without_its_owner_serves_by_its_table_after_ten_s() ->
         assert refusal is not None
         assert refusal.spec.retriable
         await cluster.second(10_000)
+        await cluster.until(lambda: follower.node.condition.serves)
         assert (follower.state, follower.node.condition.serves, follower.node.condition.problem()) == (
             "stored",
             True,
@@ -234,6 +235,66 @@ async def test_a_joining_broker_serves_nothing_until_it_has_the_table() -> None:
         )
         await cluster.add("a")
         await cluster.until(lambda: joining.node.condition.serves)
+
+
+async def test_a_broker_that_joins_is_not_ready_before_it_has_the_users() -> None:
+    async with config_cluster() as cluster:
+        owner = await cluster.add("a")
+        owner.tables.add(Kind.USER, "admin")
+        joining = await cluster.add("b", "a")
+        joining.tables.free.clear()
+        await cluster.until(lambda: joining.node.table.exists)
+        await cluster.second()
+        assert (joining.state, joining.node.condition.serves) == ("waiting", False)
+        assert joining.node.condition.problem()
+        joining.tables.free.set()
+        await joining.node.until_serves()
+        assert joining.tables.names(Kind.USER) == ["admin"]
+
+
+async def test_a_broker_is_registered_with_the_summary_of_its_table() -> None:
+    async with config_cluster() as cluster:
+        await cluster.add("a")
+        joining = await cluster.add("b", "a")
+        await joining.node.until_serves()
+        assert joining.summary is not None
+        assert joining.summary.owner == "a"
+
+
+async def test_brokers_that_name_each_other_are_told_so_and_ask_again() -> None:
+    async with config_cluster() as cluster:
+        first = await cluster.add("a", "b")
+        second = await cluster.add("b", "a")
+        for broker in (first, second):
+            await cluster.until(lambda one=broker: "must be the owner" in one.node.status().problem)
+        await second.stop()
+        second.owner = ""
+        await second.start()
+        await cluster.until(lambda: first.state == "current")
+        assert first.node.table.head.owner == "b"
+
+
+async def test_three_brokers_that_follow_in_a_circle_end_when_one_owns() -> None:
+    async with config_cluster() as cluster:
+        first, second = await cluster.add("a", "b"), await cluster.add("b", "c")
+        third = await cluster.add("c", "a")
+        await cluster.until(lambda: "must be the owner" in first.node.status().problem)
+        await third.stop()
+        third.owner = ""
+        await third.start()
+        await cluster.until(lambda: first.state == second.state == "current")
+        assert second.node.table.head.owner == "c"
+
+
+async def test_a_take_over_without_nameservers_asks_the_owner_of_the_setting() -> None:
+    async with config_cluster() as cluster:
+        cluster.hidden = {"a", "b"}
+        owner = await cluster.add("a")
+        follower = await cluster.add("b", f"a@{owner.address}")
+        await cluster.until(lambda: follower.state == "current")
+        done = await follower.node.take_over("", "")
+        assert (done.promised, done.unreached) == (["a", "b"], [])
+        await cluster.until(lambda: owner.state == "current")
 
 
 async def test_a_joining_broker_that_asks_a_follower_is_sent_to_the_owner() -> None:

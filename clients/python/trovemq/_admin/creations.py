@@ -13,7 +13,6 @@ from trovemq.models.group import GroupDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-
 ARRIVAL_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """The pauses before a broker is asked again that has said that the name exists, and does not have it yet."""
 
