@@ -37,6 +37,7 @@ FORWARD_S: Final = 10.0
 """The owner answers a change within 8 s."""
 FORWARDS_MAX: Final = 64
 ARRIVAL_S: Final = 1.0
+TOLD_MAX: Final = 16
 _WITH_SECRETS: Final = "/trovemq.v1.SecurityService/"
 
 
@@ -71,6 +72,8 @@ class FollowerSide:
         self._jitter = jitter
         self.follower: Final = Follower(store.stored, broker, store_id, clock_ms())
         self.problem = "the owner was not asked yet"
+        self._told: list[str] = []
+        """Problems that were logged since the owner was found last."""
         self._applied = 0
         self._compared = False
         """Whether its own tables were compared with the table: users and groups of the cluster are there."""
@@ -230,12 +233,14 @@ class FollowerSide:
                 address=str(endpoint.address),
                 position=str(head.position),
             )
+            self._told = []
         self._connection, self.problem = connection, ""
         self._signal.notify()
 
     def _lost(self, problem: str) -> None:
-        if problem != self.problem:
+        if problem not in self._told:
             get_logger().warning("config.owner_unreachable", message=problem)
+            self._told = [*self._told, problem][-TOLD_MAX:]
         self.problem = problem
         self._signal.notify()
 
@@ -263,10 +268,12 @@ class FollowerSide:
             message = pb.ForwardChangeRequest(method=method, request=request, caller=caller, source=source)
             reply = await connection.unary("ForwardChange", message, pb.ForwardChangeReply, FORWARD_S)
         except TroveError as error:
-            if error.spec is not errors.BROKER_UNREACHABLE:
+            lost = error.spec is errors.BROKER_UNREACHABLE
+            if "in_doubt" in error.fields or not (lost or error.spec is errors.REQUEST_TIMEOUT):
                 raise
+            spec = errors.CONFIG_OWNER_UNREACHABLE if lost else error.spec
             what = f"{error.message}; the change may or may not have been made"
-            raise TroveError(errors.CONFIG_OWNER_UNREACHABLE, what, owner=owner, in_doubt="true") from None
+            raise TroveError(spec, what, owner=owner, in_doubt="true") from None
         finally:
             self._forwards -= 1
         await self._arrived(reply.position.version)

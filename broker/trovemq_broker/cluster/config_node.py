@@ -212,6 +212,7 @@ class ConfigNode:
         """TroveError CONFIG_OWNER_MOVED."""
         if self._role.owner is None:
             owner = self._finder.owner()
+            owner = "" if owner == self._broker else owner
             what = f"broker {self._broker} does not own the cluster's configuration"
             raise TroveError(
                 errors.CONFIG_OWNER_MOVED, f"{what}: {owner or 'no known broker'} does", owner=owner
