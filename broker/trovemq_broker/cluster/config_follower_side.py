@@ -8,11 +8,12 @@ acknowledged finds it on the live followers, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from trovemq_broker.cluster.config_calls import BrokerConnection, Endpoint, connected, reported
 from trovemq_broker.cluster.config_local import LocalSide
+from trovemq_broker.cluster.config_owner_side import removed
 from trovemq_broker.cluster.config_store import ConfigStore, Signal
 from trovemq_broker.cluster.nameserver_session import (
     BackOff,
@@ -55,7 +56,7 @@ class FollowerSide:
         signal: Signal,
         *,
         target: Callable[[], Endpoint | str],
-        refused: Callable[[TroveError], None],
+        refused: Callable[[TroveError], Awaitable[None]],
         credentials: ReadCredentials | None,
         settings: BackOff,
         jitter: Jitter,
@@ -152,7 +153,7 @@ class FollowerSide:
                 finally:
                     call.cancel()
         except TroveError as error:
-            self._refused(error)
+            await self._refused(error)
             return str(error)
         except TimeoutError:
             return f"broker {endpoint.broker} at {endpoint.address} does not answer"
@@ -202,7 +203,7 @@ class FollowerSide:
             await self._made(self._local.some(stored.entries))
         member = self._store.stored.table.get(Kind.BROKER, self._broker)
         if member is not None and member.deleted:
-            self._refused(_removed(self._broker))
+            await self._refused(removed(self._broker))
 
     async def compare(self) -> None:
         """Compares all of this broker's own tables, unless the table may lose its last changes."""
@@ -305,8 +306,3 @@ async def _end(task: asyncio.Task[str]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
-
-
-def _removed(broker: str) -> TroveError:
-    what = f"broker {broker} was removed from the cluster: to use it again, start it with an empty store"
-    return TroveError(errors.CONFIG_MEMBER_REMOVED, what, broker=broker)

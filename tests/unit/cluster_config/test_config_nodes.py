@@ -11,6 +11,7 @@ import pytest
 from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.messages import Hello, Report
+from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -468,6 +469,33 @@ async def test_a_removed_broker_does_not_become_a_member_by_its_next_hello() -> 
         stream = owner.node.watch(_hello_of(follower), _no_reports())
         await refused(stream.__anext__(), errors.CONFIG_MEMBER_REMOVED)
         assert owner.node.table.members() == ["a"]
+
+
+async def test_a_removed_broker_stays_removed_while_its_owner_is_away() -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await follower.stop()
+        await owner.delete(Kind.BROKER, "b")
+        await follower.start()
+        await cluster.until(lambda: follower.state == "removed")
+        assert follower.node.table.live(Kind.BROKER, "b") is not None, "its table lacks the deletion"
+        await cluster.until(lambda: StoredTable.load(follower.files).removed)
+        await follower.stop()
+        await owner.stop()
+        await follower.start()
+        await cluster.second(10_000)
+        assert (follower.state, follower.node.condition.serves) == ("removed", False)
+        await refused(follower.node.take_over("", ""), errors.CONFIG_MEMBER_REMOVED)
+
+
+async def test_an_owner_of_the_past_does_not_call_a_member_removed() -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await owner.delete(Kind.BROKER, "b")
+        stream = owner.node.watch(
+            replace(_hello_of(follower), promised=Generation(9, "9" * 16)), _no_reports()
+        )
+        await refused(stream.__anext__(), errors.CONFIG_OWNER_MOVED)
 
 
 async def test_a_removed_broker_joins_again_with_an_empty_store() -> None:
