@@ -182,6 +182,7 @@ class OwnerSide:
         for link in [link for link in self._links if link.stream in late]:
             get_logger().warning("config.follower_overdue", broker=link.stream.broker)
             link.end(TroveError(errors.CONFIG_GAP, "no report came in time"))
+            link.stream.live = False  # it had its time: no change waits for it to come back
             self.owner.disconnected(link.stream, now_ms)
         for link in self._links:
             if link.joined and self._store.stored.table.live(Kind.BROKER, link.stream.broker) is None:

@@ -268,9 +268,9 @@ async def test_brokers_that_name_each_other_are_told_so_and_ask_again(
     async with config_cluster() as cluster:
         first = await cluster.add("a", "b")
         second = await cluster.add("b", "a")
-        for broker in (first, second):
-            for text in ("must be the owner", "does not own") * 2:
-                await cluster.until(lambda: text in broker.node.status().problem)
+        for text in ("must be the owner", "does not own") * 2:
+            await _until_problem(first, text)
+            await _until_problem(second, text)
         told = [line for line in capsys.readouterr().out.splitlines() if "owner_unreachable" in line]
         problems = [line.partition("message=")[2] for line in told]
         assert len(problems) == len(set(problems)), "each problem is logged once"
@@ -519,6 +519,10 @@ async def test_two_brokers_of_one_name_are_refused() -> None:
         owner, _ = await two(cluster)
         stream = owner.node.watch(_hello_of(owner), _no_reports())
         await refused(stream.__anext__(), errors.BROKER_NAME_TAKEN)
+
+
+async def _until_problem(broker: ConfigBroker, text: str) -> None:
+    await broker.cluster.until(lambda: text in broker.node.status().problem)
 
 
 def _hello_of(broker: ConfigBroker) -> Hello:
