@@ -28,7 +28,7 @@ from trovemq_broker.cluster.route_metrics import RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
-from trovemq_broker.daemon.config_wiring import ClusterParts, register, show_config
+from trovemq_broker.daemon.config_wiring import ClusterParts, serve_messages, show_config
 from trovemq_broker.daemon.opening import (
     clock_ms,
     collector_at_rest,
@@ -240,7 +240,8 @@ class BrokerApp:
                 await watches.start()
                 await services.config.start()
                 await self._start(listening)
-                others.append(group.create_task(register(services.config, registrations), name="register"))
+                serving = serve_messages(services.config, self._serving_gate, registrations)
+                others.append(group.create_task(serving, name="serve-messages"))
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)
                 await self._drain(services, registrations)

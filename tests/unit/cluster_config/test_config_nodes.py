@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,8 @@ from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChan
 from trovemq_broker.cluster_config.messages import Hello, Report
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
+from trovemq_broker.daemon.config_wiring import serve_messages
+from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 
@@ -486,6 +489,41 @@ async def test_a_removed_broker_stays_removed_while_its_owner_is_away() -> None:
         await cluster.second(10_000)
         assert (follower.state, follower.node.condition.serves) == ("removed", False)
         await refused(follower.node.take_over("", ""), errors.CONFIG_MEMBER_REMOVED)
+
+
+class FakeRegistrations:
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def start(self) -> None:
+        self.done.append("start")
+
+    async def stop(self) -> None:
+        self.done.append("stop")
+
+
+async def test_no_message_asks_for_the_configuration_while_they_are_served() -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        gates = []
+        for broker in (owner, follower):
+            gate, registrations = ServingGate(), FakeRegistrations()
+            gate.refusal = broker.node.condition.refusal
+            gates.append((gate, registrations))
+        tasks = [
+            asyncio.create_task(serve_messages(broker.node, gate, cast(Any, registrations)))
+            for broker, (gate, registrations) in zip((owner, follower), gates, strict=True)
+        ]
+        await cluster.until(lambda: all(one.done == ["start"] for _, one in gates))
+        assert [gate.refusal for gate, _ in gates] == [None, None]
+        await owner.delete(Kind.BROKER, "b")
+        await tasks[1]
+        (gate, registrations) = gates[1]
+        assert registrations.done == ["start", "stop"]
+        refusal = gate.refusal() if gate.refusal is not None else None
+        assert refusal is not None
+        assert refusal.spec is errors.CONFIG_MEMBER_REMOVED
+        tasks[0].cancel()
 
 
 async def test_an_owner_of_the_past_does_not_call_a_member_removed() -> None:
