@@ -186,6 +186,7 @@ class FollowerSide:
         async with self._store.lock:
             work = self.follower.begin(part)
             if work is not None:
+                self._local.drop(work.dropped)  # before their last copy is replaced
                 try:
                     await run_in_thread(work.run)
                 finally:
@@ -194,7 +195,6 @@ class FollowerSide:
 
     async def _apply(self, stored: Stored) -> None:
         """Makes the update in this broker's own tables."""
-        self._local.drop(stored.dropped)
         if stored.is_whole or self._local.incomplete:
             await self.compare()
         elif self._store.stored.is_superseded:

@@ -291,11 +291,10 @@ class ConfigNode:
             asked = await calls.ask(parts.routes, cluster)
             await calls.promise(asked, parts.draw_mark())
             await self._obey(None)
-            await calls.take(asked, source)
+            await calls.take(asked, source, self._local.drop)
             await self._own()
         finally:
             self._taking_over = False
-        self._local.drop(asked.dropped)
         return asked.result(self._stored.head)
 
     # --- another owner --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
+from trovemq_broker.cluster_config.follower import FollowerWork
 from trovemq_broker.cluster_config.messages import Hello, Report
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
@@ -369,6 +370,31 @@ async def test_changes_of_a_lost_owner_alone_are_dropped_and_reported() -> None:
         assert [note.key.name for note in owner.node.status().dropped] == ["lost"]
         assert owner.tables.names() == ["lost"]
         assert [note.key.name for note in owner.node.status().unlisted] == ["lost"]
+
+
+async def test_a_lost_change_is_reported_before_its_last_copy_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await follower.stop()
+        change = asyncio.create_task(owner.create_topic("lost"))
+        await cluster.until(lambda: owner.node.table.get(Kind.TOPIC, "lost") is not None)
+        await cluster.second(3_000)
+        await change
+        await owner.stop()
+        await follower.start()
+        await follower.node.take_over("", "")
+
+        def full(_work: FollowerWork) -> None:
+            raise TroveError(errors.DISK_FULL, "no space")
+
+        monkeypatch.setattr(FollowerWork, "run", full)
+        await owner.start()
+        await cluster.second()
+        await cluster.until(lambda: "no space" in owner.node.status().problem)
+        assert owner.node.table.live(Kind.TOPIC, "lost") is not None
+        assert [note.key.name for note in owner.node.status().dropped] == ["lost"]
 
 
 async def test_an_owner_obeys_a_later_generation_that_a_hello_shows() -> None:
