@@ -33,7 +33,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import cluster_config_pb2 as pb
 
-FIRST_PART_S: Final = 20.0
+FIRST_PART_S: Final = 60.0
+"""An owner with 10,000 topics founds the table for 20 s first. A dead one is noticed by the transport."""
 FORWARD_S: Final = 10.0
 """The owner answers a change within 8 s."""
 FORWARDS_MAX: Final = 64
@@ -175,6 +176,8 @@ class FollowerSide:
                 stored = await self._stored(part)
                 if stored is None:
                     continue
+                if not self._compared:
+                    self.problem = "which has sent the table: this broker makes what it lacks"
                 await self._apply(stored)
             self._found(connection)
             if stored is not None:
