@@ -39,7 +39,7 @@ FORWARD_S: Final = 10.0
 """The owner answers a change within 8 s."""
 FORWARDS_MAX: Final = 64
 ARRIVAL_S: Final = 1.0
-TOLD_MAX: Final = 16
+LOGGED_MAX: Final = 16
 _WITH_SECRETS: Final = "/trovemq.v1.SecurityService/"
 
 
@@ -74,8 +74,7 @@ class FollowerSide:
         self._jitter = jitter
         self.follower: Final = Follower(store.stored, broker, store_id, clock_ms())
         self.problem = "the owner was not asked yet"
-        self._told: list[str] = []
-        """Problems that were logged since the owner was found last."""
+        self._logged: list[str] = []  # problems since the owner was found last
         self._applied = 0
         self._compared = False
         """Whether its own tables were compared with the table: users and groups of the cluster are there."""
@@ -177,7 +176,7 @@ class FollowerSide:
                 if stored is None:
                     continue
                 if not self._compared:
-                    self.problem = "which has sent the table: this broker makes what it lacks"
+                    self.problem = "its table came: this broker makes the missing entries"
                 await self._apply(stored)
             self._found(connection)
             if stored is not None:
@@ -237,14 +236,14 @@ class FollowerSide:
                 address=str(endpoint.address),
                 position=str(head.position),
             )
-            self._told = []
+            self._logged = []
         self._connection, self.problem = connection, ""
         self._signal.notify()
 
     def _lost(self, problem: str) -> None:
-        if problem not in self._told:
+        if problem not in self._logged:
             get_logger().warning("config.owner_unreachable", message=problem)
-            self._told = [*self._told, problem][-TOLD_MAX:]
+            self._logged = [*self._logged, problem][-LOGGED_MAX:]
         self.problem = problem
         self._signal.notify()
 

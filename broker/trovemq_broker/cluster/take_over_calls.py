@@ -172,7 +172,7 @@ class TakeOverCalls:
 
     # --- 3, 4: the copy -------------------------------------------------------------------------------
     async def take(self, asked: Asked, source: str, drop: Callable[[Iterable[Entry]], None]) -> None:
-        """Stores the copy that continues: this broker is the owner then. `drop` is told of the entries of
+        """Stores the copy that continues: this broker is the owner then. `drop` is called with the entries of
         this broker that end with it, before their last copy is replaced. TroveError CONFIG_OWNER_OLD,
         BROKER_NOT_FOUND, CONFIG_GENERATION_OLD, and those of the broker that has the copy."""
         chosen = choose_copy(asked.promised, asked.generation, asked.cluster, source=source)

@@ -213,14 +213,9 @@ class BrokerApp:
             cluster=ClusterParts(stored, routes, self._registration_channels, self._config_credentials),
         )
         core = services.core
-        self._serving_gate.refusal = services.config.condition.refusal
+        channels, credentials = self._registration_channels, self._registration_credentials
         registrations = Registrations(
-            settings.nameserver_addresses,
-            services.view,
-            settings,
-            random.random,
-            self._registration_channels,
-            self._registration_credentials,
+            settings.nameserver_addresses, services.view, settings, random.random, channels, credentials
         )
         watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
@@ -231,7 +226,7 @@ class BrokerApp:
         self._readiness.add_warning("clock_difference", registrations.clock_warning)
         add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
-        show_config(self._readiness, self._registry, services.config)
+        show_config(self._readiness, self._registry, self._serving_gate, services.config)
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(core.group_commit.run(), name="group-commit")

@@ -80,8 +80,11 @@ def config_node(
     )
 
 
-def show_config(readiness: Readiness, registry: CollectorRegistry, node: ConfigNode) -> None:
-    """Adds its reasons to /readyz, its figures to /metrics."""
+def show_config(
+    readiness: Readiness, registry: CollectorRegistry, gate: ServingGate, node: ConfigNode
+) -> None:
+    """Adds its reasons to /readyz, its figures to /metrics, its refusal to calls."""
+    gate.refusal = node.condition.refusal
     registry.register(ConfigCollector(node))
     readiness.add("configuration", node.condition.problem)
     readiness.add_warning("configuration", node.condition.warning)
