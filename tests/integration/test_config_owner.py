@@ -171,16 +171,10 @@ async def test_a_broker_of_another_cluster_is_refused_and_keeps_its_own(tmp_path
         assert foreign.process.returncode == 0
 
 
-async def connected(address: str, **options: Any) -> trovemq.Client:
-    """Connects when the broker has the users of its owner."""
+async def until_ready(broker: BrokerProcess) -> None:
     async with asyncio.timeout(120):
-        while True:
-            try:
-                return await trovemq.connect(address, **options)
-            except trovemq.TroveError as error:
-                if error.spec is not trovemq.errors.SERVICE_NOT_AVAILABLE:
-                    raise
-                await asyncio.sleep(0.02)
+        while broker.get("/readyz")[0] != 200:
+            await asyncio.sleep(0.02)
 
 
 async def test_users_log_in_and_tls_carries_the_table(tmp_path: Path) -> None:
@@ -208,7 +202,8 @@ async def test_users_log_in_and_tls_carries_the_table(tmp_path: Path) -> None:
         right = brokers.start("c", f"a@{address}", *on, *by_tls, file, conf=conf)
         who = parse_credentials(credentials.read_text())
         tls: Any = {"access_key": who.access_key, "secret_key": who.secret_key}
-        async with await connected(right.address, **tls) as client, asyncio.timeout(120):
+        await until_ready(right)  # then it has the users of its owner
+        async with await trovemq.connect(right.address, **tls) as client, asyncio.timeout(120):
             (known,) = client._pool.routes.brokers(None)
             connection = client._pool.connection(known)
             while True:

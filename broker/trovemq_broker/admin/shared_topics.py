@@ -76,8 +76,9 @@ class SharedTopics:
 
     def check_free(self, wanted: NewTopic, brokers: Sequence[str]) -> None:
         """TroveError TOPIC_EXISTS if this broker has such a topic with other settings, which the table
-        lacks."""
-        self._not_own(wanted, self._placed(self._config.table, wanted, brokers))
+        lacks. The owner checks the rest: this broker's table may lack brokers, or there is none yet."""
+        here = brokers or ([] if self._broker in self._draining() else [self._broker])
+        self._not_own(wanted, dict.fromkeys(here, wanted.queue_count))
 
     async def create(self, wanted: NewTopic, brokers: Sequence[str]) -> ChangedTopic:
         """Creates the topic with its queues on each of the brokers; without brokers on all that are not

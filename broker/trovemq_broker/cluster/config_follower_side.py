@@ -8,11 +8,12 @@ acknowledged finds it on the live followers, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from trovemq_broker.cluster.config_calls import BrokerConnection, Endpoint, connected, reported
 from trovemq_broker.cluster.config_local import LocalSide
+from trovemq_broker.cluster.config_owner_side import removed
 from trovemq_broker.cluster.config_store import ConfigStore, Signal
 from trovemq_broker.cluster.nameserver_session import (
     BackOff,
@@ -32,11 +33,13 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import cluster_config_pb2 as pb
 
-FIRST_PART_S: Final = 20.0
+FIRST_PART_S: Final = 60.0
+"""An owner with 10,000 topics founds the table for 20 s first. A dead one is noticed by the transport."""
 FORWARD_S: Final = 10.0
 """The owner answers a change within 8 s."""
 FORWARDS_MAX: Final = 64
 ARRIVAL_S: Final = 1.0
+LOGGED_MAX: Final = 16
 _WITH_SECRETS: Final = "/trovemq.v1.SecurityService/"
 
 
@@ -54,7 +57,7 @@ class FollowerSide:
         signal: Signal,
         *,
         target: Callable[[], Endpoint | str],
-        refused: Callable[[TroveError], None],
+        refused: Callable[[TroveError], Awaitable[None]],
         credentials: ReadCredentials | None,
         settings: BackOff,
         jitter: Jitter,
@@ -71,7 +74,10 @@ class FollowerSide:
         self._jitter = jitter
         self.follower: Final = Follower(store.stored, broker, store_id, clock_ms())
         self.problem = "the owner was not asked yet"
+        self._logged: list[str] = []  # problems since the owner was found last
         self._applied = 0
+        self._compared = False
+        """Whether its own tables were compared with the table: users and groups of the cluster are there."""
         self._connection: BrokerConnection | None = None
         self._stream: asyncio.Task[str] | None = None
         self._wake = asyncio.Event()
@@ -81,7 +87,9 @@ class FollowerSide:
 
     @property
     def serving(self) -> Serving:
-        return self.follower.serving(self._clock_ms())
+        """It serves when it has a table, and has made its own tables equal to it."""
+        found = self.follower.serving(self._clock_ms())
+        return found if self._compared or not found.serves else Serving.WAITING
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -92,6 +100,7 @@ class FollowerSide:
     async def run(self) -> None:
         """Follows until cancelled, or until this broker was removed."""
         await self.compare()
+        self._compared = self._store.stored.table.exists
         attempt, loop = 0, asyncio.get_running_loop()
         lasting_s = self._settings.registration_retry_max_ms / 1000
         while not self.ended:
@@ -144,7 +153,7 @@ class FollowerSide:
                 finally:
                     call.cancel()
         except TroveError as error:
-            self._refused(error)
+            await self._refused(error)
             return str(error)
         except TimeoutError:
             return f"broker {endpoint.broker} at {endpoint.address} does not answer"
@@ -166,6 +175,8 @@ class FollowerSide:
                 stored = await self._stored(part)
                 if stored is None:
                     continue
+                if not self._compared:
+                    self.problem = "its table came: this broker makes the missing entries"
                 await self._apply(stored)
             self._found(connection)
             if stored is not None:
@@ -177,6 +188,7 @@ class FollowerSide:
         async with self._store.lock:
             work = self.follower.begin(part)
             if work is not None:
+                self._local.drop(work.dropped)  # before their last copy is replaced
                 try:
                     await run_in_thread(work.run)
                 finally:
@@ -185,7 +197,6 @@ class FollowerSide:
 
     async def _apply(self, stored: Stored) -> None:
         """Makes the update in this broker's own tables."""
-        self._local.drop(stored.dropped)
         if stored.is_whole or self._local.incomplete:
             await self.compare()
         elif self._store.stored.is_superseded:
@@ -194,7 +205,7 @@ class FollowerSide:
             await self._made(self._local.some(stored.entries))
         member = self._store.stored.table.get(Kind.BROKER, self._broker)
         if member is not None and member.deleted:
-            self._refused(_removed(self._broker))
+            await self._refused(removed(self._broker))
 
     async def compare(self) -> None:
         """Compares all of this broker's own tables, unless the table may lose its last changes."""
@@ -208,7 +219,7 @@ class FollowerSide:
             await work
         except Exception as error:  # it is compared again in a minute; the stream stays open
             get_logger().error("config.not_compared", exc_info=error)
-        self._applied = version
+        self._applied, self._compared = version, True
         self._signal.notify()
 
     async def minute(self) -> None:
@@ -225,12 +236,14 @@ class FollowerSide:
                 address=str(endpoint.address),
                 position=str(head.position),
             )
+            self._logged = []
         self._connection, self.problem = connection, ""
         self._signal.notify()
 
     def _lost(self, problem: str) -> None:
-        if problem != self.problem:
+        if problem not in self._logged:
             get_logger().warning("config.owner_unreachable", message=problem)
+            self._logged = [*self._logged, problem][-LOGGED_MAX:]
         self.problem = problem
         self._signal.notify()
 
@@ -258,10 +271,12 @@ class FollowerSide:
             message = pb.ForwardChangeRequest(method=method, request=request, caller=caller, source=source)
             reply = await connection.unary("ForwardChange", message, pb.ForwardChangeReply, FORWARD_S)
         except TroveError as error:
-            if error.spec is not errors.BROKER_UNREACHABLE:
+            lost = error.spec is errors.BROKER_UNREACHABLE
+            if "in_doubt" in error.fields or not (lost or error.spec is errors.REQUEST_TIMEOUT):
                 raise
+            spec = errors.CONFIG_OWNER_UNREACHABLE if lost else error.spec
             what = f"{error.message}; the change may or may not have been made"
-            raise TroveError(errors.CONFIG_OWNER_UNREACHABLE, what, owner=owner, in_doubt="true") from None
+            raise TroveError(spec, what, owner=owner, in_doubt="true") from None
         finally:
             self._forwards -= 1
         await self._arrived(reply.position.version)
@@ -293,8 +308,3 @@ async def _end(task: asyncio.Task[str]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
-
-
-def _removed(broker: str) -> TroveError:
-    what = f"broker {broker} was removed from the cluster: to use it again, start it with an empty store"
-    return TroveError(errors.CONFIG_MEMBER_REMOVED, what, broker=broker)

@@ -5,7 +5,7 @@
 | alone    | owner    | the hello of another broker comes: the table is founded with all that this one has  |
 | owner    | follower | a later generation is seen: in a hello, in the routes, or by a take-over's promise  |
 | any      | owner    | a take-over here                                                                    |
-| follower | (ended)  | it was removed from the cluster                                                     |
+| follower | (ended)  | it was removed from the cluster: stored, also where its table lacks that            |
 
 At a start a broker with a table has the role that its table says; a warning says so where the setting names
 another owner. One without a table follows the owner that the setting names; without the setting it is alone,
@@ -27,7 +27,7 @@ from trovemq_broker.cluster.config_condition import ConfigCondition, Role
 from trovemq_broker.cluster.config_follower_side import FollowerSide
 from trovemq_broker.cluster.config_founding import add_missing, found
 from trovemq_broker.cluster.config_local import LocalSide
-from trovemq_broker.cluster.config_owner_side import OwnerSide
+from trovemq_broker.cluster.config_owner_side import OwnerSide, removed
 from trovemq_broker.cluster.config_store import ConfigStore, Signal
 from trovemq_broker.cluster.nameserver_session import BackOff, Jitter, ReadCredentials
 from trovemq_broker.cluster.owner_finder import OwnerFinder, OwnerNamed, Successor
@@ -113,8 +113,8 @@ class ConfigNode:
         else:
             await self._follow()
             member = stored.table.get(Kind.BROKER, self._broker)
-            if member is not None and member.deleted:
-                self._refused(TroveError(errors.CONFIG_MEMBER_REMOVED))
+            if stored.removed or (member is not None and member.deleted):
+                await self._refused(TroveError(errors.CONFIG_MEMBER_REMOVED))
 
     async def _own(self) -> None:
         store_id = await self._store.store_id()
@@ -171,8 +171,10 @@ class ConfigNode:
             await side.settle()
 
     async def until_serves(self) -> None:
+        """The summary for the routes is that of the table then."""
         while not self.condition.serves:
             await self._signal.wait(1.0)
+        self._publish(now=True)
 
     async def until_removed(self) -> None:
         while not self._role.removed:
@@ -210,6 +212,7 @@ class ConfigNode:
         """TroveError CONFIG_OWNER_MOVED."""
         if self._role.owner is None:
             owner = self._finder.owner()
+            owner = "" if owner == self._broker else owner
             what = f"broker {self._broker} does not own the cluster's configuration"
             raise TroveError(
                 errors.CONFIG_OWNER_MOVED, f"{what}: {owner or 'no known broker'} does", owner=owner
@@ -275,6 +278,8 @@ class ConfigNode:
             yield part
 
     async def take_over(self, cluster: str, source: str) -> TakenOver:
+        if self._role.removed:
+            raise removed(self._broker)
         if self._taking_over:
             raise TroveError(errors.JOB_RUNNING, "a take-over is under way on this broker")
         self._taking_over = True
@@ -286,11 +291,10 @@ class ConfigNode:
             asked = await calls.ask(parts.routes, cluster)
             await calls.promise(asked, parts.draw_mark())
             await self._obey(None)
-            await calls.take(asked, source)
+            await calls.take(asked, source, self._local.drop)
             await self._own()
         finally:
             self._taking_over = False
-        self._local.drop(asked.dropped)
         return asked.result(self._stored.head)
 
     # --- another owner --------------------------------------------------------------------------------
@@ -317,7 +321,7 @@ class ConfigNode:
             self._role.follower.retarget()
         self._publish(now=True)
 
-    def _refused(self, error: TroveError) -> None:
+    async def _refused(self, error: TroveError) -> None:
         """The stream to the owner ended with this error."""
         self._finder.hint = ""
         if error.spec is errors.CONFIG_MEMBER_REMOVED and self._role.follower is not None:
@@ -325,6 +329,10 @@ class ConfigNode:
             get_logger().error("config.removed", message=self.condition.problem())
             self._role.follower.end()
             self._publish(now=True)
+            try:
+                await self._store.note_removal()
+            except TroveError as failure:
+                get_logger().error("config.not_stored", message=str(failure))
         elif error.spec is errors.CONFIG_OWNER_MOVED:
             self._finder.hint = error.fields.get("owner", "")
 

@@ -182,10 +182,11 @@ class OwnerSide:
         for link in [link for link in self._links if link.stream in late]:
             get_logger().warning("config.follower_overdue", broker=link.stream.broker)
             link.end(TroveError(errors.CONFIG_GAP, "no report came in time"))
+            link.stream.live = False  # it had its time: no change waits for it to come back
             self.owner.disconnected(link.stream, now_ms)
         for link in self._links:
             if link.joined and self._store.stored.table.live(Kind.BROKER, link.stream.broker) is None:
-                link.end(_removed(link.stream.broker))
+                link.end(removed(link.stream.broker))
         self.progress()
 
     async def minute(self) -> None:
@@ -256,11 +257,14 @@ class OwnerSide:
         """TroveError CONFIG_MEMBER_REMOVED for a broker that was removed and has the table still. One whose
         membership was dropped by a take-over becomes a member again."""
         table, head = self._store.stored.table, self.owner.head
+        is_later = hello.position.generation == head.generation and hello.position.version > head.version
+        if hello.promised > head.generation or is_later:
+            return  # this owner is of the past: connected() says so
         if hello.cluster != head.cluster or table.live(Kind.BROKER, hello.broker) is not None:
             return
         is_forgotten = hello.position.version < head.horizon and head.contains(hello.position)
         if table.get(Kind.BROKER, hello.broker) is not None or is_forgotten:
-            raise _removed(hello.broker)
+            raise removed(hello.broker)
 
     def members(self) -> list[MemberStatus]:
         live = {*self.owner.live, self._broker}
@@ -281,6 +285,6 @@ class OwnerSide:
             await asyncio.wait([self._applying])
 
 
-def _removed(broker: str) -> TroveError:
+def removed(broker: str) -> TroveError:
     what = f"broker {broker} was removed from the cluster: to use it again, start it with an empty store"
     return TroveError(errors.CONFIG_MEMBER_REMOVED, what, broker=broker)

@@ -84,6 +84,17 @@ class ConfigStore:
             finally:
                 self.stored.finish(work)
 
+    async def note_removal(self) -> None:
+        """Stores that this broker is no member any more. TroveError DISK_FULL, STORE_FAILED."""
+        async with self.lock:
+            if self.stored.removed:
+                return
+            work = self.stored.begin_removal()
+            try:
+                await run_in_thread(work.run)
+            finally:
+                self.stored.finish(work)
+
     async def see(self, generation: Generation, cluster: str) -> None:
         """Stores a generation that was seen elsewhere, if it is a later one."""
         try:

@@ -41,6 +41,8 @@ class OwnerFinder:
         self._named = named
         self._endpoints = endpoints
         self._routes = routes
+        if named is not None and named.address is not None:
+            endpoints.reached(endpoints.at(named.name, named.address))
         self._reports_seen = -1
         self.successor: Successor | None = None
         self.hint = ""
@@ -51,12 +53,23 @@ class OwnerFinder:
         routes, else the last one."""
         name, named = self.owner(), self._named
         if not name or name == self._broker:
-            seen = self._stored.promised
-            return f"no broker is known that owns generation {seen}: trovemq cluster config-owner NAME"
+            return self._nobody()
         if named is not None and named.name == name and named.address is not None:
             return self._endpoints.at(name, named.address)
         found = self._endpoints.find(name)
-        return found or f"the address of the owner {name} is not known: it is not in the nameservers' routes"
+        if found is None:
+            self.hint = ""
+            return f"the address of the owner {name} is not known: it is not in the nameservers' routes"
+        return found
+
+    def _nobody(self) -> str:
+        """Why no other broker is known as the owner. The next attempt asks that of the setting again."""
+        if self.hint and self._named is not None:
+            self.hint = ""
+            what = f"broker {self._named.name} waits for an owner, too, and this broker's name came back"
+            return f"{what}: one of them must be the owner, and have no config_owner"
+        seen = self._stored.promised
+        return f"no broker is known that owns generation {seen}: trovemq cluster config-owner NAME"
 
     def owner(self) -> str:
         """Its name; empty if it is not known."""
@@ -70,16 +83,16 @@ class OwnerFinder:
         routes, head = self._routes, self._stored.head
         if routes.reports == self._reports_seen or not head.cluster:
             return None
-        self._reports_seen = routes.reports
         shown = (
             Successor(Generation(one.config.generation, one.config.mark), one.config.owner)
             for one in routes.brokers
             if one.config is not None and one.config.id == head.cluster
         )
         found = max(shown, default=None)
-        if found is None or found.generation <= head.generation or found == self.successor:
-            return None
-        return found
+        if found is not None and found.generation > head.generation and found != self.successor:
+            return found  # until it was noted: a full disk may have prevented that
+        self._reports_seen = routes.reports
+        return None
 
     def note(self, successor: Successor | None) -> None:
         """Keeps a successor that is known by its name, unless a later one is seen. None forgets it."""

@@ -5,11 +5,11 @@
     reported(...)                            the follower has stored it
     result(position)                         acknowledged: the owner and one other live broker hold it
 
-A follower is live when its stream is open and it has stored the changes it lacked when that was opened. A
-live one that reports nothing for REPORT_TIMEOUT_MS after something was sent to it is overdue: the caller
-closes its stream. Where no other broker is live, the owner alone acknowledges, after CONNECT_WAIT_MS; the
-caller calls tick() when time has passed. An unreachable broker is never an error: the result lists it as
-pending.
+A follower is live when its stream is open and it lacks few changes: at most LACKING_MAX at a report.
+One that needs long for missed changes would keep each new one waiting. A live one that reports nothing for
+REPORT_TIMEOUT_MS after something was sent to it is overdue: the caller closes its stream. Where no other
+broker is live, the owner alone acknowledges, after CONNECT_WAIT_MS; the caller calls tick() when time has
+passed. An unreachable broker is never an error: the result lists it as pending.
 
 Invariants
 - A change is on disk before it is sent, and before it is acknowledged.
@@ -46,6 +46,7 @@ CONNECT_WAIT_MS: Final = 2_000
 """So long after its start, and after a stream has ended, an owner with other members waits for one of them to
 connect before it acknowledges alone."""
 CHANGES_AT_ONCE_MAX: Final = 256
+LACKING_MAX: Final = 256
 FORGET_FROM: Final = 256
 """Deletions that all members have stored are forgotten together, at least this many."""
 STORE_ID: Final = "store_id"
@@ -290,7 +291,7 @@ class Owner:
         if sent is None or not self._sent_to(sent, report.position):
             what = f"broker {follower.broker} reports {report.position}, which was not sent to it"
             raise TroveError(errors.CONFIG_GAP, what, broker=follower.broker)
-        follower.live = True
+        follower.live |= self.head.version - report.position.version <= LACKING_MAX
         follower.stored_version = max(follower.stored_version, report.position.version)
         follower.awaited_since_ms = None if follower.stored_version == sent.version else now_ms
         self._reported[follower.broker] = follower.stored_version

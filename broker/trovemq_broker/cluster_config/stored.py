@@ -43,17 +43,20 @@ _HEAD_MEMBERS: Final = frozenset(
     ("cluster", "owner", "generation", "version", "digest", "horizon", "history")
 )
 _RECORD_MEMBERS: Final = frozenset(
-    ("format", "sealingKey", "promised", "head", "entries", "version", "digest", "horizon")
+    ("format", "sealingKey", "promised", "removed", "head", "entries", "version", "digest", "horizon")
 )
 
 
 class StoredWork:
     """A change that has begun. After run(), even if that failed, StoredTable.finish() is to be called."""
 
-    def __init__(self, save: Callable[[], None], update: Update | None, promised: Generation) -> None:
+    def __init__(
+        self, save: Callable[[], None], update: Update | None, promised: Generation, *, removed: bool
+    ) -> None:
         self._save = save
         self.update = update
         self.promised = promised
+        self.removed = removed
         self.saved = False
 
     def run(self) -> None:
@@ -74,6 +77,8 @@ class StoredTable:
         self._digests: dict[int, str] = {}
         self.table: Final = ConfigTable()
         self.promised = NO_GENERATION
+        self.removed = False
+        """Whether an owner has said that this broker is no member any more: its table may lack that."""
 
     @classmethod
     def load(cls, files: FileSystem, seal: SecretSeal | None = None) -> StoredTable:
@@ -124,7 +129,7 @@ class StoredTable:
             )
         other = update.head.cluster != self.head.cluster
         promised = update.head.generation if other else max(self.promised, update.head.generation)
-        return self._begin(self._change_body(update), update, promised)
+        return self._begin(self._change_body(update), update, promised, removed=self.removed and not other)
 
     def begin_promise(self, generation: Generation, cluster: str) -> StoredWork:
         """Begins to store that no older generation of that cluster is obeyed. TroveError
@@ -136,16 +141,23 @@ class StoredTable:
         if generation <= self.promised:
             what = f"generation {generation} is not above {self.promised}, which this broker has seen"
             raise TroveError(errors.CONFIG_GENERATION_OLD, what, promised=str(self.promised))
-        return self._begin({"promised": generation_json(generation)}, None, generation)
+        body: JsonObject = {"promised": generation_json(generation)}
+        return self._begin(body, None, generation, removed=self.removed)
 
-    def _begin(self, change: JsonObject, update: Update | None, promised: Generation) -> StoredWork:
+    def begin_removal(self) -> StoredWork:
+        """Begins to store that this broker is no member any more. TroveError SERVICE_NOT_AVAILABLE."""
+        return self._begin({"removed": True}, None, self.promised, removed=True)
+
+    def _begin(
+        self, change: JsonObject, update: Update | None, promised: Generation, *, removed: bool
+    ) -> StoredWork:
         if self._work is not None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the configuration is being changed; try again")
         body = b"" if update is not None and self._is_written_whole(update) else _rendered(change)
         save = partial(self._file.append, body)
         if not body or not self._file.has_space(body):
-            save = partial(self._replace, promised, update, self.head, tuple(self.table))
-        self._work = StoredWork(save, update, promised)
+            save = partial(self._replace, promised, removed, update, self.head, tuple(self.table))
+        self._work = StoredWork(save, update, promised, removed=removed)
         return self._work
 
     def _is_written_whole(self, update: Update) -> bool:
@@ -156,7 +168,12 @@ class StoredTable:
         )
 
     def _replace(
-        self, promised: Generation, update: Update | None, head: Head, entries: tuple[Entry, ...]
+        self,
+        promised: Generation,
+        removed: bool,
+        update: Update | None,
+        head: Head,
+        entries: tuple[Entry, ...],
     ) -> None:
         """Writes the table as it is after the update. Runs in another thread: of `self` only the file and its
         key are used."""
@@ -169,6 +186,7 @@ class StoredTable:
             "format": FORMAT,
             **({"sealingKey": key_id} if key_id else {}),
             "promised": generation_json(promised),
+            **({"removed": True} if removed else {}),
             "head": _head_json(after.head),
             "entries": [entry_json(entry, self._seal) for entry in after],
         }
@@ -180,7 +198,7 @@ class StoredTable:
         assert work is self._work, "one change at a time"
         self._work = None
         if work.saved:
-            self.promised = work.promised
+            self.promised, self.removed = work.promised, work.removed
             if work.update is not None:
                 self._apply(work.update)
 
@@ -212,6 +230,9 @@ class StoredTable:
         check_known(body, _RECORD_MEMBERS, PATH)
         if "format" in body:
             self._key_id = self._checked_key(str(body.get("sealingKey", "")))
+            self.removed = False
+        if "removed" in body:
+            self.removed = body["removed"] is True
         if "promised" in body:
             self.promised = generation_from(body["promised"])
         if "head" not in body and "version" not in body:

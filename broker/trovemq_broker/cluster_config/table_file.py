@@ -19,6 +19,7 @@ A record, little-endian; the next one begins at the next multiple of 8, zeros fo
     {"version": n, "digest": "hex", "horizon": n, "entries": [entry …]}    a change in the same generation
     {"head": head, "entries": [entry …]}                                   a change to another generation
     {"promised": generation}                                  no older generation is obeyed from now on
+    {"removed": true}                                         this broker is no member any more
 
     head      {"cluster": "…", "owner": "broker-a", "generation": generation, "version": n,
                "digest": "hex", "horizon": n, "history": [position …]}

@@ -29,7 +29,7 @@ from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_broker.cluster.view import BrokerView
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
-from trovemq_broker.daemon.config_wiring import ClusterParts, register, show_config
+from trovemq_broker.daemon.config_wiring import ClusterParts, serve_messages, show_config
 from trovemq_broker.daemon.opening import (
     clock_ms,
     collector_at_rest,
@@ -214,7 +214,6 @@ class BrokerApp:
             cluster=ClusterParts(stored, routes, self._registration_channels, self._config_credentials),
         )
         core = services.core
-        self._serving_gate.refusal = services.config.condition.refusal
         registrations = self._registrations(services.view)
         watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
@@ -225,7 +224,7 @@ class BrokerApp:
         self._readiness.add_warning("clock_difference", registrations.clock_warning)
         add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
-        show_config(self._readiness, self._registry, services.config)
+        show_config(self._readiness, self._registry, self._serving_gate, services.config)
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(core.group_commit.run(), name="group-commit")
@@ -234,7 +233,8 @@ class BrokerApp:
                 await watches.start()
                 await services.config.start()
                 await self._start(listening)
-                others.append(group.create_task(register(services.config, registrations), name="register"))
+                serving = serve_messages(services.config, self._serving_gate, registrations)
+                others.append(group.create_task(serving, name="serve-messages"))
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)
                 await self._drain(services, registrations)

@@ -21,6 +21,7 @@ from trovemq_broker.cluster_config.entries import ClockMs
 from trovemq_broker.cluster_config.local_tables import LocalTables
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.ticks import sleep_to_tick
@@ -79,17 +80,22 @@ def config_node(
     )
 
 
-def show_config(readiness: Readiness, registry: CollectorRegistry, node: ConfigNode) -> None:
-    """Adds its reasons to /readyz, its figures to /metrics."""
+def show_config(
+    readiness: Readiness, registry: CollectorRegistry, gate: ServingGate, node: ConfigNode
+) -> None:
+    """Adds its reasons to /readyz, its figures to /metrics, its refusal to calls."""
+    gate.refusal = node.condition.refusal
     registry.register(ConfigCollector(node))
     readiness.add("configuration", node.condition.problem)
     readiness.add_warning("configuration", node.condition.warning)
 
 
-async def register(node: ConfigNode, registrations: Registrations) -> None:
-    """Registers this broker at nameservers while it serves messages: not before it has a configuration, and
+async def serve_messages(node: ConfigNode, gate: ServingGate, registrations: Registrations) -> None:
+    """Serves messages, and registers this broker at nameservers: not before it has a configuration, and
     not after it was removed from the cluster."""
     await node.until_serves()
+    gate.refusal = None  # no call asks while messages are served
     registrations.start()
     await node.until_removed()
+    gate.refusal = node.condition.refusal
     await registrations.stop()

@@ -113,7 +113,7 @@ class Admin:
             except TroveError as error:
                 if error.spec is not errors.TOPIC_EXISTS:
                     raise
-                return await found_there(connection.describe_topic(name), error)
+                return await found_there(lambda: connection.describe_topic(name), error)
             return Created(made)
 
         found = await ask_units(

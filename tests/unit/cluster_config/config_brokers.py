@@ -51,6 +51,9 @@ class FakeTables:
         self.have: dict[Key, LocalEntry] = {}
         self.withheld: set[Key] = set()
         self.failing: set[str] = set()
+        self.free = asyncio.Event()
+        """Actions wait until it is set."""
+        self.free.set()
 
     def add(self, kind: Kind, name: str, queues: int = 0, **settings: str) -> None:
         """As it was made before the broker had a table."""
@@ -77,6 +80,7 @@ class FakeTables:
 
     async def carry_out(self, actions: Sequence[Action]) -> list[Failure]:
         failures = []
+        await self.free.wait()
         for action in actions:
             if action.key.name in self.failing:
                 failures.append(Failure(action, TroveError(errors.DISK_FULL, "no space")))

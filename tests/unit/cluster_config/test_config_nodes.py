@@ -10,7 +10,9 @@ import pytest
 
 from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
+from trovemq_broker.cluster_config.follower import FollowerWork
 from trovemq_broker.cluster_config.messages import Hello, Report
+from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -180,6 +182,7 @@ async def test_a_follower_without_its_owner_serves_by_its_table_after_ten_s() ->
         assert refusal is not None
         assert refusal.spec.retriable
         await cluster.second(10_000)
+        await cluster.until(lambda: follower.node.condition.serves)
         assert (follower.state, follower.node.condition.serves, follower.node.condition.problem()) == (
             "stored",
             True,
@@ -234,6 +237,17 @@ async def test_a_joining_broker_serves_nothing_until_it_has_the_table() -> None:
         )
         await cluster.add("a")
         await cluster.until(lambda: joining.node.condition.serves)
+
+
+async def test_a_take_over_without_nameservers_asks_the_owner_of_the_setting() -> None:
+    async with config_cluster() as cluster:
+        cluster.hidden = {"a", "b"}
+        owner = await cluster.add("a")
+        follower = await cluster.add("b", f"a@{owner.address}")
+        await cluster.until(lambda: follower.state == "current")
+        done = await follower.node.take_over("", "")
+        assert (done.promised, done.unreached) == (["a", "b"], [])
+        await cluster.until(lambda: owner.state == "current")
 
 
 async def test_a_joining_broker_that_asks_a_follower_is_sent_to_the_owner() -> None:
@@ -298,6 +312,31 @@ async def test_changes_of_a_lost_owner_alone_are_dropped_and_reported() -> None:
         assert [note.key.name for note in owner.node.status().dropped] == ["lost"]
         assert owner.tables.names() == ["lost"]
         assert [note.key.name for note in owner.node.status().unlisted] == ["lost"]
+
+
+async def test_a_lost_change_is_reported_before_its_last_copy_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await follower.stop()
+        change = asyncio.create_task(owner.create_topic("lost"))
+        await cluster.until(lambda: owner.node.table.get(Kind.TOPIC, "lost") is not None)
+        await cluster.second(3_000)
+        await change
+        await owner.stop()
+        await follower.start()
+        await follower.node.take_over("", "")
+
+        def full(_work: FollowerWork) -> None:
+            raise TroveError(errors.DISK_FULL, "no space")
+
+        monkeypatch.setattr(FollowerWork, "run", full)
+        await owner.start()
+        await cluster.second()
+        await cluster.until(lambda: "no space" in owner.node.status().problem)
+        assert owner.node.table.live(Kind.TOPIC, "lost") is not None
+        assert [note.key.name for note in owner.node.status().dropped] == ["lost"]
 
 
 async def test_an_owner_obeys_a_later_generation_that_a_hello_shows() -> None:
@@ -401,6 +440,33 @@ async def test_a_removed_broker_does_not_become_a_member_by_its_next_hello() -> 
         stream = owner.node.watch(_hello_of(follower), _no_reports())
         await refused(stream.__anext__(), errors.CONFIG_MEMBER_REMOVED)
         assert owner.node.table.members() == ["a"]
+
+
+async def test_a_removed_broker_stays_removed_while_its_owner_is_away() -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await follower.stop()
+        await owner.delete(Kind.BROKER, "b")
+        await follower.start()
+        await cluster.until(lambda: follower.state == "removed")
+        assert follower.node.table.live(Kind.BROKER, "b") is not None, "its table lacks the deletion"
+        await cluster.until(lambda: StoredTable.load(follower.files).removed)
+        await follower.stop()
+        await owner.stop()
+        await follower.start()
+        await cluster.second(10_000)
+        assert (follower.state, follower.node.condition.serves) == ("removed", False)
+        await refused(follower.node.take_over("", ""), errors.CONFIG_MEMBER_REMOVED)
+
+
+async def test_an_owner_of_the_past_does_not_call_a_member_removed() -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await owner.delete(Kind.BROKER, "b")
+        stream = owner.node.watch(
+            replace(_hello_of(follower), promised=Generation(9, "9" * 16)), _no_reports()
+        )
+        await refused(stream.__anext__(), errors.CONFIG_OWNER_MOVED)
 
 
 async def test_a_removed_broker_joins_again_with_an_empty_store() -> None:

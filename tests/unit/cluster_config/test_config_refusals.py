@@ -28,7 +28,7 @@ from trovemq_broker.cluster_config.entries import (
     Kind,
 )
 from trovemq_broker.cluster_config.follower import Follower, Serving
-from trovemq_broker.cluster_config.owner import REPORT_TIMEOUT_MS, Owner
+from trovemq_broker.cluster_config.owner import LACKING_MAX, REPORT_TIMEOUT_MS, Owner
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import HISTORY_MAX
 from trovemq_proto import errors
@@ -61,6 +61,24 @@ def test_a_change_waits_for_one_other_live_broker_and_names_the_pending() -> Non
     result = owner.result(entry)
     assert result is not None
     assert (result.held_by, result.pending) == (("a", "c"), ("b",))
+
+
+def test_no_change_waits_for_a_broker_that_lacks_many() -> None:
+    owner, one = founded(), follower()
+    connect(owner, one)
+    owner.disconnected(stream(owner, "b"), START)
+    for number in range(LACKING_MAX):
+        make(owner, created(f"missed{number}"))
+    opened = owner.connected(one.hello(), START)
+    stored = deliver(owner, one, report=False)
+    make(owner, created("first"))
+    for number in range(LACKING_MAX):
+        make(owner, created(f"meanwhile{number}"))
+    assert stored is not None
+    owner.reported(opened, stored.report, START)
+    assert owner.live == []
+    deliver(owner, one)
+    assert owner.live == ["b"]
 
 
 def test_a_broker_that_does_not_report_is_overdue_and_no_error() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from tests.unit.cluster_config.config_parts import (
@@ -17,15 +19,18 @@ from tests.unit.cluster_config.config_parts import (
     make,
     stream,
 )
+from trovemq_broker.admin.shared_topics import SharedTopics
 from trovemq_broker.cluster_config import messages, table
 from trovemq_broker.cluster_config.entries import COUNT_MAX, ClockMs, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.follower import Follower
 from trovemq_broker.cluster_config.owner import Owner
 from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_broker.cluster_config.take_over import begin_take_over
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.topics import NewTopic
 
 OTHER_MARK = "f" * 16
 
@@ -207,3 +212,12 @@ def test_a_take_over_continues_a_copy_of_a_later_generation() -> None:
     with pytest.raises(TroveError) as error:
         begin_take_over(one._stored, "a", other._stored.table.image(), Generation(2, MARK))
     assert error.value.spec is errors.CONFIG_GENERATION_OLD
+
+
+def test_a_broker_that_joins_does_not_say_that_all_are_drained() -> None:
+    class Joining:
+        is_shared, is_owner, table = True, False, ConfigTable()
+
+    topics = SharedTopics(cast(Any, Joining()), "b", cast(Any, {}), list)
+    topics.check_free(NewTopic("orders"), ())
+    topics.check_free(NewTopic("orders"), ("a",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.event_loop import EventLoop
-from trovemq._admin.creations import Created, found_there, groups_created, topics_created
+from trovemq._admin.creations import ARRIVAL_S, Created, found_there, groups_created, topics_created
 from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers
 from trovemq._net.routes import RouteTable
 from trovemq.models.all_brokers import BrokerAnswers, TopicDeletion
@@ -152,8 +153,33 @@ def test_a_user_who_may_only_create_was_not_told_that_a_topic_exists() -> None:
         raise TroveError(errors.ACCESS_DENIED, "may not Get Topic:orders")
 
     with pytest.raises(TroveError) as caught:
-        run(lambda: found_there(denied(), EXISTS))
+        run(lambda: found_there(denied, EXISTS))
     assert caught.value is EXISTS
+
+
+@pytest.mark.parametrize("absent_times", [0, 1, len(ARRIVAL_S), len(ARRIVAL_S) + 1])
+def test_a_topic_that_exists_at_the_owner_is_not_found_here_for_a_moment(
+    absent_times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def describe() -> TopicDescription:
+        if len(pauses) < absent_times:
+            raise TroveError(errors.TOPIC_NOT_FOUND, "topic orders does not exist")
+        return topic("b")
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    if absent_times > len(ARRIVAL_S):
+        with pytest.raises(TroveError) as caught:
+            run(lambda: found_there(describe, EXISTS))
+        assert caught.value is EXISTS
+    else:
+        found: Created[TopicDescription] = run(lambda: found_there(describe, EXISTS))
+        assert (found.found.broker, found.existed) == ("b", EXISTS)
+    assert pauses[: len(ARRIVAL_S)] == list(ARRIVAL_S[:absent_times])
 
 
 def test_what_exists_stays_where_that_is_allowed() -> None:

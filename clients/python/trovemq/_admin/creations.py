@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import TopicDescription
 from trovemq.models.group import GroupDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+ARRIVAL_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""The pauses before a broker is asked again that has said that the name exists, and does not have it yet."""
 
 
 class _Described(Protocol):
@@ -29,14 +33,22 @@ class Created(Generic[_Description]):
     existed: TroveError | None = None
 
 
-async def found_there(describe: Awaitable[_Description], existed: TroveError) -> Created[_Description]:
-    """The existing one, for a comparison. Raises TroveError: `existed` if the user may not see it."""
-    try:
-        return Created(await describe, existed)
-    except TroveError as error:
-        if error.spec is errors.ACCESS_DENIED:
-            raise existed from error
-        raise
+async def found_there(
+    describe: Callable[[], Awaitable[_Description]], existed: TroveError
+) -> Created[_Description]:
+    """The existing one, for a comparison. A broker that has passed the creation on to the owner of the
+    configuration gets the entry a moment after the owner has it. Raises TroveError: `existed` if the user may
+    not see it, or it does not come."""
+    for pause_s in (*ARRIVAL_S, 0.0):
+        try:
+            return Created(await describe(), existed)
+        except TroveError as error:
+            if error.spec is errors.ACCESS_DENIED:
+                raise existed from error
+            if error.spec not in (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND):
+                raise
+        await asyncio.sleep(pause_s)
+    raise existed
 
 
 def topics_created(

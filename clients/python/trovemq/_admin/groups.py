@@ -92,7 +92,7 @@ class Groups:
             except TroveError as error:
                 if error.spec is not errors.GROUP_EXISTS:
                     raise
-                return await found_there(calls.describe(group), error)
+                return await found_there(lambda: calls.describe(group), error)
 
         found = await self._ask(
             broker, create, change=True, shared=True, pending_of=lambda one: one.found.pending
