@@ -32,7 +32,6 @@ from trovemq_broker.daemon.broker_services import BrokerServices as AllServices
 from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.sync_thread import Done, SyncThread
-from trovemq_broker.security.changes import add_user
 from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.audit import AuditLog
@@ -43,11 +42,9 @@ from trovemq_daemon.calls import calls_of, for_batches, takes_one_request
 from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.sessions import Sessions
-from trovemq_daemon.users import UserKind, new_user
 from trovemq_nameserver.registration import RegistrationService
 from trovemq_nameserver.routes import RouteLimits
 from trovemq_nameserver.service import Registry, RouteService
-from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
@@ -387,17 +384,16 @@ class Calls:
 
 
 def security_on(files: FileSystem) -> BrokerSecurity:
-    """Users and rules that can be administered, with the first user; the doors do not ask who calls."""
+    """Users and rules that can be administered; the doors do not ask who calls."""
     source = random.Random("security")
     key = SealingKey.parse(key_file_content(source.randbytes(KEY_SIZE)))
     table = SecurityTable.load(files, key, source.randbytes)
-    if not table.state.users:
-        user = new_user("root", UserKind.SUPER, b"secret-of-root", salt=source.randbytes(SALT_SIZE), now_ms=0)
-        change = table.begin(add_user(table.state, user))
-        change.run()
-        table.finish(change)
     sessions = Sessions(table, key.derive(b"salts"), source.randbytes)
-    return BrokerSecurity(SecurityChanges(table), sessions, AuditLog(clock_ms))
+    return BrokerSecurity(SecurityChanges(table), sessions, AuditLog(clock_ms), _admit_all)
+
+
+def _admit_all(*_call: object) -> None:
+    """As the doors do."""
 
 
 class BrokerServices(Calls):
