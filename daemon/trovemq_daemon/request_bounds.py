@@ -26,10 +26,17 @@ counts with its bytes."""
 _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
-def check_parts(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX, advice: str = "") -> None:
+def check_parts(
+    data: bytes,
+    descriptor: Any,
+    parts_max: int = PARTS_MAX,
+    advice: str = "",
+    always_fine: int = SIZE_ALWAYS_FINE,
+) -> None:
     """Raises TroveError LIMIT_EXCEEDED if the bytes of a message of this type have more parts than
-    `parts_max`. Bytes that are not a message pass: their decoder reports them."""
-    if len(data) <= SIZE_ALWAYS_FINE:
+    `parts_max`. Bytes that are not a message pass: their decoder reports them. `always_fine`: as
+    SIZE_ALWAYS_FINE, of a limit that is lower."""
+    if len(data) <= always_fine:
         return
     try:
         left = _walk(data, 0, len(data), descriptor, parts_max)

@@ -12,18 +12,30 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from trovemq_daemon.request_bounds import BoundedReader
+from trovemq_daemon.request_bounds import BoundedReader, check_parts
 from trovemq_nameserver.routes import RouteLimits, check_topic_count
-from trovemq_nameserver.topics import TOPICS_A_STEP, TopicFields, TopicNames, TopicRoute, checked_topics
+from trovemq_nameserver.topics import (
+    PLACES_MAX,
+    TOPICS_A_STEP,
+    TopicFields,
+    TopicNames,
+    TopicRoute,
+    checked_topics,
+)
 from trovemq_nameserver.wire import topics_from_wire
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import route_pb2
+from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_proto.varints import read_varint
 
 LARGE_SIZE: Final = 16_384
 HEARTBEAT_PARTS: Final = 8_192
 """The most fields of a heartbeat beside its topics: most are names of removed topics."""
+
+TOPIC_PARTS_MAX: Final = PLACES_MAX + 16
+"""The most fields of a topic: most are the brokers of its placement."""
+STEP_SIZE: Final = 65_536
+"""Fields of so many bytes, and the one that ends them, are read in one step: placements take some."""
 
 _TOPICS_TAG: Final = route_pb2.Heartbeat.TOPICS_FIELD_NUMBER << 3 | 2
 
@@ -66,8 +78,8 @@ def read_large(
 
 
 def _cuts(data: bytes, limits: RouteLimits) -> Generator[None, None, Sequence[int]]:
-    """Positions between fields, the first and the last of the data among them: TOPICS_A_STEP fields lie
-    between two."""
+    """Positions between fields, the first and the last of the data among them: at most TOPICS_A_STEP fields
+    lie between two."""
     cuts, position, fields, topics = [0], 0, 0, 0
     while position < len(data):
         fields += 1
@@ -77,11 +89,13 @@ def _cuts(data: bytes, limits: RouteLimits) -> Generator[None, None, Sequence[in
             position += 2
             if size >= 0x80:
                 size, position = read_varint(data, position - 1)
+            if size > TOPIC_PARTS_MAX:
+                _check_topic_parts(data[position : position + size])
             position += size
         else:
             tag, position = read_varint(data, position)
             position = _end_of_field(data, tag & 7, position)
-        if fields % TOPICS_A_STEP == 0:
+        if fields % TOPICS_A_STEP == 0 or position - cuts[-1] >= STEP_SIZE:
             check_topic_count(topics, limits)
             if fields - topics > HEARTBEAT_PARTS:
                 raise TroveError(errors.LIMIT_EXCEEDED, f"the Heartbeat has more than {fields} fields")
@@ -91,6 +105,11 @@ def _cuts(data: bytes, limits: RouteLimits) -> Generator[None, None, Sequence[in
         raise ValueError("a field is cut")
     check_topic_count(topics, limits)
     return [*cuts, position]
+
+
+def _check_topic_parts(data: bytes) -> None:
+    """TroveError LIMIT_EXCEEDED, before protobuf makes an object of each."""
+    check_parts(data, common_pb2.TopicRoute.DESCRIPTOR, TOPIC_PARTS_MAX, always_fine=0)
 
 
 def _end_of_field(data: bytes, kind: int, position: int) -> int:

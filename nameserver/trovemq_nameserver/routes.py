@@ -25,7 +25,7 @@ from trovemq_daemon.settings import setting
 from trovemq_nameserver.broker import Broker, check_broker
 from trovemq_nameserver.changes import ChangeLog
 from trovemq_nameserver.lost import LostBroker, LostBrokers
-from trovemq_nameserver.topics import TopicNames, TopicRoute
+from trovemq_nameserver.topics import NO_QUEUES, TopicNames, TopicRoute, places_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -66,6 +66,9 @@ class RouteLimits:
     """Topics of one broker."""
     topic_routes_max: Annotated[int, setting("topics", 1, 10_000_000)] = 2_000_000
     """Topics of all brokers together."""
+    topic_places_max: Annotated[int, setting("brokers", 1, 100_000_000)] = 4_000_000
+    """Brokers in the placements of all topics of all brokers together: a FIFO topic on 3 brokers has 3 in the
+    route of each."""
 
 
 @dataclass(slots=True)
@@ -92,6 +95,8 @@ class RouteTable:
         self._lost = LostBrokers(limits.brokers_max, limits.topic_routes_max)
         self.topic_routes = 0
         """Topics of all brokers together."""
+        self.topic_places = 0
+        """Brokers in the placements of these."""
         self.version = 0
 
     # --- for brokers -------------------------------------------------------------------------------------
@@ -118,6 +123,7 @@ class RouteTable:
             )
         known = {} if before is None else before.route.topics
         self._check_counts(len(topics), len(known))
+        self._check_places(topics, known)
         route = BrokerRoute(broker, dict(topics), data_version)
         if before is not None:
             del self._name_by_session[before.session]
@@ -173,6 +179,7 @@ class RouteTable:
                 route = replace(route, data_version=data_version)
             else:
                 self._check_counts(len(topics or {}), len(route.topics))
+                self._check_places(topics or {}, route.topics)
                 changed = self._replace_topics(route.topics, topics or {})
                 route = replace(route, topics=dict(topics or {}), data_version=data_version)
         found.heard_at = now
@@ -190,6 +197,8 @@ class RouteTable:
             name for name in dict.fromkeys(changes.removed) if name in known and name not in changes.topics
         ]
         self._check_counts(len(known) + len(added) - len(removed), len(known))
+        before = {name: known[name] for name in (*changes.topics, *removed) if name in known}
+        self.topic_places = self._check_places(changes.topics, before)
         self._add_names(added)
         self._remove_names(removed)
         known.update(changes.topics)
@@ -206,6 +215,7 @@ class RouteTable:
             for name, route in topics.items()
             if (before := known.get(name, route)) is not route and before != route
         ]
+        self.topic_places += places_of(topics.values()) - places_of(known.values())
         self._add_names(added)
         self._remove_names(removed)
         return [*added, *removed, *altered]
@@ -242,7 +252,9 @@ class RouteTable:
         name."""
         name = self._name_by_session.pop(session, None)
         if name is not None:
-            self._remove_names(self._by_name.pop(name).route.topics.keys())
+            topics = self._by_name.pop(name).route.topics
+            self.topic_places -= places_of(topics.values())
+            self._remove_names(topics.keys())
             self._changed(name, None)
         return name
 
@@ -262,7 +274,10 @@ class RouteTable:
         if found is None:
             return
         self.leave(session)
-        self._lost.add(LostBroker(found.route.broker, found.route.topics.keys(), now))
+        topics = found.route.topics
+        if places_of(topics.values()):
+            topics = dict.fromkeys(topics, NO_QUEUES)  # the view of the names keeps the routes
+        self._lost.add(LostBroker(found.route.broker, topics.keys(), now))
 
     def forget(self, name: str) -> bool:
         """Forgets a lost broker that does not come back. Returns whether it was one."""
@@ -317,6 +332,18 @@ class RouteTable:
         return changed is None or any(
             one.whole or one.described or not topics.isdisjoint(one.topics) for one in changed.values()
         )
+
+    def _check_places(self, topics: Mapping[str, TopicRoute], before: Mapping[str, TopicRoute]) -> int:
+        """The brokers of all placements, with these topics instead of those before. TroveError
+        LIMIT_EXCEEDED."""
+        together = self.topic_places + places_of(topics.values()) - places_of(before.values())
+        if together > max(self._limits.topic_places_max, self.topic_places):
+            raise TroveError(
+                errors.LIMIT_EXCEEDED,
+                f"{together} brokers in the placements of all topics; the limit is topic_places_max = "
+                f"{self._limits.topic_places_max}",
+            )
+        return together
 
     @property
     def broker_count(self) -> int:

@@ -19,7 +19,9 @@ TOPIC_LENGTH_MAX: Final = 255
 MESSAGE_TYPE_LENGTH_MAX: Final = 64
 QUEUE_COUNT_MAX: Final = 65_536
 TOPICS_A_STEP: Final = 256
-"""Topics that are read, compared or written in one step of long work."""
+"""Topics that are read, compared or written in one step of long work, as far as they have no placement."""
+PLACES_AS_A_TOPIC: Final = 8
+"""Brokers of a placement that are as much work as a topic."""
 PLACES_MAX: Final = 1_000
 """Brokers of a placement."""
 BROKER_LENGTH_MAX: Final = 127
@@ -39,6 +41,9 @@ class TopicRoute:
     queue_count: int
     message_type: str = "NORMAL"
     placement: Placement = ()
+
+
+NO_QUEUES: Final = TopicRoute(0)
 
 
 class TopicNames:
@@ -90,7 +95,8 @@ def checked_topics(
 ) -> Generator[None, None, dict[str, TopicRoute]]:
     """The topics by name, in steps. Raises TroveError REQUEST_ILLEGAL."""
     found: dict[str, TopicRoute] = {}
-    for number, (name, queue_count, message_type, placement) in enumerate(topics, 1):
+    work = 0
+    for name, queue_count, message_type, placement in topics:
         check_topic_name(name)
         if placement:
             _check_placement(name, placement)
@@ -98,9 +104,21 @@ def checked_topics(
         if problem:
             raise TroveError(errors.REQUEST_ILLEGAL, f"topic {name!r} {problem}")
         found[names.shared(name)] = route
-        if number % TOPICS_A_STEP == 0:
+        work += work_of(route)
+        if work >= TOPICS_A_STEP:
+            work = 0
             yield
     return found
+
+
+def work_of(route: TopicRoute) -> int:
+    """The work with the route, in topics that have no placement."""
+    return 1 + len(route.placement) // PLACES_AS_A_TOPIC
+
+
+def places_of(routes: Iterable[TopicRoute]) -> int:
+    """Brokers of all placements together."""
+    return sum(len(route.placement) for route in routes)
 
 
 def check_topic_name(name: str) -> None:

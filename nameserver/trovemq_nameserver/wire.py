@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
 from sys import intern
 from typing import Final
 
 from trovemq_nameserver.broker import Broker, ConfigSummary
 from trovemq_nameserver.lost import LostBroker
 from trovemq_nameserver.routes import BrokerRoute
-from trovemq_nameserver.topics import TOPICS_A_STEP, Placement, TopicFields, TopicRoute
+from trovemq_nameserver.topics import TOPICS_A_STEP, Placement, TopicFields, TopicRoute, work_of
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_proto.varints import write_varint
 
@@ -76,12 +75,23 @@ def routes_to_wire(routes: Iterable[BrokerRoute]) -> Generator[None, None, bytes
 
 def _route_to_wire(route: BrokerRoute) -> Generator[None, None, bytes]:
     parts = [common_pb2.BrokerRoute(broker=_broker_to_wire(route)).SerializeToString()]
-    topics = iter(dict(route.topics).items())  # others may run, and change the topics, between two steps
-    while some := list(islice(topics, TOPICS_A_STEP)):
+    for some in _in_steps(dict(route.topics).items()):  # others may run, and change them, between two steps
         parts.append(common_pb2.BrokerRoute(topics=_topics_to_wire(some)).SerializeToString())
         yield
     whole = b"".join(parts)
     return _BROKERS_TAG + write_varint(len(whole)) + whole
+
+
+def _in_steps(topics: Iterable[tuple[str, TopicRoute]]) -> Iterator[list[tuple[str, TopicRoute]]]:
+    some, work = list[tuple[str, TopicRoute]](), 0
+    for name, route in topics:
+        some.append((name, route))
+        work += work_of(route)
+        if work >= TOPICS_A_STEP:
+            yield some
+            some, work = [], 0
+    if some:
+        yield some
 
 
 def _topics_to_wire(topics: Iterable[tuple[str, TopicRoute]]) -> Iterator[common_pb2.TopicRoute]:

@@ -201,6 +201,13 @@ def bombs() -> dict[str, Bomb]:
             f"{NATIVE}RegistrationService.Register",
             route_pb2.Heartbeat(broker=broker).SerializeToString() + b"\x12\x00" * (4 << 20),
         ),
+        "a placement of a million brokers": (
+            f"{NATIVE}RegistrationService.Register",
+            route_pb2.Heartbeat(
+                broker=broker,
+                topics=[common_pb2.TopicRoute(topic="t", placement={f"b{i:06}": 1 for i in many})],
+            ).SerializeToString(),
+        ),
         "four million fields of a frame": (APPEND, b"\x28\x00" * (4 << 20)),
         "a million topics to watch": (
             f"{NATIVE}RouteService.WatchRoutes",

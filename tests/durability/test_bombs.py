@@ -29,7 +29,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_proto.v1 import common_pb2, query_pb2, route_pb2
+from trovemq_proto.v1 import cluster_config_pb2, query_pb2
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -65,6 +65,7 @@ REFUSALS = {
     "unknown groups, 100,000 deep": "BAD_REQUEST",
     "70,000 topics of one broker": "LIMIT_EXCEEDED",
     "4,194,304 empty topics of one broker": "LIMIT_EXCEEDED",
+    "a placement of a million brokers": "LIMIT_EXCEEDED",
     "four million fields of a frame": "BATCH_ILLEGAL",
     "a million topics to watch": "LIMIT_EXCEEDED",
     "zlib body of 1 GiB, stored": "OK",  # it lies there as it came: 1 MiB
@@ -155,10 +156,9 @@ def test_what_is_not_a_message_is_left_to_protobuf() -> None:
 
 
 def test_a_message_without_lists_or_messages_is_one_part() -> None:
-    topics = [
-        common_pb2.TopicRoute(topic=f"{i:060}", queue_count=8, message_type="FIFO") for i in range(5_000)
-    ]
-    data, descriptor = route_pb2.Heartbeat(topics=topics).SerializeToString(), route_pb2.Heartbeat.DESCRIPTOR
+    names = [cluster_config_pb2.ConfigName(kind="topic", name=f"{i:060}", message="x") for i in range(5_000)]
+    data = cluster_config_pb2.ConfigStatus(unlisted=names).SerializeToString()
+    descriptor = cluster_config_pb2.ConfigStatus.DESCRIPTOR
     assert len(data) > SIZE_ALWAYS_FINE
     assert not _refused(data, descriptor, 5_000)
     assert _refused(data, descriptor, 4_999)

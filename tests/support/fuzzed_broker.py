@@ -27,7 +27,10 @@ from tests.support.services_here import ADVERTISED, BrokerServices, CallContext,
 from trovemq_broker.admin.drain import DrainState
 from trovemq_broker.daemon.opening import open_consumer_state
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.security.changes import add_user
+from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto import errors
+from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.receipts import handle_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -143,6 +146,15 @@ class LiveContext(CallContext):
             self.sent.put_nowait(answer)
 
 
+def _add_first_user(calls: BrokerServices) -> None:
+    """Without any user a broker refuses log-ins: it has not joined its cluster yet."""
+    table = calls.all._users._security.table
+    user = new_user("root", UserKind.SUPER, b"secret-of-root", salt=bytes(SALT_SIZE), now_ms=0)
+    change = table.begin(add_user(table.state, user))
+    change.run()
+    table.finish(change)
+
+
 class FuzzedBroker:
     """A broker, its clients' knowledge of it, and its acknowledged messages."""
 
@@ -150,6 +162,7 @@ class FuzzedBroker:
         self.settings = settings
         self.source = source
         self.calls = BrokerServices(files, settings)
+        _add_first_user(self.calls)
         self.values = Values()
         self.maker = MessageMaker(source, self.values, body_size=settings.body_size_max)
         self.acknowledged = Acknowledged()

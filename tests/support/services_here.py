@@ -389,7 +389,11 @@ def security_on(files: FileSystem) -> BrokerSecurity:
     key = SealingKey.parse(key_file_content(source.randbytes(KEY_SIZE)))
     table = SecurityTable.load(files, key, source.randbytes)
     sessions = Sessions(table, key.derive(b"salts"), source.randbytes)
-    return BrokerSecurity(SecurityChanges(table), sessions, AuditLog(clock_ms))
+    return BrokerSecurity(SecurityChanges(table), sessions, AuditLog(clock_ms), _admit_all)
+
+
+def _admit_all(*_call: object) -> None:
+    """As the doors do."""
 
 
 class BrokerServices(Calls):

@@ -80,6 +80,15 @@ def state_after(state: SecurityState, actions: Sequence[Action]) -> tuple[Securi
     return (state if after == state else after), failures
 
 
+def replaced_users(before: SecurityState, after: SecurityState) -> list[str]:
+    """The names that belong to other users after a change: their former secrets log nobody in."""
+    return [
+        name
+        for name, user in after.users.items()
+        if (known := before.users.get(name)) is not None and known.salt != user.salt
+    ]
+
+
 @dataclass(slots=True)
 class _Draft:
     """The next state."""

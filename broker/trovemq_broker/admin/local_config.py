@@ -16,7 +16,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from trovemq_broker.admin import config_puts, config_texts
-from trovemq_broker.admin.config_security import SECURITY_KINDS, local_of, local_security, state_after
+from trovemq_broker.admin.config_security import (
+    SECURITY_KINDS,
+    local_of,
+    local_security,
+    replaced_users,
+    state_after,
+)
 from trovemq_broker.admin.group_changes import GroupChanges, PutGroup
 from trovemq_broker.admin.security_changes import SecurityChanges
 from trovemq_broker.admin.topic_changes import PutTopic, TopicChanges
@@ -32,6 +38,7 @@ from trovemq_broker.cluster_config.local_tables import Failure
 from trovemq_broker.cluster_config.reconcile import Action, ActionKind, LocalEntry
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_broker.security.changes import SecurityState
+from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.config_marks import is_withheld
@@ -41,6 +48,11 @@ from trovemq_store.topics.topics import TopicConfig, TopicTable
 WITHHELD_TEXTS: Mapping[str, str] = {"withheld": ""}
 """The settings of a withheld entry whose id the table has again: they differ from all others, so that ALTER
 puts it back."""
+
+_REPLACED = (
+    "another user of this name is in the cluster's configuration: its secrets and rights count now, not those"
+    " that this broker had"
+)
 
 
 class LocalConfig:
@@ -220,14 +232,18 @@ class LocalConfig:
         if self._security is None or not run.security:
             return
         failures: list[Failure] = []
+        replaced: list[str] = []
 
         def make(state: SecurityState) -> SecurityState:
-            nonlocal failures
+            nonlocal failures, replaced
             after, failures = state_after(state, run.security)
+            replaced = replaced_users(state, after)
             return after
 
         try:
             await self._security.apply(make)
+            for name in replaced:
+                get_logger().warning("config.user_replaced", user=name, message=_REPLACED)
         except TroveError as error:
             failures = [Failure(action, error) for action in run.security]
         run.failures += failures

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from trovemq_broker.admin.config_texts import group_of, group_texts
-from trovemq_broker.admin.shared_creators import check_creator
+from trovemq_broker.admin.shared_creators import CreationsWaiting
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Entry, Kind
 from trovemq_broker.cluster_config.owner import ChangeResult
 from trovemq_broker.cluster_config.shared import SharedConfig
@@ -28,6 +28,7 @@ class SharedGroups:
     def __init__(self, config: SharedConfig, groups: SubscriptionGroups) -> None:
         self._config: Final = config
         self._groups: Final = groups
+        self._waiting: Final = CreationsWaiting(Kind.GROUP)
 
     def is_listed(self, name: str) -> bool:
         """Whether the table has the group."""
@@ -45,12 +46,13 @@ class SharedGroups:
             if table.live(Kind.GROUP, wanted.name) is not None:
                 text = f"group {wanted.name} exists already"
                 raise TroveError(errors.GROUP_EXISTS, text, group=wanted.name)
-            check_creator(table, Kind.GROUP, creator)
+            self._waiting.check(table, creation, wanted.name, creator)
             made = replace(wanted, attributes={**wanted.attributes, **creator.attributes})
             settings = group_texts(made)
             return [ConfigChange(ChangeKind.CREATE, Kind.GROUP, wanted.name, settings=settings)]
 
-        (result,) = await self._config.change(make)
+        with self._waiting.one() as creation:
+            (result,) = await self._config.change(make)
         return result
 
     async def alter(self, wanted: SubscriptionGroup) -> ChangeResult:

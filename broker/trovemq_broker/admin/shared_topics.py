@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_broker.admin.config_texts import topic_of, topic_texts
-from trovemq_broker.admin.shared_creators import check_creator
+from trovemq_broker.admin.shared_creators import CreationsWaiting
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Entry, Kind
 from trovemq_broker.cluster_config.owner import ChangeResult
 from trovemq_broker.cluster_config.shared import SharedConfig
@@ -56,6 +56,7 @@ class SharedTopics:
         self._broker = broker
         self._topics = topics
         self._draining = draining
+        self._waiting = CreationsWaiting(Kind.TOPIC)
 
     def find(self, name: str) -> TopicConfig | None:
         """The table's topic; None if it has none, or the configuration is this broker's own."""
@@ -91,7 +92,7 @@ class SharedTopics:
             if table.live(Kind.TOPIC, wanted.name) is not None:
                 raise _exists(wanted.name)
             config = new_topic(wanted, {*self._topics.reserved, *table.members()})
-            check_creator(table, Kind.TOPIC, wanted.creator)
+            self._waiting.check(table, creation, wanted.name, wanted.creator)
             placement = self._placed(table, wanted, brokers)
             own = self._not_own(wanted, placement)
             settings = topic_texts(own or config)
@@ -100,7 +101,8 @@ class SharedTopics:
             )
             return [change]
 
-        (result,) = await self._config.change(make)
+        with self._waiting.one() as creation:
+            (result,) = await self._config.change(make)
         return _changed(result)
 
     async def alter(

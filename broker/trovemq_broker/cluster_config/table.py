@@ -83,6 +83,9 @@ class Head:
         return replace(self, generation=generation, owner=owner, history=ended)
 
 
+CREATOR: Final = "creator"
+"""The setting of a topic or group with the user who made it."""
+
 NO_TABLE: Final = Head()
 
 
@@ -104,6 +107,7 @@ class ConfigTable:
         self._counts: Counter[Kind] = Counter()
         self._deletions = 0
         self._members: set[str] = set()
+        self._creators: Counter[tuple[Kind, str]] = Counter()
         self.size = 0
         """Bytes of all entries."""
 
@@ -133,6 +137,10 @@ class ConfigTable:
         entry = self.get(kind, name)
         return None if entry is None or entry.deleted else entry
 
+    def made_by(self, kind: Kind, creator: str) -> int:
+        """Entries of the kind with that creator."""
+        return self._creators[kind, creator]
+
     def members(self) -> list[str]:
         """The brokers of the cluster."""
         return sorted(self._members)
@@ -142,7 +150,7 @@ class ConfigTable:
         """The update's base is this table's position, or None."""
         if update.base is None:
             self._entries, self._counts, self._deletions = {}, Counter(), 0
-            self._members, self.size = set(), 0
+            self._members, self._creators, self.size = set(), Counter(), 0
         else:
             assert update.base == self.head.position, "an update continues the table"
         for entry in update.entries:
@@ -159,6 +167,7 @@ class ConfigTable:
             self._deletions += 1
         else:
             self._counts[entry.kind] += 1
+            self._count_creator(entry, 1)
             if entry.kind is Kind.BROKER:
                 self._members.add(entry.name)
 
@@ -171,8 +180,16 @@ class ConfigTable:
             self._deletions -= 1
         else:
             self._counts[before.kind] -= 1
+            self._count_creator(before, -1)
             if before.kind is Kind.BROKER:
                 self._members.discard(before.name)
+
+    def _count_creator(self, entry: Entry, by: int) -> None:
+        creator = entry.settings.get(CREATOR, "")
+        if creator:
+            self._creators[entry.kind, creator] += by
+            if not self._creators[entry.kind, creator]:
+                del self._creators[entry.kind, creator]
 
     def _forget(self, horizon: int) -> None:
         last_rule = Key(Kind.RULE, str(self.rule_number_max()))

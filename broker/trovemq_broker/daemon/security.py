@@ -75,7 +75,14 @@ def open_security(
         for credentials in _first_users(settings, table):
             _add(table, credentials)
     sessions = Sessions(table, key.derive(b"salts"), secrets.token_bytes)
-    return BrokerSecurity(SecurityChanges(table), sessions, gate.audit, gate.current_quotas, gate.flush_logs)
+    return BrokerSecurity(
+        SecurityChanges(table),
+        sessions,
+        gate.audit,
+        gate.admit_forwarded,
+        gate.current_quotas,
+        gate.flush_logs,
+    )
 
 
 def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:

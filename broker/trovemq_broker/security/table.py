@@ -116,7 +116,8 @@ class SecurityTable:
         cluster."""
         if not self.state.users:
             what = "this broker has no users yet: they come with the cluster's configuration, from its owner"
-            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"{what} (trovemq cluster, config_owner)")
+            how = "(config_owner), which needs authentication_enable as this one"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"{what} {how}")
 
     def user(self, access_key: str) -> User | None:
         return self.state.users.get(access_key)

@@ -400,17 +400,23 @@ class Admin:
         )
 
     def _is_routed(self, topic: TopicDescription) -> bool:
-        brokers = topic.placement or (topic.broker,)
         routes = self._pool.routes
-        return all(routes.has_topic(topic.topic, one) for one in brokers if one not in topic.pending)
+        return all(routes.has_topic(topic.topic, broker) for broker in self._awaited(topic))
 
     def _has_queues(self, topic: TopicDescription) -> bool:
+        placed = self._awaited(topic)
+        return all(self._queues_on(topic.topic, broker) == queues for broker, queues in placed.items())
+
+    def _awaited(self, topic: TopicDescription) -> Mapping[str, int]:
+        """The brokers that the topic lies on, and its queues there, without those whose routes will not show
+        it soon: a client of one broker knows no other one."""
         placement = topic.placement or {topic.broker: topic.queue_count}
-        return all(
-            self._queues_on(topic.topic, broker) == queues
+        live = self._pool.routes.state
+        return {
+            broker: queues
             for broker, queues in placement.items()
-            if broker not in topic.pending
-        )
+            if broker not in topic.pending and live.broker(broker) is not None
+        }
 
     def _queues_on(self, topic: str, broker: str) -> int:
         route = self._pool.routes.state.broker(broker)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
+from trovemq_broker.admin.shared_groups import SharedGroups
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.follower import FollowerWork
 from trovemq_broker.cluster_config.messages import Hello, Report
@@ -16,6 +18,8 @@ from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.topics.creators import Creator
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 pytestmark = pytest.mark.asyncio
 
@@ -114,6 +118,28 @@ async def test_many_callers_at_once_share_writes_and_all_are_answered() -> None:
         assert len({one.entry.version for one in results}) == 300
         assert owner.node.table.head.version == version + 300
         assert len(owner.tables.names()) == len(follower.tables.names()) == 300
+
+
+async def test_creations_that_shared_a_write_made_more_than_the_quota_allows() -> None:
+    """None of them saw the others in the table."""
+
+    def check(_noun: str, count: int) -> None:
+        if count >= 3:
+            raise TroveError(errors.LIMIT_EXCEEDED, "the quota")
+
+    async with config_cluster() as cluster:
+        owner, _ = await two(cluster)
+        groups: Any = {}
+        shared, bob = SharedGroups(owner.node, groups), Creator("bob", check)
+        made = [shared.create(SubscriptionGroup(f"g{number}"), bob) for number in range(20)]
+        results = await asyncio.gather(*made, return_exceptions=True)
+        refused_ = [one for one in results if isinstance(one, TroveError)]
+        assert {one.spec for one in refused_} == {errors.LIMIT_EXCEEDED}
+        assert len(refused_) == 17
+        assert owner.node.table.made_by(Kind.GROUP, "bob") == 3
+        await owner.delete(Kind.GROUP, "g0")
+        await shared.create(SubscriptionGroup("another"), bob)
+        assert owner.node.table.made_by(Kind.GROUP, "bob") == 3
 
 
 async def test_of_a_caller_whose_second_change_is_refused_none_is_made() -> None:

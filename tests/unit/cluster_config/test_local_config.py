@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.engine import NOW_MS, record, send
 from tests.unit.cluster_config.local_bench import ClusterTable, LocalBench
@@ -340,6 +342,26 @@ async def test_a_user_made_here_otherwise_takes_the_cluster_s_secrets() -> None:
     assert sorted(bench.security.table.state.users) == ["alice", "mine"]
     assert bench.security.table.user("alice") == alice
     assert [str(key) for key in made.unlisted] == ["user mine"]
+
+
+async def test_an_admin_whom_the_cluster_replaced_was_shut_out_without_a_word() -> None:
+    cluster = ClusterTable()
+    bench = LocalBench(cluster)
+    assert bench.security is not None
+    own = replace(made_user("admin", kind=UserKind.SUPER), salt=b"another-salt-012")
+    await bench.security.apply(lambda state: changes.add_user(state, own))
+    (entry,) = cluster.make(user_change(made_user("admin", kind=UserKind.SUPER)))
+    with capture_logs() as lines:
+        await bench.follow()
+    assert [line["user"] for line in lines if line["event"] == "config.user_replaced"] == ["admin"]
+    rotated = changes.rotate_secret(bench.security.table.state, "admin", b"another-secret", NOW_MS)
+    user = rotated.require_user("admin")
+    change = replace(user_change(user), action=ChangeKind.ALTER, seen=entry.version)
+    cluster.make(change)
+    with capture_logs() as lines:
+        await bench.follow()
+    assert bench.security.table.user("admin") == user
+    assert not [line for line in lines if line["event"] == "config.user_replaced"], "it is the same user"
 
 
 async def test_rules_of_a_deleted_user_were_left_for_the_next_one_of_its_name() -> None:

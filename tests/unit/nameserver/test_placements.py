@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, KeysView
 
 import pytest
 from hypothesis import given
@@ -16,12 +16,23 @@ from trovemq_broker.cluster.announced import Announced
 from trovemq_broker.cluster.view import LocalBroker
 from trovemq_daemon.addresses import Address
 from trovemq_nameserver.broker import Broker
-from trovemq_nameserver.routes import RouteLimits, RouteTable
-from trovemq_nameserver.topics import PLACES_MAX, Placement, TopicNames, TopicRoute, checked_topics
-from trovemq_nameserver.wire import changed_route_to_wire, route_to_wire, topics_from_wire
+from trovemq_nameserver.heartbeats import read_large
+from trovemq_nameserver.routes import RouteLimits, RouteTable, TopicChanges
+from trovemq_nameserver.topics import (
+    PLACES_AS_A_TOPIC,
+    PLACES_MAX,
+    TOPICS_A_STEP,
+    Placement,
+    TopicNames,
+    TopicRoute,
+    checked_topics,
+    places_of,
+)
+from trovemq_nameserver.wire import changed_route_to_wire, route_to_wire, routes_to_wire, topics_from_wire
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, route_pb2
+from trovemq_proto.varints import write_varint
 from trovemq_store.engine.steps import finished
 
 OWN = "broker-a"
@@ -169,3 +180,71 @@ def test_other_brokers_know_where_a_broker_was_that_died() -> None:
     ]
     cluster.hears(*routes, entry("lost", {}))
     assert [one.broker for one in cluster.routes.without("steps", placement)] == ["lost"]
+
+
+def heartbeat(*topics: common_pb2.TopicRoute) -> bytes:
+    return route_pb2.Heartbeat(topics=topics).SerializeToString()
+
+
+def test_a_placement_of_a_million_brokers_was_parsed_before_it_was_refused() -> None:
+    """Its entries are counted in the bytes; those of one key would be one place after all."""
+    whole = common_pb2.TopicRoute(topic="steps", message_type="FIFO").SerializeToString()
+    whole += b"\x22\x00" * 1_000_000
+    data = b"\x12" + write_varint(len(whole)) + whole
+    tracemalloc.start()
+    try:
+        with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+            finished(read_large(data, RouteLimits(), TopicNames()))
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
+    finally:
+        tracemalloc.stop()
+
+
+def test_topics_on_a_thousand_brokers_are_read_and_written_in_small_steps() -> None:
+    placement = {f"broker-{number}": 8 for number in range(PLACES_MAX)}
+    data = heartbeat(*(fifo(f"t{number}", placement) for number in range(TOPICS_A_STEP)))
+    reading = read_large(data, RouteLimits(), TopicNames())
+    steps = 0
+    try:
+        while True:
+            next(reading)
+            steps += 1
+    except StopIteration as end:
+        _, topics = end.value
+    assert len(topics) == TOPICS_A_STEP
+    assert steps > PLACES_MAX // PLACES_AS_A_TOPIC
+    table = RouteTable(RouteLimits())
+    table.register(1, Broker("c", OWN, "10.0.0.1:8081"), topics, 1, 0)
+    assert sum(1 for _ in routes_to_wire(table.routes())) >= PLACES_MAX // PLACES_AS_A_TOPIC
+
+
+def test_placements_of_all_brokers_together_had_no_limit() -> None:
+    table = RouteTable(RouteLimits(topic_places_max=5))
+    some, more = fifo("steps", {"a": 1, "b": 1}), fifo("more", {"a": 1, "b": 1})
+    table.register(1, Broker("c", "a", "10.0.0.1:8081"), read(some), 1, 0)
+    with pytest.raises(TroveError, match="topic_places_max = 5"):
+        table.register(2, Broker("c", "b", "10.0.0.2:8081"), read(some, more), 1, 0)
+    table.register(2, Broker("c", "b", "10.0.0.2:8081"), read(some), 1, 0)
+    assert table.topic_places == 4
+    with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+        table.heartbeat(2, 0, topics=TopicChanges(1, read(more), []), data_version=2)
+    with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+        table.heartbeat(2, 0, topics=read(some, more), data_version=2)
+    table.heartbeat(2, 0, topics=TopicChanges(1, read(more), ["steps"]), data_version=2)
+    assert table.topic_places == 4
+    table.heartbeat(2, 0, topics=read(fifo("more", {"b": 1})), data_version=3)
+    assert table.topic_places == 3
+    table.leave(1)
+    assert table.topic_places == 1
+
+
+def test_a_lost_broker_kept_its_placements_for_a_day() -> None:
+    table = RouteTable(RouteLimits())
+    topics = read(fifo("steps", {"a": 1, "b": 1}))
+    table.register(1, Broker("c", OWN, "10.0.0.1:8081"), topics, 1, 0)
+    table.lose(1, 0)
+    (lost,) = table.lost(0)
+    assert list(lost.topics) == ["steps"]
+    assert isinstance(lost.topics, KeysView)
+    assert places_of(lost.topics.mapping.values()) == 0
+    assert table.topic_places == 0

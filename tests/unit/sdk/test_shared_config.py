@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -42,6 +42,7 @@ class Broker:
     name: str
     asked: list[tuple[str, str, Any]]
     fails: ErrorSpec | None = None
+    fails_create: ErrorSpec | None = None
     topics: dict[str, TopicDescription] = field(default_factory=dict)
     placement: Mapping[str, int] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
@@ -60,6 +61,8 @@ class Broker:
         self, topic: str, count: int, kind: str, options: Mapping[str, str], brokers: Sequence[str]
     ) -> TopicDescription:
         self._called("create", list(brokers))
+        if self.fails_create is not None:
+            raise TroveError(self.fails_create, f"{self.name} says so")
         return self._description(topic)
 
     async def alter_topic(
@@ -155,6 +158,36 @@ async def test_one_broker_of_a_configuration_creates_a_topic_for_all() -> None:
     assert sorted(pool.calls()) == [("b", "create"), ("d", "create")]
     assert [one.broker for one in made] == ["d", "b"]
     assert (made.later, made.pending) == (("c",), ("c", "x")), "x shares none"
+
+
+@pytest.mark.asyncio
+async def test_each_change_by_a_client_of_one_broker_took_three_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for routes of the others, which it never gets."""
+    pool = Pool({"orders": "b"}, away="acd")
+    pool.brokers["b"].placement = {"a": 8, "b": 8, "c": 8}
+    seen: list[bool] = []
+
+    async def wait_until(condition: Callable[[], bool], _seconds: float) -> bool:
+        seen.append(condition())
+        return True
+
+    monkeypatch.setattr(pool.routes, "wait_until", wait_until)
+    await pool.admin.create_topic("orders")
+    await pool.admin.alter_topic("orders", queue_count=8)
+    assert seen == [True, True]
+    await pool.admin.create_topic("others")
+    assert seen == [True, True, False], "the route of its own broker is awaited"
+
+
+@pytest.mark.asyncio
+async def test_a_creation_said_not_found_when_the_topic_was_deleted_meanwhile() -> None:
+    pool = Pool(away="acd")
+    pool.brokers["b"].fails_create = errors.TOPIC_EXISTS
+    with pytest.raises(TroveError) as caught:
+        await pool.admin.create_topic("orders")
+    assert caught.value.spec is errors.TOPIC_EXISTS
 
 
 @pytest.mark.asyncio

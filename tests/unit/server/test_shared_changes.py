@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.server.shared_cluster import ADMIN, Broker, Cluster, open_cluste
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Kind
 from trovemq_broker.cluster_config.owner import ChangeResult, _update
 from trovemq_broker.cluster_config.table import ConfigTable
+from trovemq_broker.server.access.gate import Gate
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_QUEUE_ID, AUDIT_TOPIC, decode_audit
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -419,7 +421,32 @@ def test_the_owner_refuses_a_caller_it_does_not_know() -> None:
         await b.ask("AlterUser", access_key="bob", enabled=False)
         for caller in ("", "nobody", "bob"):
             error = await refusal(b.ask("CreateTopic", caller, topic="orders"))
-            assert error.spec is errors.AUTHENTICATION_FAILED, caller
+            assert error.spec is errors.ACCESS_DENIED, caller
+
+    run(test)
+
+
+def test_a_right_that_was_taken_away_was_used_through_a_follower() -> None:
+    """The follower's disk was full, for one: its rules were older than the owner's."""
+
+    async def test(cluster: Cluster) -> None:
+        a, b = cluster.brokers["a"], cluster.brokers["b"]
+        users = a.services.all._users._security
+        gate = Gate(authorization=True, cluster="c", clock_ms=lambda: EpochMs(0))
+        gate.open(users.table, users.sessions)
+        a.services.all.shared_changes._security = replace(users, admit=gate.admit_forwarded)
+        await b.ask("CreateUser", access_key="bob")
+        rule = {"access_key": "bob", "allow": True, "actions": "Create", "resource": "Topic:*"}
+        number = (await b.ask("CreateRule", sources=["127.0.0.1"], **rule)).number
+        await b.ask("CreateTopic", "bob", topic="mine")
+        cluster.away.add("b")
+        await a.ask("DeleteRule", number=number)
+        assert number in b.state.rules
+        for rpc, fields in (("CreateTopic", {"topic": "more"}), ("AlterUser", {"access_key": "bob"})):
+            error = await refusal(b.ask(rpc, "bob", **fields))
+            assert error.spec is errors.ACCESS_DENIED, rpc
+        assert cluster.table.live(Kind.TOPIC, "more") is None
+        assert sum(gate.refusals.counts.values()) == 2
 
     run(test)
 

@@ -288,6 +288,15 @@ class Gate:
         if row.producers is not None:
             self.check_producers(caller, row.producers(request))
 
+    def admit_forwarded(self, user: str, source: str, row: Row, request: Any, path: str) -> None:
+        """admit() for the call of a user that another broker has forwarded, whose rules may be older than
+        those here; a refusal is counted here, too."""
+        try:
+            self.admit(Caller(user, source, None), row, request, path)
+        except TroveError as error:
+            self.refused(path, error, source, user)
+            raise
+
     def check_producers(self, caller: Caller, producers: Iterable[str]) -> None:
         """Raises TroveError ACCESS_DENIED if one of a request's producer ids is another user's."""
         if not producers or (user := self.user_of(caller)).is_super:

@@ -27,6 +27,7 @@ from trovemq_broker.server.wire.producer_ids import asked_producer, producers_of
 from trovemq_broker.server.wire.resources import group_name, topic_to_read, topic_to_send
 from trovemq_broker.server.wire.shown_replies import (
     MaySee,
+    show_config_status,
     show_group,
     show_groups,
     show_routes,
@@ -338,7 +339,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "ForwardChange": _SUPER_ACT,
         "PromiseGeneration": _SUPER_ACT,
         "FetchConfig": _SUPER_ACT,
-        "GetConfigStatus": Row(_cluster(Action.GET)),
+        "GetConfigStatus": Row(_cluster(Action.GET), show=show_config_status),
         "TakeOverConfig": _SUPER_ACT,
     },
     "trovemq.v1.SecurityService": {

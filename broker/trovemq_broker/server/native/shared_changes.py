@@ -7,9 +7,9 @@ owner.
 | owns the cluster's configuration | is called; it changes the table                                         |
 | follows the owner                | is not called: the call is forwarded, the owner's reply is the reply    |
 
-A follower has checked the caller's rights when it forwards a call. The owner makes the change in the name of
-that caller, and audits it. A call is forwarded once: where it arrives at a broker that is not the owner, it
-is refused with CONFIG_OWNER_MOVED.
+A follower has checked the caller's rights when it forwards a call, by its rules, which may be older than the
+owner's: the owner checks them again, makes the change in the name of that caller, and audits it. A call is
+forwarded once: where it arrives at a broker that is not the owner, it is refused with CONFIG_OWNER_MOVED.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SharedChanges:
             source: The client's address, and the broker that has forwarded it, for the audit.
 
         Raises:
-            TroveError: CONFIG_OWNER_MOVED, REQUEST_ILLEGAL, AUTHENTICATION_FAILED, and those of the method.
+            TroveError: CONFIG_OWNER_MOVED, REQUEST_ILLEGAL, ACCESS_DENIED, and those of the method.
         """
         known = self._by_path.get(method)
         if known is None:
@@ -125,7 +125,11 @@ class SharedChanges:
             raise TroveError(errors.CONFIG_OWNER_MOVED, text)
         call, make = known
         message = read_forwarded(call, request)
-        token = set_creator(self._creator(caller))
+        creator = self._creator(caller)
+        if self._security is not None:
+            address = f" {source}".partition(" through ")[0].strip()
+            self._security.admit(caller, address, ROWS[call.path], message, call.path)
+        token = set_creator(creator)
         try:
             return to_bytes(await self._audited(call.path, message, caller, source, make))
         finally:
@@ -155,7 +159,8 @@ class SharedChanges:
         return reply
 
     def _creator(self, caller: str) -> Creator:
-        """The caller, as the access guard would name it. TroveError AUTHENTICATION_FAILED."""
+        """The caller, as the access guard would name it. TroveError ACCESS_DENIED: with AUTHENTICATION_FAILED
+        the broker that forwards would log in again."""
         security = self._security
         if security is None:
             return Creator(caller)
@@ -164,7 +169,7 @@ class SharedChanges:
             what = f"user {caller[:80]!a} is not known here, or disabled"
             if not caller:
                 what = "the broker that forwards it does not authenticate its callers, and the owner does"
-            raise TroveError(errors.AUTHENTICATION_FAILED, f"the change is refused: {what}")
+            raise TroveError(errors.ACCESS_DENIED, f"the change is refused: {what}")
         check = partial(_check_entries, security, caller, user.is_super)
         return Creator(caller, check)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from trovemq_broker.security.actions import Kind
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import admin_pb2, group_pb2, route_pb2, transaction_pb2
+from trovemq_proto.v1 import admin_pb2, cluster_config_pb2, group_pb2, route_pb2, transaction_pb2
 
 MaySee: TypeAlias = Callable[[Kind, str], bool]
 """Whether the caller may know that the resource exists."""
+
+_SHOWN_KINDS: Final = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 
 
 def show_topics(reply: admin_pb2.ListTopicsReply, may_see: MaySee) -> admin_pb2.ListTopicsReply:
@@ -44,6 +46,24 @@ def show_routes(reply: route_pb2.ClusterReply, may_see: MaySee) -> route_pb2.Clu
         del shown.removed_topics[:]
         shown.topics.extend(one for one in broker.topics if may_see(Kind.TOPIC, one.topic))
     return seen
+
+
+def show_config_status(
+    status: cluster_config_pb2.ConfigStatus, may_see: MaySee
+) -> cluster_config_pb2.ConfigStatus:
+    """The same status, without users, rules and quotas, which super users list alone, and without topics and
+    groups that the caller may not know."""
+    for names in (status.unlisted, status.differing, status.withheld, status.dropped, status.failed):
+        kept = [one for one in names if _may_see_name(one, may_see)]
+        del names[:]
+        names.extend(kept)
+    return status
+
+
+def _may_see_name(one: cluster_config_pb2.ConfigName, may_see: MaySee) -> bool:
+    if one.kind in _SHOWN_KINDS:
+        return may_see(_SHOWN_KINDS[one.kind], one.name)
+    return one.kind == "broker"
 
 
 def without_changes(request: route_pb2.WatchRoutesRequest) -> None:
