@@ -128,6 +128,11 @@ TOPIC_CLOSED = _add(
     "The topic takes no new messages while its queues move to other brokers; senders wait.",
     "Send again; if `trovemq topic spread` has stopped, run it again, or open the topic: trovemq topic alter NAME --writes open.",
 )  # fmt: skip
+FIFO_TOPIC_OPEN = _add(
+    "FIFO_TOPIC_OPEN", 445, "FAILED_PRECONDITION", False,
+    "The queues of a FIFO topic were to change while it takes messages, and its message groups would lose their order.",
+    "Run trovemq topic spread NAME --brokers A,B (with --queues N for their number), which closes the topic first; if another one has opened it, run it again.",
+)  # fmt: skip
 
 CONFIG_ABSENT = _add(
     "CONFIG_ABSENT", 446, "FAILED_PRECONDITION", False,

@@ -51,6 +51,8 @@ POLL_S: Final = 0.2
 REMOVAL_S_MAX: Final = 120
 SETTLED_S_MAX: Final = 180
 """More than a lease of a client that is gone."""
+LOOK_SHARE: Final = 5
+"""A look at a long history takes seconds, and the groups of this process wait meanwhile."""
 BETWEEN_S: Final = (0.05, 0.6)
 VERIFY_S_MAX: Final = 240
 
@@ -108,9 +110,12 @@ class Run:
         must run. The load continues afterwards."""
         await self._load.pause()
         async with self._client() as client:
+            clock = asyncio.get_running_loop()
             async with asyncio.timeout(SETTLED_S_MAX):
-                while unconsumed(self._events):
-                    await asyncio.sleep(POLL_S)
+                began = clock.time()
+                while await asyncio.to_thread(unconsumed, list(self._events)):
+                    await asyncio.sleep(max(POLL_S, LOOK_SHARE * (clock.time() - began)))
+                    began = clock.time()
             routed = [one.broker.name for one in client._pool.routes.state.brokers]
             held = {name: await _holdings(client, name) for name in self.cluster.brokers}
         report = check(self._events, held, routed, self._expected())

@@ -115,9 +115,11 @@ class SharedTopics:
         placement: Mapping[str, int] = NO_PLACEMENT,
     ) -> ChangedTopic:
         """`queue_count`: on each broker that has it; `placement`: instead, the queues of each broker, of
-        which those with 0, and those that are not named, take no new messages. TroveError TOPIC_NOT_FOUND,
-        TOPIC_ILLEGAL, REQUEST_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, BROKER_NOT_FOUND,
-        BROKER_DRAINED, and those of SharedConfig.change."""
+        which those with 0, and those that are not named, take no new messages. The queues of a FIFO topic
+        change while it is closed, or where the change names the option `writes`, too: the caller accepts that
+        message groups lose their order. TroveError TOPIC_NOT_FOUND, FIFO_TOPIC_OPEN, TOPIC_ILLEGAL,
+        REQUEST_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, BROKER_NOT_FOUND, BROKER_DRAINED, and
+        those of SharedConfig.change."""
 
         def make(table: ConfigTable) -> Sequence[ConfigChange]:
             entry = _required(table, name)
@@ -132,6 +134,8 @@ class SharedTopics:
                 for broker, queues in placed.items():
                     check_queue_count(f"{name} on {broker}", queue_count, queues)
                 placed = dict.fromkeys(placed, queue_count)
+            if placed != entry.placement and "writes" not in options:
+                _check_order(config)
             change = ConfigChange(
                 ChangeKind.ALTER, Kind.TOPIC, name, entry.version, topic_texts(after), placed
             )
@@ -201,6 +205,15 @@ class SharedTopics:
 
 def _config_of(entry: Entry) -> TopicConfig:
     return topic_of(entry.name, entry.settings, max(entry.placement.values(), default=0))
+
+
+def _check_order(topic: TopicConfig) -> None:
+    if topic.message_type == "FIFO" and topic.options.writes == "open":
+        text = (
+            f"FIFO topic {topic.name} takes messages, and keeps its queues meanwhile:"
+            f" trovemq topic spread {topic.name} closes it first"
+        )
+        raise TroveError(errors.FIFO_TOPIC_OPEN, text, topic=topic.name)
 
 
 def _changed(result: ChangeResult) -> ChangedTopic:

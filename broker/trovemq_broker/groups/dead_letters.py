@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
-from zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
+from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES, PROPERTY_RESENT
 from trovemq_store.engine.message_store import MessageStore
@@ -93,7 +93,7 @@ class DeadLetters:
     def resend(self, group: str, offset: QueueOffset, now_ms: EpochMs) -> Resent:
         """Appends the letter at that queue offset to its original topic, unless an earlier call did.
 
-        Raises TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, PERMISSION_MISSING (the original topic's),
+        Raises TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, TOPIC_CLOSED, PERMISSION_MISSING (the original's),
         OFFSET_OUT_OF_RANGE, MESSAGE_NOT_FOUND, RECORD_DAMAGED, PROPERTY_ILLEGAL (it lacks its origin), and
         the errors of MessageStore.append.
         """
@@ -153,6 +153,7 @@ class DeadLetters:
             raise topic_not_found(topic)
         if is_system_topic(topic):
             raise TroveError(errors.TOPIC_ILLEGAL, f"topic {topic} is the broker's own", topic=topic)
+        config.check_open()
         if not config.writable:
             raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} takes no messages", topic=topic)
         count = max(config.write_queue_count, 1)
@@ -162,7 +163,7 @@ class DeadLetters:
         known = next(iter(self._found(topic, message.unique_key)), None) if message.unique_key else None
         if known is not None and known.queue_id < count:
             return known.queue_id
-        return QueueId(crc32(message_group.encode()) % count)
+        return QueueId(group_queue(message_group, count))
 
 
 def known_topic(message: Message) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from trovemq_broker.server.wire.resources import topic_to_send
 from trovemq_broker.server.wire.rocketmq_messages import BORN_MS_MAX, duration_ms, timestamp_ms
+from trovemq_broker.server.wire.routes import AWAY_FIRST
 from trovemq_broker.server.wire.send_checks import check_message, kind_of
 from trovemq_broker.server.wire.statuses import Malformed, reader
 from trovemq_proto import errors
@@ -33,6 +34,8 @@ def read(data: bytes, body_size_max: int, delivery_ms_max: int) -> list[Any]:
             raise TroveError(errors.BATCH_ILLEGAL)
         found = found or [topic]
         check_message(message, body_size_max, delivery_ms_max)
+        if message.system_properties.message_group and message.system_properties.queue_id >= AWAY_FIRST:
+            raise TroveError(errors.FIFO_BROKER_AWAY)
         found.append(_fields(message))
     return found
 

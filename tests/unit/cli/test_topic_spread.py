@@ -110,7 +110,7 @@ def test_people_see_where_the_topic_lies_now(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said"), [("waiting", "open again"), ("moving", "still closed"), ("settling", "new queues")]
+    ("state", "said"), [("waiting", "open again"), ("moving", "still closed"), ("settling", "still closed")]
 )
 def test_ctrl_c_says_in_which_state_the_topic_is(run: Any, state: str, said: str) -> None:
     cluster = Cluster((state, None))

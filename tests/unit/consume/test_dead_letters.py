@@ -12,6 +12,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.records import Message
+from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -114,7 +115,8 @@ def test_an_ordered_message_goes_to_its_first_queue_or_its_groups() -> None:
         RecordWriter(store, lambda: None).append([first], NOW_MS)
     store.dispatch()
     assert [resend(store, offset).queue_id for offset in (0, 1)] == [3, 2]
-    assert len({resend(store, offset).queue_id for offset in (2, 3, 4)}) == 1
+    own = group_queue("customer-7", store.topics.require("orders").write_queue_count)
+    assert {resend(store, offset).queue_id for offset in (2, 3, 4)} == {own}, "where its senders send it"
     bury(store, ORIGIN | {"UNIQ_KEY": "last", "__SHARDINGKEY": "customer-7"})
     assert resend(store, 5).properties["__SHARDINGKEY"] == "customer-7"
 
@@ -196,6 +198,13 @@ def test_a_topic_that_takes_no_messages_takes_no_letters() -> None:
     bury(store, ORIGIN)
     store.topics.alter("orders", perm=4)
     assert refused(store) is errors.PERMISSION_MISSING
+
+
+def test_a_topic_that_was_closed_to_be_spread_took_dead_letters() -> None:
+    store = open_store(MemoryFileSystem())
+    bury(store, ORIGIN)
+    store.topics.alter("orders", options={"writes": "closed"})
+    assert refused(store) is errors.TOPIC_CLOSED
 
 
 def test_offsets_that_are_not_there_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import SendReceipt, TroveError
 from trovemq._net.routes import RouteTable, Slot
+from trovemq._produce.slots import SlotChooser
 from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, LostBroker, TopicRoute
 from trovemq_proto import errors
 from trovemq_proto.records.hashes import group_queue
@@ -48,6 +50,25 @@ def test_with_a_placement_the_queues_are_those_it_names(steps: list[Mapping[str,
         known = [on(name, draining=drains, placement=PLACED) for name, drains in step.items()]
         routes.apply(table(*known))
         assert routes.ordered_slots("steps") == wanted
+
+
+def test_a_broker_that_joined_moved_most_unique_keys_between_the_others() -> None:
+    """A message that is sent again must reach the broker that may have it."""
+    routes = RouteTable()
+    pool: Any = SimpleNamespace(routes=routes)
+    keys = [f"payment-{number}" for number in range(400)]
+
+    def homes(*brokers: str) -> list[str]:
+        routes.apply(table(*(on(name, kind="NORMAL") for name in brokers)))
+        chooser = SlotChooser(pool, "steps")
+        return [slot.broker for key in keys if (slot := chooser.home(key)) is not None]
+
+    before, after = homes("b", "d"), homes("a", "b", "d")
+    assert len(before) == len(after) == len(keys)
+    moved = [new for old, new in zip(before, after, strict=True) if new != old]
+    assert set(moved) == {"a"}
+    assert 80 < len(moved) < 190, "its share"
+    assert min(before.count("b"), before.count("d")) > 150
 
 
 def test_a_topic_that_was_spread_has_its_new_queues() -> None:

@@ -451,6 +451,29 @@ async def test_acknowledgements_lost_by_a_killed_broker_held_up_their_group(noti
     await here.over()
 
 
+@fake_time
+async def test_messages_came_twice_after_the_nameserver_had_restarted() -> None:
+    """The broker left the routes for a moment, and gave the messages that waited here to another member."""
+    here = Scene()
+    await turns(10)
+    await here.now.batch(0, 3)
+    here.take()
+    here.running.cancel()
+    await turns(10)
+    assert here.inbox.take() is None
+    ended = [here.now.cancelled]
+    await here.now.batch(3, 2, number=2)
+    assert here.inbox.take() is None
+    returned = [offset for one in here.now.settlements() for offset in sorted(offsets_of(one))]
+    assert returned == [1, 2, 3, 4]
+    assert {one.kind for one in here.now.settlements()} == {consumer_pb2.RETURN}
+    await here.now.settled_each()
+    await turns(10)
+    ended.append(here.now.cancelled)
+    assert ended == [False, True], "the broker is told first"
+    await here.over()
+
+
 def test_a_stream_that_cannot_be_written_to_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         here = Scene()

@@ -196,7 +196,62 @@ async def test_a_spread_that_cannot_open_the_topic_says_so() -> None:
 async def test_a_fifo_topic_may_be_changed_at_once() -> None:
     cluster = FakeCluster()
     assert states(await steps_of(cluster, "c", accept_disorder=True)) == ["done"]
-    assert cluster.changes == [({"c": 2}, {})]
+    assert cluster.changes == [({"c": 2}, {"writes": "open"})], "so the owner knows that it is meant"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("state", ["waiting", "settling"])
+async def test_an_interrupted_spread_opened_the_topic_that_another_moved(state: str) -> None:
+    cluster = FakeCluster(left=3)
+    steps = cluster.spreading().run(["c"], None, accept_disorder=False)
+    async for step in steps:
+        if step.state == state:
+            break
+    cluster.placement = {"d": 2}
+    cluster.seen = dict(cluster.placement), "closed"
+    await steps.aclose()
+    assert cluster.writes == "closed"
+
+
+@pytest.mark.asyncio
+async def test_the_first_of_two_spreads_opened_the_topic_too_early() -> None:
+    cluster = FakeCluster(left=0)
+    steps = cluster.spreading().run(["c"], None, accept_disorder=False)
+    async for step in steps:
+        if step.state == "settling":
+            break
+    cluster.placement = {"d": 2}
+    with pytest.raises(TroveError) as failed:
+        async for _ in steps:
+            pass
+    assert failed.value.spec is errors.CONFIG_VERSION_CONFLICT
+    assert "still closed" in failed.value.message
+    assert cluster.writes == "closed"
+    assert states(await steps_of(cluster, "d"))[-1] == "done"
+
+
+@pytest.mark.asyncio
+async def test_an_interrupt_before_clients_knew_the_queues_opened_the_topic() -> None:
+    cluster = FakeCluster(left=0)
+    steps = cluster.spreading().run(["c"], None, accept_disorder=False)
+    async for step in steps:
+        if step.state == "settling":
+            break
+    await steps.aclose()
+    assert (cluster.writes, cluster.placement) == ("closed", {"c": 2})
+
+
+@pytest.mark.asyncio
+async def test_the_owner_died_before_the_topic_was_opened_and_nothing_said_so() -> None:
+    cluster = FakeCluster(left=0)
+    steps = cluster.spreading().run(["c"], None, accept_disorder=False)
+    async for step in steps:
+        if step.state == "settling":
+            break
+    cluster.failure = TroveError(errors.CONFIG_OWNER_UNREACHABLE, "the owner is away")
+    with pytest.raises(TroveError, match="still closed"):
+        async for _ in steps:
+            pass
 
 
 @pytest.mark.asyncio

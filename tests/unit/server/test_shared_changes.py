@@ -26,7 +26,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.creators import Creator
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("CreateTopic", {"topic": "orders", "queue_count": 3, "message_type": "FIFO"}),
+    ("CreateTopic", {"topic": "orders", "queue_count": 3, "message_type": "DELAY"}),
     ("AlterTopic", {"topic": "orders", "queue_count": 5}),
     ("DeleteTopic", {"topic": "orders"}),
     ("CreateGroup", {"group": "billing"}),
@@ -233,6 +233,28 @@ def test_a_placement_adds_queues_and_takes_brokers_out() -> None:
         assert cluster.brokers["c"].core.store.topics.require("orders").queue_count == 4
         more = await a.ask("AlterTopic", topic="orders", queue_count=6)
         assert dict(more.placement) == {"a": 6, "c": 6}
+
+    run(test)
+
+
+def test_an_open_fifo_topic_got_other_queues() -> None:
+    async def test(cluster: Cluster) -> None:
+        a = cluster.brokers["a"]
+        before = {"a": 2, "b": 2}
+        await a.ask("CreateTopic", topic="steps", queue_count=2, message_type="FIFO", brokers=["a", "b"])
+        for change in ({"queue_count": 4}, {"placement": {"b": 2}}):
+            error = await refusal(a.ask("AlterTopic", topic="steps", **change))
+            assert error.spec is errors.FIFO_TOPIC_OPEN
+            assert "topic spread steps" in error.message
+        same = await a.ask("AlterTopic", topic="steps", placement=before, queue_count=0)
+        assert dict(same.placement) == before
+        await a.ask("AlterTopic", topic="steps", options={"writes": "closed"})
+        moved = await a.ask("AlterTopic", topic="steps", placement={"b": 3})
+        assert dict(moved.placement) == {"b": 3}
+        await a.ask("AlterTopic", topic="steps", options={"writes": "open"})
+        more = {"a": 2, "b": 3}
+        accepted = await a.ask("AlterTopic", topic="steps", placement=more, options={"writes": "open"})
+        assert dict(accepted.placement) == more
 
     run(test)
 

@@ -14,6 +14,16 @@ of its broker: that for TLS if the client came by TLS.
 | a broker without a | only for reading                                                                     |
 | place              |                                                                                      |
 
+A broker that is away keeps its places, but not its address: clients in Java and Go do not start while an
+address of a route does not answer. So its queues are at this broker, with ids from AWAY_FIRST on, by which a
+send is refused with FIFO_BROKER_AWAY. Three languages differ:
+
+| client | its sends for a broker that is away                                                              |
+|--------|--------------------------------------------------------------------------------------------------|
+| Python | name no queue; it starts without that address: so it gets the address, and they fail             |
+| Go     | name no queue: they are stored here, so that these message groups move while the broker is away  |
+| NodeJS | it uses queues with id 0 alone: it gets the plain ids, and these message groups move as for Go   |
+
 An assignment has no queues of brokers that are away: there is nothing to receive there now.
 
 A client that came by an address that no broker advertises (a forwarded port) may not reach the other ones. So
@@ -36,6 +46,7 @@ from trovemq_broker.server.core.other_brokers import (
 )
 from trovemq_broker.server.wire.conversion import converted
 from trovemq_broker.server.wire.routes import (
+    AWAY_FIRST,
     BrokerQueues,
     Route,
     RouteQuery,
@@ -45,7 +56,7 @@ from trovemq_broker.server.wire.routes import (
     route_reply,
     topic_route_data,
 )
-from trovemq_broker.server.wire.statuses import Context
+from trovemq_broker.server.wire.statuses import Context, metadata_value
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.peers import came_by_tls
@@ -57,6 +68,10 @@ from trovemq_store.engine.queues import queue_ids
 from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 FIFO: Final = "FIFO"
+LANGUAGE_KEY: Final = "x-mq-language"
+STARTS_ALONE: Final = "PYTHON"
+READS_ID_0: Final = "HTTP"
+"""What the clients for NodeJS call their language."""
 WARNED_MAX: Final = 16
 NAMES_SHOWN_MAX: Final = 5
 
@@ -72,10 +87,24 @@ def require_topic(store: MessageStore, name: str) -> TopicConfig:
 
 
 class _Other(NamedTuple):
-    """The queues of another broker, and the address at which the client reaches it."""
+    """The queues of another broker, and the address at which the client reaches it. first_id: the
+    id of its queue 0."""
 
     queues: OtherQueues
     address: Address
+    first_id: int = 0
+
+
+class _Away(NamedTuple):
+    """A broker of a placement that is away."""
+
+    broker: str
+    address: Address
+    placement: Mapping[str, int]
+    tls_address: Address | None = None
+    draining: bool = False
+    queue_count: int = 0
+    message_type: str = FIFO
 
 
 class Routes:
@@ -158,6 +187,7 @@ class Routes:
         if not self._is_advertised(query.dialled, address, by_tls):
             return self._alone(query, config, others, address)
         reached = self._reached(others, by_tls)
+        reached += self._away(name, others, reached, address, metadata_value(context, LANGUAGE_KEY))
         if config is None and not reached:
             raise TroveError(
                 errors.TOPIC_NOT_FOUND,
@@ -202,6 +232,25 @@ class Routes:
             for one in others
             if (at := self._tls_address_of(one) if by_tls else one.address) is not None
         ]
+
+    def _away(
+        self,
+        topic: str,
+        others: Sequence[OtherQueues],
+        reached: list[_Other],
+        address: Address,
+        language: str,
+    ) -> list[_Other]:
+        """The brokers of the placement that are away, as the client may see them. Takes those that are seen
+        otherwise out of `reached`."""
+        placement = self._placement(topic, others)
+        live = {self._core.broker, *self._others.names()}
+        away = placement.keys() - live
+        if language == STARTS_ALONE:
+            away -= {one.queues.broker for one in reached}
+        reached[:] = [one for one in reached if one.queues.broker not in away]
+        first_id = 0 if language == READS_ID_0 else AWAY_FIRST
+        return [_Other(_Away(name, address, placement), address, first_id) for name in sorted(away)]
 
     def _own_address(self, by_tls: bool) -> Address:
         return self._tls_address if by_tls and self._tls_address is not None else self._core.advertised
@@ -292,7 +341,7 @@ def _queues_of(
     if one.draining and not placement:
         written = 0
     queues = _with_permissions(topic, numbers, one.queue_count, written)
-    return BrokerQueues(one.broker, other.address, topic, queues)
+    return BrokerQueues(one.broker, other.address, topic, queues, other.first_id)
 
 
 def _with_permissions(

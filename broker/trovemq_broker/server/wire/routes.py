@@ -7,6 +7,7 @@
 | broker.endpoints     | the address that the broker advertises; those of the request if the client came by  |
 |                      | others                                                                              |
 | accept_message_types | by the topic's type; never empty, because no client would send then                 |
+| id                   | the queue's number; of a broker that is away AWAY_FIRST more, which its sends name  |
 
 The queues are ordered by id, then by broker: clients take one after the other, and so change the broker.
 
@@ -36,6 +37,8 @@ from trovemq_proto.varints import write_varint
 from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 MASTER_ID: Final = 0
+AWAY_FIRST: Final = 1 << 30
+"""More than any number of a queue. The first id of queues that belong to a broker which is away."""
 NUMBERS_KEPT: Final = 4_096  # of queues, with their permission: 400 KB
 BROKERS_KEPT: Final = 4_096  # with their addresses and types of topics: 2 MB
 
@@ -63,12 +66,13 @@ class RouteQuery(NamedTuple):
 
 class BrokerQueues(NamedTuple):
     """A topic on one broker. queues: ids, each with its bits of PERM_READ and PERM_WRITE. address: None for
-    the endpoints of the request."""
+    the endpoints of the request. first_id: the id of its queue 0."""
 
     broker: str
     address: Address | None
     topic: TopicConfig
     queues: Sequence[tuple[QueueId, int]]
+    first_id: int = 0
 
 
 class Route(NamedTuple):
@@ -129,7 +133,8 @@ def _queues(topic: v2.Resource, came_by: v2.Endpoints, route: Route) -> Iterator
         for queue_id, permission in one.queues
     )
     for queue_id, place, permission in places:
-        yield start + _number(queue_id, permission) + ends[place]
+        number = QueueId(queue_id + route.brokers[place].first_id)
+        yield start + _number(number, permission) + ends[place]
 
 
 @lru_cache(BROKERS_KEPT)

@@ -36,6 +36,7 @@ from trovemq_broker.server.wire.rocketmq_messages import (
     stored_born_ms,
     timestamp_ms,
 )
+from trovemq_broker.server.wire.routes import AWAY_FIRST
 from trovemq_broker.server.wire.send_checks import TEXTS_SIZE_MAX, are_legal, check_message, kind_of
 from trovemq_broker.server.wire.statuses import request_of
 from trovemq_daemon.calls import Call
@@ -71,7 +72,7 @@ _REQUEST: Final = re.compile(
     rb"(?:\x28\x01)?(?:\x30\x01)?"  # body_encoding IDENTITY, message_type NORMAL
     rb"\x3a(.)((?:\x08[\x80-\xff]{0,4}[\0-\x7f])?(?:\x10[\x80-\xff]{0,4}[\0-\x7f])?)"  # born_timestamp
     rb"(?:\x42(.)([ !#-~]{1,127}))?"  # born_host; with a `"`, it would be searched for in the body, too
-    rb"(?:\x68[\x80-\xff]{0,4}[\0-\x7f])?)"  # queue_id, which no send reads
+    rb"(?:\x68[\x80-\xff]{0,4}[\0-\x7f])?)"  # queue_id: only sends of message groups read it
     rb"\x22([\x80-\xff]{0,3}[\0-\x7f])",  # the body's size
     re.DOTALL,
 )
@@ -228,7 +229,8 @@ def reading_of(call: Call) -> ReadSend:
 def read_request(request: service_pb2.SendMessageRequest, limits: SendLimits) -> Steps[Send]:
     """The command of a request, in steps of STEP messages.
 
-    Raises TroveError BATCH_ILLEGAL, REQUEST_ILLEGAL, TOPIC_ILLEGAL and those of check_message().
+    Raises TroveError BATCH_ILLEGAL, REQUEST_ILLEGAL, TOPIC_ILLEGAL, FIFO_BROKER_AWAY, and those of
+    check_message().
     """
     messages = request.messages
     if not messages:
@@ -282,9 +284,11 @@ def _canonical_message(message: v2.Message, body_size_max: int) -> SentMessage |
 
 
 def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
-    """Any message. Raises TroveError of check_message()."""
+    """Any message. Raises TroveError FIFO_BROKER_AWAY and those of check_message()."""
     check_message(message, *limits)
     system = message.system_properties
+    if system.message_group and system.queue_id >= AWAY_FIRST:
+        raise _away(message.topic.name)
     has = system.HasField
     message_id = system.message_id
     gzip, digest, encoding = system.body_encoding == v2.GZIP, None, None
@@ -307,6 +311,14 @@ def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
         immunity_ms,
         encoding,
     )
+
+
+def _away(topic: str) -> TroveError:
+    text = (
+        f"the broker of this message group of topic {topic} is away: start it, and send again; to use other"
+        f" brokers: trovemq topic spread {topic} --brokers …"
+    )
+    return TroveError(errors.FIFO_BROKER_AWAY, text, topic=topic)
 
 
 def _properties(message_id: str, user: Mapping[str, str], system: v2.SystemProperties) -> bytes:

@@ -158,8 +158,9 @@ CODES: Final[dict[str, Code]] = {
     "CONFIG_OWNER_STAYS": Code.PRECONDITION_FAILED,
     "CONFIG_ABSENT": Code.PRECONDITION_FAILED,
     "CONFIG_OWNER_ALREADY": Code.PRECONDITION_FAILED,
-    "FIFO_BROKER_AWAY": Code.PROXY_TIMEOUT,
+    "FIFO_BROKER_AWAY": Code.TOO_MANY_REQUESTS,  # official clients try again after a pause
     "TOPIC_CLOSED": Code.TOO_MANY_REQUESTS,  # official clients try again after a pause
+    "FIFO_TOPIC_OPEN": Code.PRECONDITION_FAILED,
     "RESOURCES_SCARCE": Code.TOO_MANY_REQUESTS,
 }
 

@@ -10,8 +10,10 @@ A FIFO topic is changed in steps, for its message groups get other queues:
 | settling | clients have had time to learn it                                                             |
 | done     | the topic is open                                                                             |
 
-An end before `moving` opens the topic again, with the placement that it had. A process that is killed leaves
-it closed: the next one finds that, and continues. Options and placement are the same on all brokers.
+An end before `moving` opens the topic again, with the placement that it had; a later one leaves it closed, as
+does a process that is killed: the next one finds that, and continues. Options and placement are the same on
+all brokers. Of two spreads at once none opens the topic while the other moves it, and the owner of the
+configuration refuses to move one that is open.
 """
 
 from __future__ import annotations
@@ -100,9 +102,9 @@ class Spreading:
         closed = any(one.options.get(WRITES) == CLOSED for one in found)
         ordered = any(one.message_type == FIFO for one in found) and not accept_disorder
         if not ordered:
-            options = {WRITES: OPEN} if closed and accept_disorder else {}
+            options = {WRITES: OPEN} if accept_disorder else {}
             pending: tuple[str, ...] = ()
-            if wanted != before or options:
+            if wanted != before or (closed and options):
                 pending = (await self._alter(wanted, options)).pending
             yield TopicSpread(self._topic, "done", wanted, pending=pending)
         elif wanted == before and not closed:
@@ -132,32 +134,42 @@ class Spreading:
                     await self._sleep(POLL_S)
                 may_open = False
                 await self._alter(wanted, {})
+            may_open = False
             while pending := await self._not_moved(wanted):
-                may_open = False
                 yield TopicSpread(topic, "moving", wanted, pending=pending)
                 await self._sleep(POLL_S)
-            may_open = True
             ends = self._clock_s() + self._settle_s
             while self._clock_s() < ends:
                 yield TopicSpread(topic, "settling", wanted)
                 await self._sleep(POLL_S)
+            await self._check_alone(wanted)
+            opened = await self._alter({}, {WRITES: OPEN})
         except BaseException as error:
-            await self._put_back(error, may_open=may_open)
+            await self._put_back(error, before if may_open else None)
             raise
-        opened = await self._alter({}, {WRITES: OPEN})
         yield TopicSpread(topic, "done", wanted, pending=opened.pending)
 
-    async def _put_back(self, error: BaseException, *, may_open: bool) -> None:
-        """Opens the topic; or, if groups may have two queues meanwhile, leaves it closed, and says so."""
+    async def _put_back(self, error: BaseException, before: Mapping[str, int] | None) -> None:
+        """Opens the topic with the placement `before`; None: groups may have two queues meanwhile, so it
+        stays closed. The error says so."""
         text = "it is still closed, and its senders wait: run the command again"
-        if may_open:
+        if before is not None:
             try:
+                await self._check_alone(before)
                 await self._alter({}, {WRITES: OPEN})
                 return
             except TroveError as failure:
                 text = f"{text} ({failure.message})"
         if isinstance(error, TroveError):
             raise TroveError(error.spec, f"{error.message}; {text}", **error.fields) from error
+
+    async def _check_alone(self, placement: Mapping[str, int]) -> None:
+        """Raises CONFIG_VERSION_CONFLICT if another spread has changed the placement: it opens the topic."""
+        found = {one.broker: dict(one.placement) for one in await self._describe()}
+        other = next((one for one in found.values() if one != placement), None)
+        if other is not None:
+            text = f"another command has changed the queues of topic {self._topic} to {other}"
+            raise TroveError(errors.CONFIG_VERSION_CONFLICT, text, topic=self._topic)
 
     # --- the rest of a step ---------------------------------------------------------------------
     async def _not_closed(self, placement: Mapping[str, int]) -> tuple[str, ...]:

@@ -11,6 +11,8 @@
 |                                       | and so are the last acknowledgements, which a killed broker lost;  |
 |                                       | then credit. Messages that the program did not get are returned:   |
 |                                       | the broker may have ended their leases                             |
+| the broker leaves the routes          | the same: without the stream the broker gives them to others, also |
+|                                       | if it is the nameserver that has lost it                           |
 | a settlement is too late              | its messages are delivered again                                   |
 | a reset made deliveries void          | the messages that the program did not get are returned, too; the   |
 |                                       | broker refuses those that are void, and counts no attempt of others|
@@ -106,6 +108,11 @@ class GroupStream(Settlements):
         try:
             await asyncio.wait({self._task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             await (self._ended if self._ended.done() else self._task)
+        except asyncio.CancelledError:
+            self._receiving = False
+            if not self._held:
+                self._release_waiting()
+            raise
         finally:
             self._receiving = False
             self._end_if_idle()
@@ -326,6 +333,9 @@ class GroupStream(Settlements):
         while self._arrived and self._arrived[0][0] <= confirmed:
             _, batch = self._arrived.pop(0)
             self._credit.used(len(batch), batch.nbytes)
+            if not (self._receiving or self._held):
+                self._release_all(batch)
+                continue
             self._put(batch)
             if self._inbox.hold.yields(self._now()):
                 self._wake.set()

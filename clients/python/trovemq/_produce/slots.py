@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from hashlib import blake2b
 
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.routes import Slot
@@ -70,9 +71,13 @@ class SlotChooser:
 
     def home(self, unique_key: str) -> Slot | None:
         """The broker of a message that the caller has named, with ANY_QUEUE; None if no route has the topic.
-        A broker recognises only its own messages: so this one stays while it is away, too."""
-        brokers = sorted({slot.broker for slot in self._pool.routes.kept_slots(self.topic)})
-        return Slot(brokers[group_queue(unique_key, len(brokers))], ANY_QUEUE) if brokers else None
+        A broker recognises only its own messages: so this one stays while it is away, too. Where a broker is
+        new, only its share of the keys moves, to it."""
+        brokers = {slot.broker for slot in self._pool.routes.kept_slots(self.topic)}
+        if not brokers:
+            return None
+        key = unique_key.encode()
+        return Slot(max(brokers, key=lambda name: (_weight(name.encode(), key), name)), ANY_QUEUE)
 
     def queue_of(self, slot: Slot) -> Slot:
         """The slot, or the next queue in turn of its broker for ANY_QUEUE."""
@@ -143,3 +148,8 @@ class SlotChooser:
     def _healthy(self, slot: Slot) -> bool:
         broker = self._pool.routes.find(slot.broker)
         return broker is not None and not self._pool.suspect(broker)
+
+
+def _weight(broker: bytes, unique_key: bytes) -> bytes:
+    """The broker with the highest one gets the key."""
+    return blake2b(b"%d %b%b" % (len(broker), broker, unique_key), digest_size=8).digest()

@@ -66,7 +66,8 @@ async def spread(
     """Have a topic lie on these brokers. Nothing moves: others take no new messages of it.
 
     A FIFO topic takes none at all until its groups have consumed the present ones; Ctrl-C leaves it as it
-    was. After a crash, run the command again: `topic describe` shows `writes closed`.
+    was, or closed once its queues have changed. Then, and after a crash, run the command again: `topic
+    describe` shows `writes closed`.
     """
     names = [name.strip() for name in brokers.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
@@ -123,7 +124,7 @@ def _left_text(left: Sequence[QueueRemainder]) -> str:
 def _text_after_interrupt(step: TopicSpread) -> str:
     if step.state in ("closing", "waiting"):
         return f"{step.topic} is open again, with the queues that it had"
-    if step.state == "moving":
+    if step.state in ("moving", "settling"):
         return f"{step.topic} is still closed: run the command again"
     return f"{step.topic} has its new queues, and is open"
 

@@ -17,7 +17,13 @@ from tests.support.memory_broker import TestBroker
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.rocketmq.routes import WARNED_MAX, Routes
 from trovemq_broker.server.wire.resources import endpoints_of, message_types
-from trovemq_broker.server.wire.routes import BrokerQueues, Route, assignment_reply, route_reply
+from trovemq_broker.server.wire.routes import (
+    AWAY_FIRST,
+    BrokerQueues,
+    Route,
+    assignment_reply,
+    route_reply,
+)
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_daemon.addresses import Address
 from trovemq_proto.errors import TroveError
@@ -441,20 +447,55 @@ def permissions(reply: service_pb2.QueryRouteResponse) -> list[tuple[str, int, i
     return [(one.broker.name, one.id, one.permission) for one in reply.message_queues]
 
 
-def test_message_groups_moved_when_a_broker_died() -> None:
+def list_of(reply: service_pb2.QueryRouteResponse) -> list[tuple[str, int]]:
+    """The queues in their order: clients map message groups to positions in the list."""
+    return [(one.broker.name, one.id % AWAY_FIRST) for one in reply.message_queues]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_message_groups_moved_when_a_broker_died(known: bool) -> None:
+    """`known`: this broker knows where the other one was."""
     bench = fifo_bench()
     before = bench.route("steps")
     gone = bench.others.topics["steps"].pop()
-    bench.others.away["z"] = gone.address
+    if known:
+        bench.others.away["z"] = gone.address
     after = bench.route("steps")
-    assert [place[:2] for place in permissions(after)] == [place[:2] for place in permissions(before)]
-    assert [one.permission for one in after.message_queues if one.broker.name == "z"] == [v2.WRITE] * 2
+    assert list_of(after) == list_of(before)
     away = [one for one in after.message_queues if one.broker.name == "z"]
-    assert away[0].broker.endpoints == endpoints_of(gone.address)
+    assert [(one.id, one.permission) for one in away] == [(AWAY_FIRST, v2.WRITE), (AWAY_FIRST + 1, v2.WRITE)]
     endpoints = endpoints_of(bench.core.advertised)
     reply = bench.assignment(topic="steps", endpoints=endpoints)
     assigned = {one.message_queue.broker.name for one in reply.assignments}
     assert assigned == {"a", "broker-a"}, "there is nothing to receive from a broker that is away"
+
+
+def of_language(language: str) -> Any:
+    return RpcContext(x_mq_language=language)
+
+
+@pytest.mark.parametrize("language", ["", "JAVA", "GO", "CPP", "RUST", "HTTP"])
+def test_no_new_client_started_while_a_broker_of_a_fifo_topic_was_away(language: str) -> None:
+    """Clients in Java and Go start when every address of a route has answered."""
+    bench = fifo_bench()
+    bench.others.away["z"] = bench.others.topics["steps"].pop().address
+    reply = bench.route("steps", context=of_language(language))
+    addresses = {one.broker.endpoints.addresses[0].port for one in reply.message_queues}
+    assert addresses == {1, bench.core.advertised.port}
+    ids = [one.id for one in reply.message_queues if one.broker.name == "z"]
+    assert ids == [0, 1] if language == "HTTP" else [AWAY_FIRST, AWAY_FIRST + 1]
+
+
+def test_python_clients_that_name_no_queue_moved_message_groups() -> None:
+    """They start without an address that does not answer."""
+    bench = fifo_bench()
+    before = bench.route("steps")
+    gone = bench.others.topics["steps"].pop()
+    bench.others.away["z"] = gone.address
+    reply = bench.route("steps", context=of_language("PYTHON"))
+    assert [place[:2] for place in permissions(reply)] == [place[:2] for place in permissions(before)]
+    away = [one for one in reply.message_queues if one.broker.name == "z"]
+    assert away[0].broker.endpoints == endpoints_of(gone.address)
 
 
 def test_message_groups_moved_when_a_broker_was_drained() -> None:

@@ -20,6 +20,7 @@ from tests.support.rpc_context import RpcContext
 from tests.support.sent_calls import begin, outcomes, send_call
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.server.wire import send_checks, send_replies, send_requests
+from trovemq_broker.server.wire.routes import AWAY_FIRST
 from trovemq_broker.server.wire.statuses import OK_STATUS, code_of
 from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_proto import errors
@@ -96,6 +97,11 @@ REFUSED: list[tuple[str, v2.Message, v2.Code]] = [
     ("blank group", message(topic="steps", message_group=" "), v2.ILLEGAL_MESSAGE_GROUP),
     ("long group", message(topic="steps", message_group="é" * 32), v2.ILLEGAL_MESSAGE_GROUP),
     ("group with a control", message(topic="steps", message_group="a\x00"), v2.ILLEGAL_MESSAGE_GROUP),
+    (
+        "a broker that is away",
+        message(topic="steps", message_group="g", queue_id=AWAY_FIRST + 3),
+        v2.TOO_MANY_REQUESTS,
+    ),
     ("unknown topic", message(topic="nowhere"), v2.TOPIC_NOT_FOUND),
     ("FIFO in NORMAL", message(message_group="g"), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     ("NORMAL in FIFO", message(topic="steps"), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
