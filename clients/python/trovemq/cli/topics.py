@@ -151,6 +151,9 @@ async def create(
     if not exist_ok:
         session.tell_existing(made.existing)
     show_topics(session, made)
+    for topic in made:
+        if len(topic.placement) > 1:  # the table has the broker that answered
+            session.output.remark(placement_text(topic))
 
 
 @verb(app, "adopt")
@@ -161,7 +164,7 @@ async def adopt(
         typer.Argument(metavar="[NAME]...", show_default=False, autocompletion=complete_topic),
     ] = None,
 ) -> None:
-    """Take topics of before into the cluster's configuration. With their settings, where they are."""
+    """Take topics that brokers had before they joined into the cluster's configuration."""
     async with session.client() as client:
         adopted = await session.call(client.admin.adopt_topics(names or ()))
     show_topics(session, adopted)

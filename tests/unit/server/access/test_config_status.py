@@ -12,7 +12,9 @@ LISTS = ("unlisted", "differing", "withheld", "dropped", "failed")
 def test_the_status_named_users_and_topics_that_its_reader_may_not_know() -> None:
     kinds = ("topic", "group", "user", "rule", "quota", "broker")
     names = [pb.ConfigName(kind=kind, name=name) for kind in kinds for name in ("mine", "other")]
-    status = pb.ConfigStatus(broker="a", **dict.fromkeys(LISTS, names))
+    status = pb.ConfigStatus(broker="a")
+    for each in LISTS:
+        getattr(status, each).extend(names)
     show = ROWS["/trovemq.v1.ClusterConfigService/GetConfigStatus"].show
     assert show is not None
     shown = show(status, lambda kind, name: kind is not Kind.CLUSTER and name == "mine")
