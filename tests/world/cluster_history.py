@@ -142,10 +142,12 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The topics and groups that each broker should have, with their settings."""
+    """The topics and groups that a broker should have, with their settings. `elsewhere`: topics that it may
+    have, too, because they have lain there."""
 
     topics: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
 
 
 class Finding(NamedTuple):
@@ -266,10 +268,13 @@ class _History:
 
 
 def check(
-    events: Iterable[Event], held: Mapping[str, Holdings], routed: Iterable[str], expected: Expected
+    events: Iterable[Event],
+    held: Mapping[str, Holdings],
+    routed: Iterable[str],
+    expected: Mapping[str, Expected],
 ) -> Report:
     """Returns the findings. `held`: the brokers that run, with everything they have. `routed`: those that the
-    nameserver lists."""
+    nameserver lists. `expected`: by broker."""
     history = _History()
     for event in events:
         history.add(event)
@@ -316,13 +321,16 @@ def unconsumed(events: Iterable[Event]) -> int:
     return len(history.report.of("unconsumed"))
 
 
-def _check_holdings(history: _History, held: Mapping[str, Holdings], expected: Expected) -> None:
+def _check_holdings(
+    history: _History, held: Mapping[str, Holdings], expected: Mapping[str, Expected]
+) -> None:
     for broker, holdings in held.items():
-        for noun, has, wanted in (
-            ("topic", holdings.topics, expected.topics),
-            ("group", holdings.groups, expected.groups),
+        of_broker = expected[broker]
+        for noun, has, wanted, others in (
+            ("topic", holdings.topics, of_broker.topics, of_broker.elsewhere),
+            ("group", holdings.groups, of_broker.groups, frozenset()),
         ):
-            for name in sorted(has.keys() - wanted.keys()):
+            for name in sorted(has.keys() - wanted.keys() - others):
                 history.find(f"{noun}_back", f"{noun} {name} is on {broker}")
             for name in sorted(wanted.keys() - has.keys()):
                 history.find("lacking", f"{broker} lacks {noun} {name}")
