@@ -168,6 +168,16 @@ def test_deletions_and_removals_excuse_messages() -> None:
     assert found([*SHORT, *AGAIN], holdings()).findings == []
 
 
+def test_a_later_group_may_get_what_was_sent_before_in_another_order() -> None:
+    before = [TopicMade("orders", 1, True), *sent(0, broker="b2"), *sent(1), GroupMade("billing", "orders")]
+    stored = holdings(1), holdings(0, broker="b2")
+    assert found([*before, *delivered(1), *delivered(0, "b2")], *stored).findings == []
+    after = [*delivered(1), *sent(2, broker="b2"), *sent(3), *delivered(3), *delivered(2, "b2")]
+    stored = holdings(1, 3), holdings(0, 2, broker="b2")
+    report = found([*before, *delivered(0, "b2"), *after], *stored)
+    assert [finding.kind for finding in report.findings] == ["reordered_between"]
+
+
 def test_keys_are_read_as_they_are_written() -> None:
     assert read_key(str(key(7, life=3))) == key(7, life=3)
 
