@@ -104,7 +104,7 @@ class ConfigNode:
         if stored.fault:
             get_logger().warning("config.copy_damaged", message=stored.fault)
         if self._finder.contradiction():
-            get_logger().warning("config.owner_differs", message=self._finder.contradiction())
+            get_logger().info("config.owner_differs", message=self._finder.contradiction())
         if not stored.table.exists:
             if named is not None and named.name != self._broker:
                 await self._follow()
