@@ -156,6 +156,15 @@ def test_a_user_who_may_only_create_was_not_told_that_a_topic_exists() -> None:
     assert caught.value is EXISTS
 
 
+def test_a_topic_that_the_owner_has_and_a_follower_not_yet_was_not_found() -> None:
+    async def behind() -> TopicDescription:
+        raise TroveError(errors.TOPIC_NOT_FOUND, "it does not exist here")
+
+    with pytest.raises(TroveError) as caught:
+        run(lambda: found_there(behind(), EXISTS))
+    assert caught.value is EXISTS
+
+
 def test_what_exists_stays_where_that_is_allowed() -> None:
     answers = BrokerAnswers([Created(topic("a", 8), EXISTS), Created(topic("b"))])
     assert [one.broker for one in topics_created("orders", answers, exist_ok=True)] == ["a", "b"]

@@ -30,11 +30,12 @@ class Created(Generic[_Description]):
 
 
 async def found_there(describe: Awaitable[_Description], existed: TroveError) -> Created[_Description]:
-    """The existing one, for a comparison. Raises TroveError: `existed` if the user may not see it."""
+    """The existing one, for a comparison. Raises TroveError: `existed` if the user may not see it, or the broker
+    does not have it yet."""
     try:
         return Created(await describe, existed)
     except TroveError as error:
-        if error.spec is errors.ACCESS_DENIED:
+        if error.spec in (errors.ACCESS_DENIED, errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND):
             raise existed from error
         raise
 
