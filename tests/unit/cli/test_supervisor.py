@@ -339,6 +339,16 @@ async def test_a_start_waited_five_minutes_for_a_broker_that_was_removed() -> No
 
 
 @fake_time
+async def test_a_broker_that_hears_late_that_it_was_removed_ran_on() -> None:
+    cluster = FakeCluster()
+    async with running(cluster) as (_, _run):
+        await cluster.until("ready")
+        cluster.removed = {"broker-2"}
+        await asyncio.sleep(STABLE_S)
+        assert cluster.troubles == ["left out: broker-2 stays stopped: it was removed"]
+
+
+@fake_time
 async def test_a_cluster_whose_brokers_were_all_removed_ends() -> None:
     cluster = FakeCluster(removed={"nameserver", "broker-1", "broker-2"})
     async with running(cluster) as (_, run):

@@ -30,8 +30,8 @@ class Created(Generic[_Description]):
 
 
 async def found_there(describe: Awaitable[_Description], existed: TroveError) -> Created[_Description]:
-    """The existing one, for a comparison. Raises TroveError: `existed` if the user may not see it, or the broker
-    does not have it yet."""
+    """The existing one, for a comparison. Raises TroveError: `existed` if the user may not see it, or the
+    broker does not have it yet."""
     try:
         return Created(await describe, existed)
     except TroveError as error:

@@ -229,7 +229,7 @@ class _Printing:
 
     def left_out(self, member: Member, text: str) -> None:
         """On standard error; the table does not have it."""
-        del self._rows[member.name]
+        self._rows.pop(member.name, None)
         self._notes.say(text, member.name)
 
 

@@ -29,6 +29,7 @@ from trovemq_proto.errors import TroveError
 READY_S_MAX: Final = 300.0
 """A start that takes longer has failed: recovery reads a segment of 64 MiB in less than a second."""
 READY_POLL_S: Final = 0.05
+NEW_POLL_S: Final = 0.5
 NOTICE_S: Final = 60.0
 """After this time a start that waits says why."""
 STABLE_S: Final = 10.0
@@ -221,8 +222,10 @@ class Supervisor:
                 self._reports.serves_again(member, child.pid)
             elif was_ready:
                 ready.set()
+            if was_ready:
+                found = await self._while_new(member, ended)
             is_late = not was_ready and not ended.done()
-            if found.never and is_late:
+            if found.never and not ended.done():
                 await self._stop(member)
                 return _End("", was_ready=False, exited=True, never=found.why)
             if is_late:
@@ -247,6 +250,16 @@ class Supervisor:
                 self._reports.trouble(member, f"{member.name} is not ready yet: {found.why}")
             await asyncio.wait({ended}, timeout=READY_POLL_S)
         return Readiness(is_ready=False)
+
+    async def _while_new(self, member: Member, ended: asyncio.Task[int]) -> Readiness:
+        """For STABLE_S: a broker that served by its stored table may hear only then that it was removed."""
+        ends = asyncio.get_running_loop().time() + STABLE_S
+        while not ended.done() and asyncio.get_running_loop().time() < ends:
+            await asyncio.wait({ended}, timeout=NEW_POLL_S)
+            found = await self._launcher.ready(member)
+            if found.never:
+                return found
+        return Readiness(is_ready=True)
 
     def _leave_out(self, member: Member, why: str) -> None:
         self._reports.left_out(member, f"{member.name} stays stopped: {why}")
