@@ -176,6 +176,44 @@ def test_a_broker_that_was_removed_was_started_again(tmp_path: Path) -> None:
         until_gone([command.rows["broker-2"]["pid"]])
         assert configuration(command) == {"broker-1": "owner"}
         assert command.ended(signal.SIGTERM) == (0, [])
+    # The next start waited for it, for five minutes.
+    with running(tmp_path) as command:
+        command.until_ready()
+        assert command.process.stderr is not None
+        note = json.loads(command.process.stderr.readline())
+        store = tmp_path / "broker-2" / "store"
+        why = f"it was removed from its cluster; without {store} it joins as a new one"
+        assert note["message"] == f"broker-2 stays stopped: {why}"
+        assert configuration(command) == {"broker-1": "owner"}
+        assert command.ended(signal.SIGTERM) == (0, [])
+
+
+def test_new_topics_lay_on_a_broker_that_had_been_removed(tmp_path: Path) -> None:
+    def refused(broker: str) -> tuple[str, str]:
+        _, _, err = run_here(command.server, "broker", "remove", broker, "--yes")
+        error = json.loads(err.splitlines()[-1])
+        return error["error"], error["message"]
+
+    def placement(topic: str) -> list[dict[str, int]]:
+        lines = command.run("--json", "topic", "describe", topic).splitlines()
+        return [json.loads(line)["placement"] for line in lines]
+
+    with running(tmp_path, "--brokers", "2") as command:
+        command.until_ready()
+        assert configuration(command) == {"broker-1": "owner", "broker-2": "current"}
+        command.run("topic", "create", "orders", "--queues", "1")
+        command.run("topic", "create", "bills", "--queues", "1", "--type", "FIFO")
+        assert refused("broker-1")[0] == "CONFIG_OWNER_STAYS"
+        error, message = refused("broker-2")
+        assert (error, message.partition(": ")[2]) == (
+            "BROKER_NOT_EMPTY",
+            "trovemq topic spread bills --brokers broker-1",
+        )
+        command.run("topic", "spread", "bills", "--brokers", "broker-1")
+        command.run("broker", "remove", "broker-2", "--yes")
+        command.run("topic", "create", "later", "--queues", "1")
+        for topic in ("orders", "bills", "later"):
+            assert placement(topic) == [{"broker-1": 1}]
 
 
 def test_a_wrong_setting_ends_the_start_with_its_reason(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ acknowledged.
 | lost_by_removal | acknowledged on a removed broker, and a group had not consumed it |
 | unconsumed | acknowledged, and a group never received it |
 | reordered | a group received an ordered message for the first time after a later one of the same queue |
-| reordered_between | the same, of two queues or brokers |
+| reordered_between | the same, of two queues or brokers, and sent after the group was made |
 | copies | it is stored more often than its sends of unknown outcome allow |
 | redelivered | delivered again although it was acknowledged, and its broker was not disturbed |
 | resurrected | a message of a deleted topic, in a topic that was made again |
@@ -142,10 +142,12 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The topics and groups that each broker should have, with their settings."""
+    """The topics and groups that a broker should have, with their settings. `elsewhere`: topics that it may
+    have, too, because they have lain there."""
 
     topics: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
 
 
 class Finding(NamedTuple):
@@ -169,6 +171,7 @@ class _Group:
     topic: str
     life: int
     gone_before: frozenset[str]
+    older: dict[str, int]  # by stream: the highest number that was sent before it was made
     received: set[Key] = field(default_factory=set)
     delivered: dict[tuple[Key, QueuePlace], int] = field(default_factory=dict)  # number of the last event
     consumed: set[tuple[Key, QueuePlace]] = field(default_factory=set)
@@ -198,7 +201,10 @@ class _History:
                 del self.live[topic]
                 self.groups = {name: one for name, one in self.groups.items() if one.topic != topic}
             case GroupMade(group, topic):
-                self.groups[group] = _Group(topic, self.lives[topic], frozenset(self.removed))
+                life = self.lives[topic]
+                keys = sorted(key for key in self.sent if key[:2] == (topic, life))
+                older = {key.stream: key.number for key in keys}
+                self.groups[group] = _Group(topic, life, frozenset(self.removed), older)
             case GroupDeleted(group):
                 self.groups.pop(group, None)
             case Sent(key, outcome, broker):
@@ -246,11 +252,13 @@ class _History:
         if not self.live.get(key.topic):
             return
         number, latest = group.latest.get(key.stream, (-1, place))
+        text = f"{where}: after {number} at {latest.broker} queue {latest.queue_id}"
         if key.number > number:
             group.latest[key.stream] = (key.number, place)
-        else:
-            kind = "reordered" if latest[:2] == place[:2] else "reordered_between"
-            self.find(kind, f"{where}: after {number} at {latest.broker} queue {latest.queue_id}")
+        elif latest[:2] == place[:2]:
+            self.find("reordered", text)
+        elif key.number > group.older.get(key.stream, -1):
+            self.find("reordered_between", text)
 
     def _removed(self, broker: str) -> None:
         self.removed.add(broker)
@@ -266,10 +274,13 @@ class _History:
 
 
 def check(
-    events: Iterable[Event], held: Mapping[str, Holdings], routed: Iterable[str], expected: Expected
+    events: Iterable[Event],
+    held: Mapping[str, Holdings],
+    routed: Iterable[str],
+    expected: Mapping[str, Expected],
 ) -> Report:
     """Returns the findings. `held`: the brokers that run, with everything they have. `routed`: those that the
-    nameserver lists."""
+    nameserver lists. `expected`: by broker."""
     history = _History()
     for event in events:
         history.add(event)
@@ -316,13 +327,16 @@ def unconsumed(events: Iterable[Event]) -> int:
     return len(history.report.of("unconsumed"))
 
 
-def _check_holdings(history: _History, held: Mapping[str, Holdings], expected: Expected) -> None:
+def _check_holdings(
+    history: _History, held: Mapping[str, Holdings], expected: Mapping[str, Expected]
+) -> None:
     for broker, holdings in held.items():
-        for noun, has, wanted in (
-            ("topic", holdings.topics, expected.topics),
-            ("group", holdings.groups, expected.groups),
+        of_broker = expected[broker]
+        for noun, has, wanted, others in (
+            ("topic", holdings.topics, of_broker.topics, of_broker.elsewhere),
+            ("group", holdings.groups, of_broker.groups, frozenset()),
         ):
-            for name in sorted(has.keys() - wanted.keys()):
+            for name in sorted(has.keys() - wanted.keys() - others):
                 history.find(f"{noun}_back", f"{noun} {name} is on {broker}")
             for name in sorted(wanted.keys() - has.keys()):
                 history.find("lacking", f"{broker} lacks {noun} {name}")

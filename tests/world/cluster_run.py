@@ -2,7 +2,8 @@
 
 Without an owner of the configuration the operator follows the how-to "Grow and shrink a cluster": a
 broker that joins or is back gets the topics and groups, and the deletions that it missed. With an owner
-(`has_owner`) nothing is done for it.
+(`has_owner`) nothing is done for it. Changes go through each broker in turn. Before a broker is removed its
+topics are spread over others.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ from tests.world.cluster_history import (
 )
 from tests.world.cluster_load import ROUTE_WAIT_MS, Load
 from tests.world.cluster_steps import BEGINNING, Cluster, Step
-from trovemq import Client, GroupSettings, TopicDescription
+from trovemq import Client, ConfigStatus, GroupSettings, TopicDescription, TroveError
+from trovemq.cli.config_problems import problems_of
 from trovemq.testing import BrokerProcess, NameserverProcess
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec
 
 LEDGER_TOPIC: Final = "ledger"
 LEDGER_RATE: Final = 50
@@ -53,13 +57,18 @@ SETTLED_S_MAX: Final = 180
 """More than a lease of a client that is gone."""
 LOOK_SHARE: Final = 5
 """A look at a long history takes seconds, and the groups of this process wait meanwhile."""
+CHANGE_S_MAX: Final = 60
 BETWEEN_S: Final = (0.05, 0.6)
 VERIFY_S_MAX: Final = 240
+UP: Final = ("serving", "drained")
+OWNER_IS_AWAY: Final = (errors.CONFIG_OWNER_UNREACHABLE, errors.CONFIG_OWNER_MOVED)
+"""For some seconds after its start, or after a take-over."""
 
 KNOWN_LIMITS: Final = {
-    "reordered_between": "a message group moves to another broker when its own dies, drains or joins",
+    "reordered_between": "a message group moves to another broker when one drains, joins or is removed",
 }
-"""Findings that are expected as yet, with the reason: the only place for them."""
+"""Findings that are expected without an owner of the configuration, with the reason: the only place for
+them."""
 
 
 class Run:
@@ -77,6 +86,7 @@ class Run:
         self._events = events
         self._brokers: dict[str, BrokerProcess] = {}
         self._lives: dict[str, int] = {}
+        self._changes = 0
         self._do: dict[str, Callable[[Step], Awaitable[None]]] = {
             "add": self._add,
             "drain": self._drain,
@@ -93,6 +103,7 @@ class Run:
             "create-group": self._create_group,
             "alter-group": self._alter_group,
             "delete-group": self._delete_group,
+            "spread": self._spread,
             "take-over": self._take_over,
         }
 
@@ -116,6 +127,8 @@ class Run:
                 while await asyncio.to_thread(unconsumed, list(self._events)):
                     await asyncio.sleep(max(POLL_S, LOOK_SHARE * (clock.time() - began)))
                     began = clock.time()
+            if self.cluster.has_owner:
+                await _until(client, lambda statuses: not _problems(statuses))
             routed = [one.broker.name for one in client._pool.routes.state.brokers]
             held = {name: await _holdings(client, name) for name in self.cluster.brokers}
         report = check(self._events, held, routed, self._expected())
@@ -127,16 +140,19 @@ class Run:
             broker.send_signal(signal.SIGCONT)
             broker.close()
 
-    def _expected(self) -> Expected:
-        topics = {
-            topic.name: f"{topic.message_type} {topic.queue_count}" for topic in self.cluster.topics.values()
-        }
-        groups = {
-            group: _group_text(self._settings(group))
-            for topic in self.cluster.topics.values()
-            for group in topic.groups
-        }
-        return Expected(topics, groups)
+    def _expected(self) -> dict[str, Expected]:
+        """By broker."""
+        topics = self.cluster.topics.values()
+        groups = {group: _group_text(self._settings(group)) for topic in topics for group in topic.groups}
+        found = {}
+        for broker in self.cluster.brokers:
+            has = {
+                topic.name: f"{topic.message_type} {topic.queue_count}"
+                for topic in topics
+                if not self.cluster.has_owner or broker in topic.placement
+            }
+            found[broker] = Expected(has, groups, frozenset(self.cluster.topics.keys() - has.keys()))
+        return found
 
     def _settings(self, group: str) -> GroupSettings:
         orderly = self.cluster.topic_of(group).message_type == "FIFO"
@@ -145,7 +161,7 @@ class Run:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
         """A client that knows all brokers that run."""
-        wanted = set(self.cluster.named("serving", "drained")) & self._brokers.keys()
+        wanted = set(self.cluster.named(*UP)) & self._brokers.keys()
         async with trovemq.connect(self._nameserver.address, wait_ms=ROUTE_WAIT_MS) as client:
             routes = client._pool.routes
             listed = await routes.wait_until(
@@ -154,11 +170,43 @@ class Run:
             assert listed, f"the nameserver does not list all of {sorted(wanted)}"
             yield client
 
+    async def _change(
+        self,
+        make: Callable[[Client], Awaitable[object]],
+        made: ErrorSpec | None = None,
+        *,
+        through_all: bool = False,
+    ) -> None:
+        """Makes a change. With an owner it goes through the nameserver and each broker in turn (if not
+        `through_all`), and is repeated while the owner is away; then `made` means that it was made before."""
+        if not self.cluster.has_owner or through_all:
+            servers = [self._nameserver.address]
+        else:
+            up = [self._brokers[name].address for name in self.cluster.named(*UP)]
+            servers = [self._nameserver.address, *up]
+        self._changes += 1
+        server = servers[self._changes % len(servers)]
+        repeated = False
+        async with asyncio.timeout(CHANGE_S_MAX), self._client():
+            while True:
+                try:
+                    async with trovemq.connect(server, wait_ms=ROUTE_WAIT_MS) as client:
+                        await make(client)
+                    return
+                except TroveError as error:
+                    if repeated and error.spec is made:
+                        return
+                    if not self.cluster.has_owner or error.spec not in OWNER_IS_AWAY:
+                        raise
+                repeated = True
+                await asyncio.sleep(POLL_S)
+
     # --- brokers --------------------------------------------------------------------------------------
 
     async def _add(self, step: Step) -> None:
+        settings = {"config_owner": self.cluster.owner} if self.cluster.has_owner else {}
         self._brokers[step.name] = broker = BrokerProcess(
-            name=step.name, store=self._directory / step.name, nameservers=[self._nameserver]
+            name=step.name, store=self._directory / step.name, nameservers=[self._nameserver], **settings
         )
         await asyncio.to_thread(broker.start)
         await self._made_equal(step.name)
@@ -169,10 +217,12 @@ class Run:
         await self._made_equal(step.name)
 
     async def _kill(self, step: Step) -> None:
+        await self._held_elsewhere(step.name)
         self._events.append(Disturbed(step.name))
         await asyncio.to_thread(self._brokers[step.name].kill)
 
     async def _stop(self, step: Step) -> None:
+        await self._held_elsewhere(step.name)
         self._events.append(Disturbed(step.name))
         assert await asyncio.to_thread(self._brokers[step.name].stop) == 0
 
@@ -198,6 +248,9 @@ class Run:
         """At first while its groups hold messages back; then they consume the rest."""
         async with self._client():
             pass
+        if self.cluster.has_owner:
+            for topic in self.cluster.topics.values():
+                await self._spread(Step("spread", topic.name, ",".join(topic.placement)))
         self._load.hold()
         await asyncio.sleep(HELD_S)
         code, err = await self._removal(step.name, "0s")
@@ -224,7 +277,25 @@ class Run:
         await asyncio.to_thread(self._nameserver.start)
 
     async def _take_over(self, step: Step) -> None:
-        raise NotImplementedError("trovemq cluster config-owner")
+        async with self._client():
+            words = ("cluster", "config-owner", step.name, "--yes")
+            code, out, err = await asyncio.to_thread(run_here, self._nameserver.address, *words)
+        assert code == 0, err
+        unreached = set(json.loads(out)["unreached"])
+        assert not unreached & set(self.cluster.named(*UP)), out
+
+    async def _held_elsewhere(self, broker: str) -> None:
+        """Before the owner dies: until a second broker that is up has its changes."""
+        others = set(self.cluster.named(*UP)) - {broker}
+        if not self.cluster.has_owner or broker != self.cluster.owner or not others:
+            return
+
+        def held(statuses: Sequence[ConfigStatus]) -> bool:
+            versions = {one.broker: (one.generation, one.version) for one in statuses}
+            return any(versions.get(one) == versions[broker] for one in others)
+
+        async with self._client() as client:
+            await _until(client, held)
 
     async def _made_equal(self, broker: str) -> None:
         """The operator's work on a broker that joined or is back: topics and groups as they should be."""
@@ -250,15 +321,21 @@ class Run:
     # --- topics and groups ----------------------------------------------------------------------------
 
     async def _create_topic(self, step: Step) -> None:
-        async with self._client() as client:
-            await client.admin.create_topic(step.name, step.number, step.other)
+        placement = self.cluster.topics[step.name].placement or None
+        await self._change(
+            lambda client: client.admin.create_topic(step.name, step.number, step.other, brokers=placement),
+            errors.TOPIC_EXISTS,
+        )
         life = self._lives[step.name] = self._lives.get(step.name, 0) + 1
         self._events.append(TopicMade(step.name, life, step.other == "FIFO"))
         await self._load.begin_topic(step.name, life, step.other)
 
     async def _alter_topic(self, step: Step) -> None:
-        async with self._client() as client:
-            await client.admin.alter_topic(step.name, step.number)
+        await self._change(lambda client: client.admin.alter_topic(step.name, step.number))
+
+    async def _spread(self, step: Step) -> None:
+        brokers = step.other.split(",")
+        await self._change(lambda client: client.admin.spread_topic(step.name, brokers), through_all=True)
 
     async def _delete_topic(self, step: Step) -> None:
         await self._load.end_topic(step.name)
@@ -267,24 +344,24 @@ class Run:
         for group in groups:
             if group not in gone:
                 await self._delete_group(Step("delete-group", group))
-        async with self._client() as client:
-            await client.admin.delete_topic(step.name)
+        await self._change(lambda client: client.admin.delete_topic(step.name), errors.TOPIC_NOT_FOUND)
         self._events.append(TopicDeleted(step.name))
 
     async def _create_group(self, step: Step) -> None:
-        async with self._client() as client:
-            await client.admin.groups.create(step.name, self._settings(step.name))
+        settings = self._settings(step.name)
+        await self._change(
+            lambda client: client.admin.groups.create(step.name, settings), errors.GROUP_EXISTS
+        )
         self._events.append(GroupMade(step.name, step.other))
         self._load.begin_group(step.name, step.other)
 
     async def _alter_group(self, step: Step) -> None:
-        async with self._client() as client:
-            await client.admin.groups.alter(step.name, self._settings(step.name))
+        settings = self._settings(step.name)
+        await self._change(lambda client: client.admin.groups.alter(step.name, settings))
 
     async def _delete_group(self, step: Step) -> None:
         await self._load.end_group(step.name)
-        async with self._client() as client:
-            await client.admin.groups.delete(step.name)
+        await self._change(lambda client: client.admin.groups.delete(step.name), errors.GROUP_NOT_FOUND)
         self._events.append(GroupDeleted(step.name))
 
 
@@ -333,6 +410,24 @@ async def _verified(server: str, ledger: Path) -> AsyncIterator[None]:
 def _verify(server: str, *words: str) -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "trovemq.cli", "--server", server, "--json", "verify"]
     return popen([*line, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+# --- the configuration --------------------------------------------------------------------------------
+
+
+async def _until(client: Client, condition: Callable[[Sequence[ConfigStatus]], bool]) -> None:
+    """Waits until the configurations of the brokers are so."""
+    statuses: Sequence[ConfigStatus] = []
+    try:
+        async with asyncio.timeout(SETTLED_S_MAX):
+            while not condition(statuses := await client.admin.config.status()):
+                await asyncio.sleep(POLL_S)
+    except TimeoutError as error:
+        raise AssertionError(f"{_problems(statuses)}: {statuses}") from error
+
+
+def _problems(statuses: Sequence[ConfigStatus]) -> list[str]:
+    return [f"{one.broker}: {one.what}" for one in problems_of(statuses)]
 
 
 # --- the contents of a broker -------------------------------------------------------------------------

@@ -4,7 +4,7 @@ A step is a line of text, `ACTION [NAME [OTHER [NUMBER]]]`, so that a trace can 
 
 | step | then |
 |---|---|
-| `add broker-3` | it runs, and has the topics and groups |
+| `add broker-3` | it runs, and has the topics and groups; with an owner, the groups alone |
 | `drain broker-2`, `undrain broker-2` | its state |
 | `remove broker-2` | refused while it has messages; consumed; its place is gone |
 | `kill broker-2`, `start broker-2` | SIGKILL; a start with its store |
@@ -13,7 +13,10 @@ A step is a line of text, `ACTION [NAME [OTHER [NUMBER]]]`, so that a trace can 
 | `restart-nameserver - - 500` | SIGKILL, and a start this time later, ms |
 | `create-topic topic-3 FIFO 2`, `alter-topic topic-2 - 5`, `delete-topic topic-1` | with its queues |
 | `create-group group-4 topic-1`, `alter-group group-4 - 9`, `delete-group group-4` | with its consumer |
+| `spread topic-2 broker-1,broker-3` | with a configuration owner: it lies on these brokers |
 | `take-over broker-2` | with a configuration owner: it is the owner |
+
+With an owner a new topic lies on the brokers that serve.
 
 Invariants of drawn steps: one broker at least serves; KEPT is never removed; at most BROKERS_MAX
 brokers; a name of a broker or group is used once, a topic's may be used again.
@@ -70,6 +73,8 @@ class Topic:
     message_type: str
     queue_count: int
     groups: list[str] = field(default_factory=list)
+    placement: list[str] = field(default_factory=list)
+    """With an owner: the brokers on which it lies."""
 
 
 @dataclass(slots=True)
@@ -83,6 +88,8 @@ class Cluster:
     retries: dict[str, int] = field(default_factory=dict)
     missed: dict[str, set[str]] = field(default_factory=dict)
     """Deleted topics, with the brokers that were down then: without an owner they are still there."""
+    holders: set[str] = field(default_factory=set)
+    """With an owner: the brokers that have its last change."""
     brokers_made: int = 0
     topics_made: int = 0
     groups_made: int = 0
@@ -106,6 +113,10 @@ class Cluster:
         if step.action not in ACTIONS:
             raise StepError(f"no such action: {step}")
         _APPLY[step.action](self, step)
+        if step.action in _CHANGES:
+            self.holders = set(self.named("serving", "drained"))
+        elif step.action == "start" and self.can_change:
+            self.holders |= set(self.named("serving", "drained"))
 
     def _move(self, step: Step, before: Iterable[str], after: str) -> None:
         state = self.brokers.get(step.name)
@@ -134,6 +145,9 @@ def _remove(cluster: Cluster, step: Step) -> None:
         raise StepError(f"{step}: a broker is down")
     cluster._move(step, ("serving", "drained"), "removed")
     del cluster.brokers[step.name]
+    for topic in cluster.topics.values():
+        others = [name for name in topic.placement if name != step.name]
+        topic.placement = others or (cluster.named("serving") if topic.placement else [])
 
 
 def _start(cluster: Cluster, step: Step) -> None:
@@ -155,7 +169,8 @@ def _create_topic(cluster: Cluster, step: Step) -> None:
         raise StepError(f"{step}: type or queues")
     if step.name in cluster.missed and not cluster.has_owner:
         raise StepError(f"{step}: the old one is still on a broker that is down")
-    cluster.topics[step.name] = Topic(step.name, step.other, step.number)
+    placement = cluster.named("serving") if cluster.has_owner else []
+    cluster.topics[step.name] = Topic(step.name, step.other, step.number, placement=placement)
     cluster.topics_made += 1
 
 
@@ -208,6 +223,17 @@ def _delete_group(cluster: Cluster, step: Step) -> None:
     topic.groups.remove(step.name)
 
 
+def _spread(cluster: Cluster, step: Step) -> None:
+    topic, names = _topic(cluster, step), step.other.split(",")
+    if not cluster.has_owner or not all(names) or len(set(names)) < len(names):
+        raise StepError(str(step))
+    if not set(names) <= {*cluster.named("serving"), *topic.placement}:
+        raise StepError(f"{step}: not all of them serve")
+    if topic.message_type == "FIFO" and cluster.named("down"):
+        raise StepError(f"{step}: it would wait for the messages of brokers that are down")
+    topic.placement = names
+
+
 def _take_over(cluster: Cluster, step: Step) -> None:
     if (
         not cluster.has_owner
@@ -215,6 +241,10 @@ def _take_over(cluster: Cluster, step: Step) -> None:
         or step.name == cluster.owner
     ):
         raise StepError(str(step))
+    if not cluster.can_change:  # the owner does not take part
+        others = cluster.holders - {cluster.owner}
+        if not others or others & set(cluster.named("down")):
+            raise StepError(f"{step}: a broker is down that may be the only one with the last change")
     cluster.owner = step.name
 
 
@@ -234,9 +264,16 @@ _APPLY: Final[dict[str, Callable[[Cluster, Step], None]]] = {
     "create-group": _create_group,
     "alter-group": _alter_group,
     "delete-group": _delete_group,
+    "spread": _spread,
     "take-over": _take_over,
 }
 ACTIONS: Final = tuple(_APPLY)
+_CHANGES: Final = frozenset(
+    action
+    for action in ACTIONS
+    if action.endswith(("-topic", "-group")) or action in ("add", "remove", "spread")
+)
+"""Those that change the configuration of an owner."""
 
 _WEIGHTS: Final = {
     "add": 8,
@@ -254,7 +291,8 @@ _WEIGHTS: Final = {
     "create-group": 2,
     "alter-group": 1,
     "delete-group": 2,
-    "take-over": 2,
+    "spread": 3,
+    "take-over": 3,
 }
 """How often an action is proposed beside the others; many proposals do not fit."""
 
@@ -329,5 +367,9 @@ def _proposed(source: random.Random, cluster: Cluster, action: str) -> Step | No
         groups = sorted(group for topic in cluster.topics.values() for group in topic.groups)
         number = source.randint(8, 20) if action == "alter-group" else 0
         return Step(action, source.choice(groups), number=number) if groups else None
+    if action == "spread":
+        serving = cluster.named("serving")
+        names = source.sample(serving, source.randint(1, len(serving)))
+        return Step(action, source.choice(sorted(cluster.topics)), ",".join(sorted(names)))
     name = source.choice(sorted(cluster.brokers))
     return Step(action, name, number=source.randrange(*FREEZE_MS) if action == "freeze" else 0)

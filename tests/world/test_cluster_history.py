@@ -77,7 +77,7 @@ AGAIN: list[Event] = [TopicDeleted("orders"), TopicMade("orders", 2, True), Grou
 
 def found(events: list[Event], *brokers: Holdings) -> Report:
     names = [f"b{number}" for number in range(1, len(brokers) + 1)]
-    return check(events, dict(zip(names, brokers, strict=True)), names, EXPECTED)
+    return check(events, dict(zip(names, brokers, strict=True)), names, dict.fromkeys(names, EXPECTED))
 
 
 def kinds(report: Report) -> set[str]:
@@ -138,7 +138,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
 
 
 def test_a_broker_that_nobody_lists_is_found() -> None:
-    report = check(RIGHT, {"b1": holdings(0, 1, 2)}, ["b1", "b2"], EXPECTED)
+    report = check(RIGHT, {"b1": holdings(0, 1, 2)}, ["b1", "b2"], {"b1": EXPECTED})
     assert kinds(report) == {"routes"}
 
 
@@ -166,6 +166,16 @@ def test_deletions_and_removals_excuse_messages() -> None:
     assert found(later, holdings()).findings == [], "its messages were gone before the group came"
     assert found([*SHORT, GroupDeleted("billing")], holdings(0, 1, 2)).findings == []
     assert found([*SHORT, *AGAIN], holdings()).findings == []
+
+
+def test_a_later_group_may_get_what_was_sent_before_in_another_order() -> None:
+    before = [TopicMade("orders", 1, True), *sent(0, broker="b2"), *sent(1), GroupMade("billing", "orders")]
+    stored = holdings(1), holdings(0, broker="b2")
+    assert found([*before, *delivered(1), *delivered(0, "b2")], *stored).findings == []
+    after = [*delivered(1), *sent(2, broker="b2"), *sent(3), *delivered(3), *delivered(2, "b2")]
+    stored = holdings(1, 3), holdings(0, 2, broker="b2")
+    report = found([*before, *delivered(0, "b2"), *after], *stored)
+    assert [finding.kind for finding in report.findings] == ["reordered_between"]
 
 
 def test_keys_are_read_as_they_are_written() -> None:

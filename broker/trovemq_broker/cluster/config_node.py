@@ -15,7 +15,7 @@ which costs nothing: no file, no task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -35,6 +35,7 @@ from trovemq_broker.cluster.take_over_calls import TakeOverCalls
 from trovemq_broker.cluster.view import ConfigSummary
 from trovemq_broker.cluster_config.entries import ClockMs, Generation, Kind, Position
 from trovemq_broker.cluster_config.local_tables import LocalTables
+from trovemq_broker.cluster_config.member_removal import member_removal
 from trovemq_broker.cluster_config.messages import Hello, Report, TablePart, parts_of
 from trovemq_broker.cluster_config.owner import ChangeResult
 from trovemq_broker.cluster_config.status import NodeStatus, PromiseAsked, TakenOver
@@ -104,7 +105,7 @@ class ConfigNode:
         if stored.fault:
             get_logger().warning("config.copy_damaged", message=stored.fault)
         if self._finder.contradiction():
-            get_logger().warning("config.owner_differs", message=self._finder.contradiction())
+            get_logger().info("config.owner_differs", message=self._finder.contradiction())
         if not stored.table.exists:
             if named is not None and named.name != self._broker:
                 await self._follow()
@@ -296,6 +297,18 @@ class ConfigNode:
         finally:
             self._taking_over = False
         return asked.result(self._stored.head)
+
+    async def remove_member(self, broker: str) -> Collection[str] | None:
+        """Its topics leave it first, in parts: a call that ends half-way is repeated."""
+        self._own_side()
+        pending: set[str] = set()
+        while True:
+            results = await self.change(lambda table: member_removal(table, broker))
+            pending.update(name for result in results for name in result.pending if name != broker)
+            if not results:
+                return None
+            if any(result.entry.key == (Kind.BROKER, broker) for result in results):
+                return pending
 
     # --- another owner --------------------------------------------------------------------------------
     async def _see(self, later: Successor) -> None:

@@ -101,8 +101,8 @@ class OwnerFinder:
             self.successor = successor
 
     def contradiction(self) -> str:
-        """A warning if the setting names another owner than the table; empty if not."""
+        """A text if the setting names another owner than the table, as after a take-over; empty if not."""
         named, owner = self._named, self._stored.head.owner
         if named is None or not owner or named.name == owner:
             return ""
-        return f"config_owner is {named.name}, the table says {owner}: correct the setting"
+        return f"config_owner is {named.name}, the table says {owner}: the setting is for a new store"

@@ -230,6 +230,20 @@ class TakeOverConfigRequest(_message.Message):
     source: str
     def __init__(self, cluster: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
+class RemoveMemberRequest(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
+class RemoveMemberReply(_message.Message):
+    __slots__ = ("removed", "pending")
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    removed: bool
+    pending: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, removed: _Optional[bool] = ..., pending: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class TakeOverConfigReply(_message.Message):
     __slots__ = ("head", "source", "promised", "unreached", "dropped")
     HEAD_FIELD_NUMBER: _ClassVar[int]

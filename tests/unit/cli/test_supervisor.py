@@ -13,7 +13,7 @@ import pytest
 from tests.support.fake_loop import fake_time, turns
 from trovemq.cli.local import supervisor
 from trovemq.cli.local.members import Member
-from trovemq.cli.local.supervisor import RESTARTS_MAX, STABLE_S, STOP_S_MAX, Supervisor
+from trovemq.cli.local.supervisor import NOTICE_S, RESTARTS_MAX, STABLE_S, STOP_S_MAX, Readiness, Supervisor
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -54,6 +54,7 @@ class FakeCluster:
     """Launcher and reports."""
 
     unready: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
     deaf: set[str] = field(default_factory=set)
     on_launch: Callable[[FakeChild], None] = lambda _: None
     children: list[FakeChild] = field(default_factory=list)
@@ -71,8 +72,11 @@ class FakeCluster:
         self.on_launch(child)
         return child
 
-    async def ready(self, member: Member) -> bool:
-        return member.name not in self.unready
+    async def ready(self, member: Member) -> Readiness:
+        if member.name in self.removed:
+            return Readiness(is_ready=False, why="it was removed", never=True)
+        is_ready = member.name not in self.unready
+        return Readiness(is_ready, "" if is_ready else "it waits for its owner")
 
     def last_words(self, member: Member) -> str:
         return f"log of {member.name}"
@@ -91,6 +95,9 @@ class FakeCluster:
 
     def trouble(self, member: Member, text: str) -> None:
         self.troubles.append(text)
+
+    def left_out(self, member: Member, text: str) -> None:
+        self.troubles.append(f"left out: {text}")
 
     def last(self, member: Member) -> FakeChild:
         return next(child for child in reversed(self.children) if child.member is member)
@@ -317,6 +324,45 @@ async def test_a_start_waited_for_ever_for_a_broker_that_is_never_ready() -> Non
     async with running(cluster) as (_, run):
         with pytest.raises(TroveError, match="broker-2 was not ready in 300 s: log of broker-2"):
             await asyncio.wait_for(run, 1_000)
+
+
+@fake_time
+async def test_a_start_waited_five_minutes_for_a_broker_that_was_removed() -> None:
+    cluster = FakeCluster(removed={"broker-2"})
+    async with running(cluster) as (found, run):
+        await cluster.until("ready")
+        assert cluster.troubles == ["left out: broker-2 stays stopped: it was removed"]
+        assert cluster.signals == [("broker-2", "SIGTERM")]
+        found.on_signal()
+        assert await run
+    assert [name for name, _ in cluster.starts] == ["nameserver", "broker-1", "broker-2"]
+
+
+@fake_time
+async def test_a_broker_that_hears_late_that_it_was_removed_ran_on() -> None:
+    cluster = FakeCluster()
+    async with running(cluster) as (_, _run):
+        await cluster.until("ready")
+        cluster.removed = {"broker-2"}
+        await asyncio.sleep(STABLE_S)
+        assert cluster.troubles == ["left out: broker-2 stays stopped: it was removed"]
+
+
+@fake_time
+async def test_a_cluster_whose_brokers_were_all_removed_ends() -> None:
+    cluster = FakeCluster(removed={"nameserver", "broker-1", "broker-2"})
+    async with running(cluster) as (_, run):
+        assert await asyncio.wait_for(run, 10)
+
+
+@fake_time
+async def test_a_start_that_waited_long_did_not_say_why() -> None:
+    cluster = FakeCluster(unready={"broker-2"})
+    async with running(cluster) as (_, _run):
+        await asyncio.sleep(NOTICE_S - 1)
+        assert cluster.troubles == []
+        await asyncio.sleep(2 * NOTICE_S)
+        assert cluster.troubles == ["broker-2 is not ready yet: it waits for its owner"]
 
 
 @fake_time

@@ -5,7 +5,7 @@ A part of the table with secrets of users is sent only over TLS or on loopback.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias
 
@@ -53,6 +53,11 @@ class ConfigCalls(Protocol):
         """TroveError of cluster_config.take_over, and JOB_RUNNING."""
         ...
 
+    async def remove_member(self, broker: str) -> Collection[str] | None:
+        """On the owner: the brokers that do not know of it yet; None: it was no member. TroveError
+        CONFIG_OWNER_MOVED, CONFIG_OWNER_STAYS, and those of SharedConfig.change."""
+        ...
+
 
 class ClusterConfigService:
     """The methods of cluster_config.proto. Every refusal is a TroveError."""
@@ -97,6 +102,9 @@ class ClusterConfigService:
 
     async def take_over_config(self, request: Request, _context: Context) -> Reply:
         return wire.taken_over_reply(await self._node.take_over(*wire.take_over_of(request)))
+
+    async def remove_member(self, request: Request, _context: Context) -> Reply:
+        return wire.removed_reply(await self._node.remove_member(wire.removed_member(request)))
 
 
 class _Reports:

@@ -94,6 +94,18 @@ def take_over_of(request: pb.TakeOverConfigRequest) -> tuple[str, str]:
     return request.cluster, request.source
 
 
+def removed_member(request: pb.RemoveMemberRequest) -> str:
+    """TroveError REQUEST_ILLEGAL."""
+    if not request.broker:
+        raise TroveError(errors.REQUEST_ILLEGAL, "name the broker to remove", field="broker")
+    return request.broker
+
+
+def removed_reply(pending: Iterable[str] | None) -> pb.RemoveMemberReply:
+    """None: it was no member."""
+    return pb.RemoveMemberReply(removed=pending is not None, pending=pending or ())
+
+
 def taken_over_reply(done: TakenOver) -> pb.TakeOverConfigReply:
     return pb.TakeOverConfigReply(
         head=protobuf.head_to(done.head),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from trovemq._common.arguments import check_optional_text, check_text
 from trovemq._net.all_brokers import ask_brokers
+from trovemq._net.configurations import units_of
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.configs import ConfigCalls
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import BrokerInfo
 from trovemq.models.config import OLDER, ConfigStatus, ConfigTakeOver
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
@@ -60,3 +62,34 @@ class Config:
         check_optional_text("source", source)
         info = self._pool.routes.broker(broker)
         return await ConfigCalls(self._pool.connection(info)).take_over(cluster or "", source or "")
+
+    async def remove_member(self, broker: str) -> BrokerAnswers[str]:
+        """Removes a broker that has stopped from the cluster's configuration, and from the placements of
+        topics. It cannot return with its store: with an empty one it joins as a new broker.
+
+        Returns:
+            Its name for each configuration of which it was a member; `pending` names the brokers that do not
+            know of it yet.
+
+        Raises:
+            TroveError: CONFIG_OWNER_STAYS (it owns the configuration), CONFIG_OWNER_UNREACHABLE, …
+        """
+        check_text("broker", broker)
+        removed, pending = [], set[str]()
+        for unit in units_of(self._pool.routes.brokers()):
+            if unit[0].config is None:
+                continue
+            owner = unit[0].config.owner
+            try:
+                found = await ConfigCalls(self._pool.connection(unit[0])).remove_member(broker)
+            except TroveError as error:
+                if error.fields.get("grpc_status") == "UNIMPLEMENTED":
+                    continue  # it is older than this call
+                if error.spec is not errors.CONFIG_OWNER_MOVED:
+                    raise
+                text = f"the owner {owner} is away, so {broker} is still a member of the cluster"
+                raise TroveError(errors.CONFIG_OWNER_UNREACHABLE, text, broker=broker) from error
+            if found is not None:
+                removed.append(broker)
+                pending.update(found)
+        return BrokerAnswers(removed, pending=pending)

@@ -53,6 +53,12 @@ class ConfigCalls:
             dropped=_names(reply.dropped),
         )
 
+    async def remove_member(self, broker: str) -> tuple[str, ...] | None:
+        """The brokers that do not know of it yet; None: it was no member."""
+        request = pb.RemoveMemberRequest(broker=broker)
+        reply = await self._ask(_SERVICE + "RemoveMember", request, pb.RemoveMemberReply.FromString)
+        return tuple(reply.pending) if reply.removed else None
+
 
 def _generation(generation: pb.ConfigGeneration) -> ConfigGeneration:
     return ConfigGeneration(generation.number, generation.mark)

@@ -3,7 +3,8 @@
 | the broker                     | steps                                                                    |
 |--------------------------------|--------------------------------------------------------------------------|
 | serves                         | lasting rest is counted; it is drained; groups have the                  |
-|                                | time of --within to consume the rest; it stops, and is forgotten         |
+|                                | time of --within to consume the rest; it stops, is no member of the      |
+|                                | configuration any more, and is forgotten                                 |
 | is lost                        | nothing is known of it but its topics; with --accept-loss it is forgotten |
 | is in the routes, and silent   | BROKER_UNREACHABLE: stop its process first                               |
 
@@ -22,6 +23,7 @@ from trovemq.cli.arguments import YesOption
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session
 from trovemq.cli.times import duration_text, parse_duration_ms
+from trovemq.cli.topic_spread import fifo_topics_on
 from trovemq.models.broker import Remainder
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -77,6 +79,7 @@ async def remove(
             if not accept_loss:
                 raise _refusal(session, broker, left, _lost_text(lost))
             session.confirm(f"Forget broker {broker}? {_lost_text(lost)}.", yes=yes)
+            await session.call(client.admin.config.remove_member(broker))
             if not (await session.call(client.admin.brokers.forget(broker))):
                 text = (
                     f"no nameserver has forgotten {broker}: it is back, or the nameserver is older than this"
@@ -105,6 +108,7 @@ async def _stopped(
     if state.broker(broker) is None:
         names = ", ".join(route.broker.name for route in state.brokers) or "none"
         raise TroveError(errors.BROKER_NOT_FOUND, f"broker {broker} is neither live nor lost (live: {names})")
+    _check_place(state, broker, accept_loss=accept_loss)
     left = await _answered(session, broker, brokers.remainders(broker))
     if not accept_loss and any(one.kind in _LASTING for one in left):
         raise _refusal(session, broker, left)
@@ -125,6 +129,26 @@ async def _stopped(
     return left
 
 
+def _check_place(state: ClusterState, broker: str, *, accept_loss: bool) -> None:
+    """TroveError CONFIG_OWNER_STAYS, BROKER_NOT_EMPTY: its part in a configuration that others share."""
+    info = next(route.broker for route in state.brokers if route.broker.name == broker)
+    others = [
+        one.broker for one in state.brokers if one.broker.name != broker and one.broker.config is not None
+    ]
+    if info.config is None or all(
+        one.config.id != info.config.id for one in others if one.config is not None
+    ):
+        return
+    if info.config.owner == broker:
+        text = f"{broker} owns the cluster's configuration: trovemq cluster config-owner {others[0].name}"
+        raise TroveError(errors.CONFIG_OWNER_STAYS, text, broker=broker)
+    if not accept_loss and (topics := fifo_topics_on(state.brokers, broker)):
+        rest = ",".join(sorted(one.name for one in others))
+        text = f"the FIFO topic {topics[0]} lies on {broker}, and its senders would wait for ever"
+        text += f": trovemq topic spread {topics[0]} --brokers {rest}"
+        raise TroveError(errors.BROKER_NOT_EMPTY, text, broker=broker)
+
+
 async def _undo(session: Session, client: Client, broker: str, error: BaseException) -> None:
     """The broker serves again after a break. If it does not, that is said: with the error, or for Ctrl-C."""
     try:
@@ -142,6 +166,12 @@ async def _undo(session: Session, client: Client, broker: str, error: BaseExcept
 async def _forgotten(session: Session, client: Client, broker: str) -> None:
     """The nameservers forget a broker that has stopped."""
     session.output.say_if_interrupted(f"{broker} has stopped, but nameservers may still name it as lost")
+    try:
+        await session.call(client.admin.config.remove_member(broker))
+    except TroveError as error:
+        text = f"{broker} has stopped, but its place in the configuration is not removed: {error.message}"
+        text += f"; then repeat it: trovemq broker remove {broker} --accept-loss"
+        raise TroveError(error.spec, text, **error.fields) from error
     try:
         await session.call(client.admin.brokers.forget(broker))
     except TroveError as error:

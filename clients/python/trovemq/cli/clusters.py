@@ -227,6 +227,11 @@ class _Printing:
         """On standard error."""
         self._notes.say(text, member.name)
 
+    def left_out(self, member: Member, text: str) -> None:
+        """On standard error; the table does not have it."""
+        self._rows.pop(member.name, None)
+        self._notes.say(text, member.name)
+
 
 @dataclass(frozen=True, slots=True)
 class _Running:

@@ -81,6 +81,7 @@ class Config(SyncWrapper[config.Config]):
 
     status = waits(config.Config.status)
     take_over = waits(config.Config.take_over)
+    remove_member = waits(config.Config.remove_member)
 
 
 class Admin(SyncWrapper[aio.Admin]):

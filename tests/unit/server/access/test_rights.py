@@ -91,6 +91,7 @@ trovemq.v1.ClusterConfigService
     FetchConfig: super
     GetConfigStatus: Cluster Get
     TakeOverConfig: super
+    RemoveMember: super
 trovemq.v1.SecurityService
     Authenticate: open
     CreateUser: super

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from trovemq.cli.local.members import ROLES, Member, Plan
+from trovemq.cli.local.supervisor import Readiness
 
 PR_SET_PDEATHSIG: Final = 1
 PROBE_S_MAX: Final = 1.0
@@ -29,6 +30,8 @@ LOG_SIZE_MAX: Final = 16 << 20
 DAEMON_VARIABLES: Final = ("TROVEMQ_BROKER_", "TROVEMQ_NAMESERVER_")
 """Variables that set up another daemon: its TLS port or its file of settings fits none of these."""
 LAST_LINES_SIZE: Final = 4 << 10
+REMOVED: Final = "it was removed from its cluster"
+"""What /readyz of a broker says under `configuration` after `broker remove`."""
 
 
 class Process:
@@ -115,15 +118,20 @@ class Processes:
         command = [*program, *self._plan.arguments(member)]
         return Process(command, self._plan.log(member), self._inherited)
 
-    async def ready(self, member: Member) -> bool:
+    async def ready(self, member: Member) -> Readiness:
         """Whether it serves, and every nameserver lists it."""
         try:
             async with asyncio.timeout(PROBE_S_MAX):
                 status, body = await _get(member.http_port, "/readyz")
-            found = json.loads(body) if status == 200 else None
-        except (OSError, ValueError, TimeoutError):
-            return False
-        return isinstance(found, dict) and "nameservers" not in found.get("warnings", {})
+            found = json.loads(body)
+            reasons = [str(one) for one in found["reasons"]]
+            unlisted = str(found["warnings"].get("nameservers", ""))
+        except (OSError, ValueError, TimeoutError, LookupError, TypeError, AttributeError):
+            return Readiness(is_ready=False)
+        if any(one.startswith(f"configuration: {REMOVED}") for one in reasons):
+            why = f"{REMOVED}; without {self._plan.store(member)} it joins as a new one"
+            return Readiness(is_ready=False, why=why, never=True)
+        return Readiness(status == 200 and not unlisted, why="; ".join([*reasons, unlisted]).rstrip("; "))
 
     def tend(self) -> None:
         """Keeps the logs within their sizes."""

@@ -4,6 +4,7 @@
   it was ever ready, is not ready within READY_S_MAX, or is ended RESTARTS_MAX times, fails the start.
 - A member that was ready and ends with exit code 0 has obeyed `broker remove`, `broker drain --stop` or
   SIGTERM. It stays stopped, and the others serve; when the last one has stopped, the run ends.
+- A member that can never become ready, as a broker that was removed, is stopped and left out.
 - Any other member that ends is started again, after a delay that doubles while it ends soon after its start.
   After RESTARTS_MAX starts in a row without becoming ready it stays stopped, and the others serve.
 - A first signal stops the stages in the opposite order, each member within STOP_S_MAX; a second one ends all
@@ -28,6 +29,9 @@ from trovemq_proto.errors import TroveError
 READY_S_MAX: Final = 300.0
 """A start that takes longer has failed: recovery reads a segment of 64 MiB in less than a second."""
 READY_POLL_S: Final = 0.05
+NEW_POLL_S: Final = 0.5
+NOTICE_S: Final = 60.0
+"""After this time a start that waits says why."""
 STABLE_S: Final = 10.0
 """A member that ran for so long is started again after the shortest delay."""
 RESTARTS_MAX: Final = 10
@@ -50,13 +54,22 @@ class Child(Protocol):
         """Sends a signal, if it still runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """`why`: the reason of a member that is not ready, if it says one. `never`: that will not change."""
+
+    is_ready: bool
+    why: str = ""
+    never: bool = False
+
+
 class Launcher(Protocol):
     """Makes children."""
 
     def launch(self, member: Member) -> Child:
         """Starts a member. Raises OSError."""
 
-    async def ready(self, member: Member) -> bool:
+    async def ready(self, member: Member) -> Readiness:
         """Whether it serves, and the cluster knows it."""
 
     def last_words(self, member: Member) -> str:
@@ -79,7 +92,10 @@ class Reports(Protocol):
         """A member was started again and is ready."""
 
     def trouble(self, member: Member, text: str) -> None:
-        """A member ended, or did not stop cleanly. Never raises."""
+        """A member ended, waits, or did not stop cleanly. Never raises."""
+
+    def left_out(self, member: Member, text: str) -> None:
+        """A member was stopped at its start, and the others serve. Never raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +108,8 @@ class _End:
     """Or was not ready in time; rather than ended by a signal."""
     clean: bool = False
     """With exit code 0."""
+    never: str = ""
+    """Why it can never become ready."""
 
 
 class Supervisor:
@@ -166,6 +184,10 @@ class Supervisor:
         while True:
             began = loop.time()
             end = await self._run_once(member, ready)
+            if end.never:
+                self._leave_out(member, end.never)
+                ready.set()
+                return
             if end.exited and not ready.is_set():
                 raise self._failed(f"{end.text}: {self._launcher.last_words(member)}")
             if end.clean and end.was_ready:
@@ -194,12 +216,18 @@ class Supervisor:
             self._reports.started(member, child.pid)
         ended = asyncio.create_task(child.wait())
         try:
-            was_ready = await self._becomes_ready(member, ended)
+            found = await self._becomes_ready(member, ended)
+            was_ready = found.is_ready
             if was_ready and ready.is_set():
                 self._reports.serves_again(member, child.pid)
             elif was_ready:
                 ready.set()
+            if was_ready:
+                found = await self._while_new(member, ended)
             is_late = not was_ready and not ended.done()
+            if found.never and not ended.done():
+                await self._stop(member)
+                return _End("", was_ready=False, exited=True, never=found.why)
             if is_late:
                 child.send(signal.SIGKILL)
             code = await ended
@@ -209,15 +237,35 @@ class Supervisor:
         text = f"{member.name} was not ready in {READY_S_MAX:.0f} s" if is_late else _end_text(member, code)
         return _End(text, was_ready, exited=code >= 0 or is_late, clean=code == 0)
 
-    async def _becomes_ready(self, member: Member, ended: asyncio.Task[int]) -> bool:
-        """False if it ends before, or takes too long."""
+    async def _becomes_ready(self, member: Member, ended: asyncio.Task[int]) -> Readiness:
+        """Not ready if it ends before, takes too long, or never will be."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + READY_S_MAX
-        while not ended.done() and loop.time() < deadline:
-            if await self._launcher.ready(member):
-                return True
+        began, noticed = loop.time(), False
+        while not ended.done() and loop.time() < began + READY_S_MAX:
+            found = await self._launcher.ready(member)
+            if found.is_ready or found.never:
+                return found
+            if found.why and not noticed and loop.time() >= began + NOTICE_S:
+                noticed = True
+                self._reports.trouble(member, f"{member.name} is not ready yet: {found.why}")
             await asyncio.wait({ended}, timeout=READY_POLL_S)
-        return False
+        return Readiness(is_ready=False)
+
+    async def _while_new(self, member: Member, ended: asyncio.Task[int]) -> Readiness:
+        """For STABLE_S: a broker that served by its stored table may hear only then that it was removed."""
+        ends = asyncio.get_running_loop().time() + STABLE_S
+        while not ended.done() and asyncio.get_running_loop().time() < ends:
+            await asyncio.wait({ended}, timeout=NEW_POLL_S)
+            found = await self._launcher.ready(member)
+            if found.never:
+                return found
+        return Readiness(is_ready=True)
+
+    def _leave_out(self, member: Member, why: str) -> None:
+        self._reports.left_out(member, f"{member.name} stays stopped: {why}")
+        self._stopped.add(member)
+        if not self._any_runs():
+            self._stopping.set()
 
     def _give_up(self, member: Member) -> None:
         words = self._launcher.last_words(member)
