@@ -204,7 +204,7 @@ class Run:
     # --- brokers --------------------------------------------------------------------------------------
 
     async def _add(self, step: Step) -> None:
-        settings = {"config_owner": self.cluster.owner} if self.cluster.has_owner else {}
+        settings: dict[str, Any] = {"config_owner": self.cluster.owner} if self.cluster.has_owner else {}
         self._brokers[step.name] = broker = BrokerProcess(
             name=step.name, store=self._directory / step.name, nameservers=[self._nameserver], **settings
         )
