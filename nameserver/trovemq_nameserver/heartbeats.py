@@ -35,7 +35,7 @@ HEARTBEAT_PARTS: Final = 8_192
 TOPIC_PARTS_MAX: Final = PLACES_MAX + 16
 """The most fields of a topic: most are the brokers of its placement."""
 STEP_SIZE: Final = 65_536
-"""Fields of so many bytes, and the one that ends them, are read in one step: placements take some."""
+"""Fields of at most this size, and the one that ends them, are read in one step: placements take some."""
 
 _TOPICS_TAG: Final = route_pb2.Heartbeat.TOPICS_FIELD_NUMBER << 3 | 2
 

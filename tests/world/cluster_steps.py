@@ -273,7 +273,7 @@ _CHANGES: Final = frozenset(
     for action in ACTIONS
     if action.endswith(("-topic", "-group")) or action in ("add", "remove", "spread")
 )
-"""Those that change the configuration of an owner."""
+"""Steps that change the configuration of an owner."""
 
 _WEIGHTS: Final = {
     "add": 8,

@@ -81,7 +81,7 @@ def state_after(state: SecurityState, actions: Sequence[Action]) -> tuple[Securi
 
 
 def replaced_users(before: SecurityState, after: SecurityState) -> list[str]:
-    """The names that belong to other users after a change: their former secrets log nobody in."""
+    """The names that belong to other users after a change: their former secrets are refused."""
     return [
         name
         for name, user in after.users.items()

@@ -479,7 +479,7 @@ class World:
         self._lose(nodes, target)
         self._check_dropped(target, before, dropped)
         if target.name in self.streams:
-            self.close(target.name)  # it follows nobody any more
+            self.close(target.name)  # it follows no broker any more
         target.choose_role(self.now_ms)
         self.observe(target)
         self.settle()

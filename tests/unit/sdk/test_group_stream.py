@@ -470,7 +470,7 @@ async def test_messages_came_twice_after_the_nameserver_had_restarted() -> None:
     await here.now.settled_each()
     await turns(10)
     ended.append(here.now.cancelled)
-    assert ended == [False, True], "the broker is told first"
+    assert ended == [False, True], "the broker learns it first"
     await here.over()
 
 

@@ -178,7 +178,7 @@ async def test_each_change_by_a_client_of_one_broker_took_three_seconds(
     await pool.admin.alter_topic("orders", queue_count=8)
     assert seen == [True, True]
     await pool.admin.create_topic("others")
-    assert seen == [True, True, False], "the route of its own broker is awaited"
+    assert seen == [True, True, False], "the route of the named broker is awaited"
 
 
 @pytest.mark.asyncio

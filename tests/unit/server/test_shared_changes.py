@@ -458,7 +458,12 @@ def test_a_right_that_was_taken_away_was_used_through_a_follower() -> None:
         gate.open(users.table, users.sessions)
         a.services.all.shared_changes._security = replace(users, admit=gate.admit_forwarded)
         await b.ask("CreateUser", access_key="bob")
-        rule: dict[str, Any] = {"access_key": "bob", "allow": True, "actions": "Create", "resource": "Topic:*"}
+        rule: dict[str, Any] = {
+            "access_key": "bob",
+            "allow": True,
+            "actions": "Create",
+            "resource": "Topic:*",
+        }
         number = (await b.ask("CreateRule", sources=["127.0.0.1"], **rule)).number
         await b.ask("CreateTopic", "bob", topic="mine")
         cluster.away.add("b")

@@ -71,7 +71,7 @@ FIFO: Final = "FIFO"
 LANGUAGE_KEY: Final = "x-mq-language"
 STARTS_ALONE: Final = "PYTHON"
 READS_ID_0: Final = "HTTP"
-"""What the clients for NodeJS call their language."""
+"""The language that clients for NodeJS name."""
 WARNED_MAX: Final = 16
 NAMES_SHOWN_MAX: Final = 5
 

@@ -1,4 +1,4 @@
-"""What a caller who is no super user sees of the cluster's configuration."""
+"""The part that a caller who is no super user sees of the cluster's configuration."""
 
 from __future__ import annotations
 
