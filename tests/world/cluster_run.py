@@ -191,6 +191,8 @@ class Run:
             while True:
                 try:
                     async with trovemq.connect(server, wait_ms=ROUTE_WAIT_MS) as client:
+                        if self.cluster.has_owner:  # a broker that has just joined, and its owner
+                            await client._pool.routes.wait_until(lambda: _share(client), ROUTE_WAIT_MS / 1000)
                         await make(client)
                     return
                 except TroveError as error:
@@ -410,6 +412,11 @@ async def _verified(server: str, ledger: Path) -> AsyncIterator[None]:
 def _verify(server: str, *words: str) -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "trovemq.cli", "--server", server, "--json", "verify"]
     return popen([*line, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def _share(client: Client) -> bool:
+    """Whether all brokers of the routes say that they share a configuration."""
+    return all(one.broker.config is not None for one in client._pool.routes.state.brokers)
 
 
 # --- the configuration --------------------------------------------------------------------------------
