@@ -125,7 +125,7 @@ FIFO_BROKER_AWAY = _add(
 )  # fmt: skip
 TOPIC_CLOSED = _add(
     "TOPIC_CLOSED", 444, "UNAVAILABLE", True,
-    "The topic takes no new messages while its queues move to other brokers; senders wait.",
+    "The topic takes no new messages while its queues move to other brokers, or it waits for its deletion; senders wait.",
     "Send again; if `trovemq topic spread` has stopped, run it again, or open the topic: trovemq topic alter NAME --writes open.",
 )  # fmt: skip
 FIFO_TOPIC_OPEN = _add(

@@ -187,12 +187,20 @@ class LocalConfig:
                 exists = errors.TOPIC_EXISTS if key.kind is Kind.TOPIC else errors.GROUP_EXISTS
                 raise TroveError(exists, f"{key} is here for entry {present.id}, not {action.id}")
             if key.kind is Kind.TOPIC:
-                await self._topic_changes.delete(key.name)
+                await self._delete_topic(key.name)
             else:
                 await self._group_changes.delete(key.name)
         except TroveError as error:
             run.failures.append(Failure(action, error))
             run.kept.add(key)
+
+    async def _delete_topic(self, name: str) -> None:
+        try:
+            await self._topic_changes.delete(name)
+        except TroveError:
+            if name in self._topics:
+                self._topics.close_in_memory(name)  # its new messages would be deleted, too
+            raise
 
     async def _put(self, run: _Run) -> None:
         """Does the gathered actions."""

@@ -71,7 +71,7 @@ class TopicConfig:
     def check_open(self) -> None:
         """TroveError TOPIC_CLOSED while the topic takes no new messages for a time."""
         if self.options.closed:
-            what = f"topic {self.name} takes no new messages while its queues move to other brokers"
+            what = f"topic {self.name} takes no new messages while its queues move, or it is deleted"
             raise TroveError(errors.TOPIC_CLOSED, what, topic=self.name)
 
     @property
@@ -318,6 +318,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         run() fails."""
         self.check_deletable(name)
         return self._begin_delete(self._configs[name], now_ms)
+
+    def close_in_memory(self, name: str) -> None:
+        """Refuses new messages with TOPIC_CLOSED until the topic is deleted or changed, or the store is opened
+        again: of a topic that is to be deleted, and cannot be yet."""
+        config = self._configs[name]
+        self._place(name, replace(config, options=replace(config.options, writes="closed")))
 
     def write_file(self) -> None:
         """Writes all topics to topics.json, where RocketMQ reads them. May block. TroveError DISK_FULL,

@@ -16,6 +16,8 @@ from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Kind
 from trovemq_broker.security import changes
 from trovemq_broker.security.quotas import Quota
 from trovemq_daemon.users import User, UserKind, new_user
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
@@ -186,10 +188,16 @@ async def test_a_creation_over_a_topic_whose_deletion_failed_kept_its_messages()
     fault = errno.ENOSPC
     (failure,) = await bench.refused(planned)
     assert (failure.action.kind, failure.error.symbol) == ("delete", "DISK_FULL")
-    assert bench.store.topics.require("orders").attributes["trovemq.config.id"].endswith(".1")
+    kept = bench.store.topics.require("orders")
+    assert kept.attributes["trovemq.config.id"].endswith(".1")
+    with pytest.raises(TroveError) as refused:
+        kept.check_open()
+    assert refused.value.spec is errors.TOPIC_CLOSED, "new messages would be deleted with it"
     fault = None
     await bench.follow()
-    assert bench.store.topics.require("orders").attributes["trovemq.config.id"].endswith(".3")
+    made = bench.store.topics.require("orders")
+    assert made.attributes["trovemq.config.id"].endswith(".3")
+    made.check_open()
 
 
 async def test_a_topic_made_here_before_is_adopted_if_equal_else_reported() -> None:
