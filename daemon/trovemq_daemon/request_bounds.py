@@ -31,12 +31,12 @@ def check_parts(
     descriptor: Any,
     parts_max: int = PARTS_MAX,
     advice: str = "",
-    always_fine: int = SIZE_ALWAYS_FINE,
+    always_fine: int | None = None,
 ) -> None:
     """Raises TroveError LIMIT_EXCEEDED if the bytes of a message of this type have more parts than
     `parts_max`. Bytes that are not a message pass: their decoder reports them. `always_fine`: as
     SIZE_ALWAYS_FINE, of a limit that is lower."""
-    if len(data) <= always_fine:
+    if len(data) <= (SIZE_ALWAYS_FINE if always_fine is None else always_fine):
         return
     try:
         left = _walk(data, 0, len(data), descriptor, parts_max)

@@ -17,7 +17,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from tests.support.fake_loop import run
-from tests.support.fuzzed_broker import check_outcome
+from tests.support.fuzzed_broker import add_first_user, check_outcome
 from tests.support.fuzzing import MessageMaker, Values
 from tests.support.services_here import (
     BrokerServices,
@@ -95,6 +95,7 @@ async def try_all(root: Path) -> int:
     asked, source = 0, random.Random("names")
     with in_process():
         broker = BrokerServices(RealFileSystem(root / "store"), settings)
+        add_first_user(broker)
         with faults_seen(broker):
             async with broker.working():
                 for name in ("orders", "Orders", "ORDERS"):  # three topics, three groups

@@ -151,6 +151,7 @@ def test_counts_by_tag_key_and_queue_equal_those_of_pandas(loaded_store: Path, t
                 assert await count(client, str(tag), "tag") == expected, tag
 
     with BrokerProcess(
+        name="broker-a",
         store=loaded_store,
         mappedFileSizeCommitLog=64 << 20,
         maxHashSlotNum=500_000,
@@ -184,7 +185,11 @@ async def count(client: trovemq.Client, key: str, key_type: str) -> int:
 
 def test_the_printed_commands_give_the_printed_answers(loaded_store: Path, table: pd.DataFrame) -> None:
     with BrokerProcess(
-        store=loaded_store, mappedFileSizeCommitLog=64 << 20, maxHashSlotNum=500_000, maxIndexNum=2_000_000
+        name="broker-a",
+        store=loaded_store,
+        mappedFileSizeCommitLog=64 << 20,
+        maxHashSlotNum=500_000,
+        maxIndexNum=2_000_000,
     ) as broker:
         command = [sys.executable, "-m", "trovemq.cli", "--server", broker.address, "--json"]
         command += ["query", "flights", "N14228", "--max", "1000"]

@@ -146,7 +146,7 @@ class LiveContext(CallContext):
             self.sent.put_nowait(answer)
 
 
-def _add_first_user(calls: BrokerServices) -> None:
+def add_first_user(calls: BrokerServices) -> None:
     """Without any user a broker refuses log-ins: it has not joined its cluster yet."""
     table = calls.all._users._security.table
     user = new_user("root", UserKind.SUPER, b"secret-of-root", salt=bytes(SALT_SIZE), now_ms=0)
@@ -162,7 +162,7 @@ class FuzzedBroker:
         self.settings = settings
         self.source = source
         self.calls = BrokerServices(files, settings)
-        _add_first_user(self.calls)
+        add_first_user(self.calls)
         self.values = Values()
         self.maker = MessageMaker(source, self.values, body_size=settings.body_size_max)
         self.acknowledged = Acknowledged()

@@ -320,8 +320,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._begin_delete(self._configs[name], now_ms)
 
     def close_in_memory(self, name: str) -> None:
-        """Refuses new messages with TOPIC_CLOSED until the topic is deleted or changed, or the store is opened
-        again: of a topic that is to be deleted, and cannot be yet."""
+        """Refuses new messages with TOPIC_CLOSED until the topic is deleted or changed, or the store is
+        opened again: of a topic that is to be deleted, and cannot be yet."""
         config = self._configs[name]
         self._place(name, replace(config, options=replace(config.options, writes="closed")))
 

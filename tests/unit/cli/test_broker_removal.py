@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trovemq import BrokerInfo, BrokerRoute, ClusterState, DrainStatus, LostBroker, Remainder
+from trovemq import BrokerAnswers, BrokerInfo, BrokerRoute, ClusterState, DrainStatus, LostBroker, Remainder
 from trovemq.cli import broker_removal
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -55,7 +55,7 @@ class Cluster:
     def admin(self) -> Cluster:
         return self
 
-    brokers = admin
+    brokers = config = admin
 
     async def close(self) -> None:
         """It has no connection."""
@@ -93,6 +93,10 @@ class Cluster:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping")
         return DrainStatus(broker, "serving", False, 0)
 
+    async def remove_member(self, broker: str) -> BrokerAnswers[str]:
+        self.done.append("leave")
+        return BrokerAnswers(())
+
     async def forget(self, broker: str) -> list[str]:
         self.done.append("forget")
         found = self.forgets.pop(0) if len(self.forgets) > 1 else self.forgets[0]
@@ -117,7 +121,7 @@ def test_an_empty_broker_is_drained_stopped_and_forgotten(removed: Any) -> None:
     cluster = Cluster(())
     ran = removed(cluster)
     assert (ran.code, ran.objects) == (0, [{"broker": "b2", "state": "removed", "lost": []}])
-    assert cluster.done == ["forget", "drain", "stop", "forget"]
+    assert cluster.done == ["forget", "drain", "stop", "leave", "forget"]
 
 
 def test_every_kind_is_counted_and_named(removed: Any) -> None:
@@ -150,14 +154,14 @@ def test_a_removal_that_is_refused_after_its_drain_ends_the_drain(removed: Any) 
 def test_groups_have_time_to_consume_the_rest(removed: Any) -> None:
     cluster = Cluster([UNCONSUMED], [UNCONSUMED], [UNCONSUMED], ())
     assert removed(cluster, "--within", "1h").code == 0
-    assert cluster.done == ["forget", "drain", "stop", "forget"]
+    assert cluster.done == ["forget", "drain", "stop", "leave", "forget"]
 
 
 def test_a_loss_that_is_accepted_is_listed(removed: Any) -> None:
     cluster = Cluster([UNCONSUMED, UNREAD])
     ran = removed(cluster, "--accept-loss")
     assert (ran.code, [one["count"] for one in ran.objects[0]["lost"]]) == (0, [4, 2])
-    assert cluster.done == ["forget", "drain", "stop", "forget"]
+    assert cluster.done == ["forget", "drain", "stop", "leave", "forget"]
     text = removed(Cluster([UNREAD]), "--accept-loss", json=False)
     assert b"2 messages of audit that no group reads" in text.out
 
@@ -168,7 +172,7 @@ def test_a_lost_broker_is_forgotten_only_where_its_loss_is_accepted(removed: Any
     assert (ran.code, ran.note["error"], cluster.done) == (1, "BROKER_NOT_EMPTY", [])
     assert "it had 3 topics, 2 of them on no other broker" in ran.note["message"]
     assert removed(cluster, "--accept-loss", broker="b9").code == 0
-    assert cluster.done == ["forget"]
+    assert cluster.done == ["leave", "forget"]
 
 
 def test_a_broker_that_is_silent_in_the_routes_must_be_stopped_first(removed: Any) -> None:

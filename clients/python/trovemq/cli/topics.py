@@ -164,7 +164,7 @@ async def adopt(
         typer.Argument(metavar="[NAME]...", show_default=False, autocompletion=complete_topic),
     ] = None,
 ) -> None:
-    """Take topics that brokers had before they joined into the cluster's configuration."""
+    """Take topics of single brokers into the shared configuration."""
     async with session.client() as client:
         adopted = await session.call(client.admin.adopt_topics(names or ()))
     show_topics(session, adopted)
