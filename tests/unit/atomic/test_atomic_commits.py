@@ -89,6 +89,15 @@ def test_acknowledgements_count_once_and_for_good(atomic: AtomicStore) -> None:
     assert atomic.store.offsets.get(GROUP, "feed", QueueId(0)) == 2
 
 
+def test_after_an_atomic_acknowledgement_returned_messages_waited_a_minute(atomic: AtomicStore) -> None:
+    """The time of leases stood still, as after a pause of 56 years."""
+    atomic.feed(b"1")
+    lease_time = atomic.model.delivery.lease_time
+    lease_time.tick(atomic.now_ms, 0)
+    atomic.commit("t", [], atomic.receive())
+    assert lease_time.at(atomic.now_ms) == atomic.now_ms
+
+
 def test_an_acknowledgement_waits_for_its_transaction_to_be_on_disk(atomic: AtomicStore) -> None:
     atomic.feed(b"1")
     delivered = atomic.receive()

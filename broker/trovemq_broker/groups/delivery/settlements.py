@@ -231,18 +231,25 @@ class Settling:
         changed.
         """
         outcome.check(self)
-        return self._settle(self.group_topics.get(group, topic), leases, outcome, now_ms)
+        lease_now_ms = self.context.lease_time.at(now_ms)
+        return self._settle(self.group_topics.get(group, topic), leases, outcome, now_ms, lease_now_ms)
 
     def settle_granted(
         self, pair: GroupTopic, state: QueueState, offsets: range, outcome: Outcome, now_ms: EpochMs
     ) -> None:
         """settle() of adjacent messages that are open under one lease, as the engine has checked. Their topic
         may be deleted: a classic retry topic, which is of all topics of its group, still has them."""
-        self._settle(pair, GrantedLease(state, offsets), outcome, now_ms)
+        self._settle(pair, GrantedLease(state, offsets), outcome, now_ms, now_ms)
 
-    def _settle(self, pair: GroupTopic | None, leases: Leases, outcome: Outcome, now_ms: EpochMs) -> Results:
+    def _settle(
+        self,
+        pair: GroupTopic | None,
+        leases: Leases,
+        outcome: Outcome,
+        now_ms: EpochMs,
+        lease_now_ms: EpochMs,
+    ) -> Results:
         results = Results()
-        lease_now_ms = self.context.lease_time.at(now_ms)
         for run in leases.runs(pair, results.refused):
             self._settle_run(pair, run, outcome, now_ms, lease_now_ms, results)
         return results
