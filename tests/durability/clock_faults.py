@@ -50,4 +50,16 @@ CLOCK_FAULTS: Final = (
             "tests/unit/consume/test_dead_letters.py::test_a_letter_was_sent_twice_when_store_times_had_stepped_back",
         ),
     ),
+    Planted(
+        "After an atomic transaction with an acknowledgement, returned messages of all groups were"
+        " delivered again after a minute only",
+        "broker/trovemq_broker/groups/delivery/settlements.py",
+        "        self._settle(pair, GrantedLease(state, offsets), outcome, now_ms, now_ms)",
+        "        lease_now_ms = self.context.lease_time.at(now_ms)\n"
+        "        self._settle(pair, GrantedLease(state, offsets), outcome, now_ms, lease_now_ms)",
+        (
+            "tests/unit/atomic/test_atomic_commits.py::"
+            "test_after_an_atomic_acknowledgement_returned_messages_waited_a_minute",
+        ),
+    ),
 )

@@ -589,18 +589,6 @@ FAULTS: Final = (
             "tests/unit/server/test_consume_stream.py::test_returned_messages_of_a_message_group_waited_for_20_seconds",
         ),
     ),
-    Planted(
-        "After an atomic transaction with an acknowledgement, returned messages of all groups came again"
-        " after a minute only",
-        "broker/trovemq_broker/groups/delivery/settlements.py",
-        "        self._settle(pair, GrantedLease(state, offsets), outcome, now_ms, now_ms)",
-        "        lease_now_ms = self.context.lease_time.at(now_ms)\n"
-        "        self._settle(pair, GrantedLease(state, offsets), outcome, now_ms, lease_now_ms)",
-        (
-            "tests/unit/atomic/test_atomic_commits.py::"
-            "test_after_an_atomic_acknowledgement_returned_messages_waited_a_minute",
-        ),
-    ),
     *CLIENT_FAULTS,
     *CLOCK_FAULTS,
     *SERVICE_FAULTS,
