@@ -190,6 +190,33 @@ class ConfigTable(ABC, Generic[ConfigT]):
                 self.change_count += len(change.parts)
                 self._notify()
 
+    def begin_put_all(
+        self, wanted: Sequence[ConfigT], *, now_ms: EpochMs | None = None
+    ) -> tuple[Change[ConfigT] | None, list[TroveError | None]]:
+        """Begins to create or replace entries of different names in one change, as the cluster's
+        configuration has them: its owner has checked their settings. None if nothing is to be changed. The
+        list has, for each entry, its refusal or None: TOPIC_ILLEGAL, GROUP_ILLEGAL for a name that is the
+        broker's own, LIMIT_EXCEEDED. TroveError SERVICE_NOT_AVAILABLE."""
+        parts: list[Changed[ConfigT]] = []
+        refusals: list[TroveError | None] = []
+        added = 0
+        for config in wanted:
+            before = self._configs.get(config.name)
+            try:
+                self._check_not_own(config.name)
+                if before is None:
+                    self._check_count(added)
+                    added += 1
+            except TroveError as error:
+                refusals.append(error)
+                continue
+            refusals.append(None)
+            if config != before:
+                parts.append(self._put(before, config))
+        if not parts:
+            return None, refusals
+        return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
+
     def changed_since(self, change_count: int) -> list[str] | None:
         """Names of the entries that changed since `change_count` had that value, each once; None if that is
         too long ago."""
@@ -202,6 +229,10 @@ class ConfigTable(ABC, Generic[ConfigT]):
     @abstractmethod
     def is_system(self, name: str) -> bool:
         """Whether the entry is the broker's own, not a user's."""
+
+    @abstractmethod
+    def _check_not_own(self, name: str) -> None:
+        """TroveError TOPIC_ILLEGAL, GROUP_ILLEGAL if the name is one of the broker's own."""
 
     @abstractmethod
     def _count_max(self) -> int:

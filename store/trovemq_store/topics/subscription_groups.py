@@ -269,35 +269,6 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         after.check()
         return self._begin_put(before, after, now_ms)
 
-    def begin_put_all(
-        self, wanted: Sequence[SubscriptionGroup], *, now_ms: EpochMs | None = None
-    ) -> tuple[GroupChange | None, list[TroveError | None]]:
-        """Begins to create or replace groups of different names in one change, as the cluster's configuration
-        has them: its owner has checked their settings. None if nothing is to be changed. The list has, for
-        each group, its refusal or None: GROUP_ILLEGAL for one of RocketMQ's own, LIMIT_EXCEEDED. TroveError
-        SERVICE_NOT_AVAILABLE."""
-        parts: list[Changed[SubscriptionGroup]] = []
-        refusals: list[TroveError | None] = []
-        added = 0
-        for group in wanted:
-            before = self._configs.get(group.name)
-            try:
-                if group.system:
-                    what = f"group {group.name} is the broker's own"
-                    raise TroveError(errors.GROUP_ILLEGAL, what, group=group.name)
-                if before is None:
-                    self._check_count(added)
-                    added += 1
-            except TroveError as error:
-                refusals.append(error)
-                continue
-            refusals.append(None)
-            if group != before:
-                parts.append(self._put(before, group))
-        if not parts:
-            return None, refusals
-        return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
-
     def delete(self, name: str, *, now_ms: EpochMs | None = None) -> None:
         """Forgets the group. TroveError GROUP_NOT_FOUND; GROUP_ILLEGAL for one of RocketMQ's own."""
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
@@ -305,8 +276,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     def begin_delete(self, name: str, *, now_ms: EpochMs | None = None) -> GroupChange:
         """The group is gone from now on; it is back if run() fails."""
         before = self.require(name)
-        if before.system:
-            raise TroveError(errors.GROUP_ILLEGAL, f"group {name} is the broker's own", group=name)
+        self._check_not_own(name)
         change = self._begin_delete(before, now_ms)
         self._unsaved.discard(name)
         return change
@@ -324,6 +294,10 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
 
     def is_system(self, name: str) -> bool:
         return is_system_group(name)
+
+    def _check_not_own(self, name: str) -> None:
+        if self.is_system(name):
+            raise TroveError(errors.GROUP_ILLEGAL, f"group {name} is the broker's own", group=name)
 
     def _count_max(self) -> int:
         return GROUP_COUNT_MAX

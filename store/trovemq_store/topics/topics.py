@@ -224,35 +224,6 @@ class TopicTable(ConfigTable[TopicConfig]):
             return None, refusals
         return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
 
-    def begin_put_all(
-        self, wanted: Sequence[TopicConfig], *, now_ms: EpochMs | None = None
-    ) -> tuple[TopicChange | None, list[TroveError | None]]:
-        """Begins to create or replace topics of different names in one change, as the cluster's configuration
-        has them: its owner has checked their settings. None if nothing is to be changed. The list has, for
-        each topic, its refusal or None: TOPIC_ILLEGAL for a name that the broker needs, LIMIT_EXCEEDED.
-        TroveError SERVICE_NOT_AVAILABLE."""
-        parts: list[Changed[TopicConfig]] = []
-        refusals: list[TroveError | None] = []
-        added = 0
-        for config in wanted:
-            before = self._configs.get(config.name)
-            try:
-                if self.is_system(config.name):
-                    what = f"topic {config.name} is reserved for the broker itself"
-                    raise TroveError(errors.TOPIC_ILLEGAL, what, topic=config.name)
-                if before is None:
-                    self._check_count(added)
-                    added += 1
-            except TroveError as error:
-                refusals.append(error)
-                continue
-            refusals.append(None)
-            if config != before:
-                parts.append(self._put(before, config))
-        if not parts:
-            return None, refusals
-        return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
-
     def _checked(self, wanted: NewTopic, added: int = 0, added_by_creator: int = 0) -> TopicConfig:
         check_topic_name(wanted.name)
         if wanted.name in self._configs:
@@ -335,6 +306,10 @@ class TopicTable(ConfigTable[TopicConfig]):
     def is_system(self, name: str) -> bool:
         return name in self.reserved or is_system_topic(name)
 
+    def _check_not_own(self, name: str) -> None:
+        if self.is_system(name):
+            raise _reserved(name)
+
     def _count_max(self) -> int:
         return TOPIC_COUNT_MAX
 
@@ -353,7 +328,7 @@ def new_topic(wanted: NewTopic, reserved: Collection[str] = ()) -> TopicConfig:
     name, queue_count = wanted.name, wanted.queue_count
     check_topic_name(name)
     if name in reserved:
-        raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name)
+        raise _reserved(name)
     check_queue_count(name, queue_count)
     _check_message_type(wanted.message_type)
     config = TopicConfig(name, queue_count, queue_count, attributes=wanted.creator.attributes)
@@ -379,6 +354,10 @@ def altered_topic(before: TopicConfig, **wanted: Unpack[TopicAlteration]) -> Top
             raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
         after = replace(after, perm=perm)
     return after
+
+
+def _reserved(name: str) -> TroveError:
+    return TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name)
 
 
 def _exists(name: str) -> TroveError:
