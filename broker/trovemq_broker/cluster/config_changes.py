@@ -109,9 +109,10 @@ class ConfigChanges:
                 self._wanted.popleft().refuse(error)
                 continue
             own = {change.key for change in changes}
-            joins = all(_joins(change) for change in (*changes, *(c for t in taken for c in t.changes)))
-            if taken and (not joins or keys & own or len(keys) + len(own) > CHANGES_AT_ONCE_MAX):
-                break
+            if taken:
+                joins = all(map(_joins, (*taken[0].changes, *changes)))  # the others have joined the first
+                if not joins or keys & own or len(keys) + len(own) > CHANGES_AT_ONCE_MAX:
+                    break
             self._wanted.popleft()
             try:
                 self._try(changes, made)
