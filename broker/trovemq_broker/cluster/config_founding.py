@@ -16,7 +16,6 @@ from trovemq_broker.cluster_config.local_tables import LocalTables
 from trovemq_broker.cluster_config.owner import CHANGES_AT_ONCE_MAX, begin_founding
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.threads import run_in_thread
 from trovemq_proto.errors import TroveError
 
 ROUNDS: Final = 3
@@ -27,11 +26,8 @@ async def found(store: ConfigStore, broker: str, draw_mark: Callable[[], str]) -
     """Makes the table, with this broker as its owner and only member. TroveError DISK_FULL, STORE_FAILED."""
     store_id = await store.store_id()
     async with store.lock:
-        work = begin_founding(store.stored, broker, store_id, cluster=draw_mark(), mark=draw_mark())
-        try:
-            await run_in_thread(work.run)
-        finally:
-            store.stored.finish(work)
+        cluster, mark = draw_mark(), draw_mark()
+        await store.save(begin_founding(store.stored, broker, store_id, cluster=cluster, mark=mark))
     get_logger().info("config.founded", cluster=store.stored.head.cluster)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from trovemq_broker.cluster_config.entries import Generation
-from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -17,12 +17,6 @@ from trovemq_store.files.files import FileSystem, StorageError
 
 STORE_ID_PATH: Final = "config/trovemq-store-id"
 _STORE_ID: Final = re.compile(rb"[0-9a-f]{16}\n?")
-
-
-class Work(Protocol):
-    """A change that has begun, of the table, the owner or the follower."""
-
-    def run(self) -> None: ...
 
 
 class Signal:
@@ -74,26 +68,25 @@ class ConfigStore:
             what = f"{STORE_ID_PATH} cannot be read or written"
             raise reported(error, what, errors.STORE_FAILED, file=STORE_ID_PATH) from error
 
+    async def save(self, work: StoredWork) -> None:
+        """Ends a change that has begun. The caller holds the lock. TroveError DISK_FULL, STORE_FAILED; then
+        nothing has changed."""
+        try:
+            await run_in_thread(work.run)
+        finally:
+            self.stored.finish(work)
+
     async def promise(self, generation: Generation, cluster: str) -> None:
         """Stores that no older generation is obeyed. TroveError CONFIG_OTHER_CLUSTER, CONFIG_GENERATION_OLD,
         DISK_FULL, STORE_FAILED."""
         async with self.lock:
-            work = self.stored.begin_promise(generation, cluster)
-            try:
-                await run_in_thread(work.run)
-            finally:
-                self.stored.finish(work)
+            await self.save(self.stored.begin_promise(generation, cluster))
 
     async def note_removal(self) -> None:
         """Stores that this broker is no member any more. TroveError DISK_FULL, STORE_FAILED."""
         async with self.lock:
-            if self.stored.removed:
-                return
-            work = self.stored.begin_removal()
-            try:
-                await run_in_thread(work.run)
-            finally:
-                self.stored.finish(work)
+            if not self.stored.removed:
+                await self.save(self.stored.begin_removal())
 
     async def see(self, generation: Generation, cluster: str) -> None:
         """Stores a generation that was seen elsewhere, if it is a later one."""

@@ -35,7 +35,6 @@ from trovemq_broker.cluster_config.take_over import (
 )
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import cluster_config_pb2 as pb
@@ -184,10 +183,7 @@ class TakeOverCalls:
         async with self._store.lock:
             work, asked.dropped = begin_take_over(self._stored, self._broker, update, asked.generation)
             drop(asked.dropped)
-            try:
-                await run_in_thread(work.run)
-            finally:
-                self._stored.finish(work)
+            await self._store.save(work)
         members = {*self._stored.table.members()} - {self._broker}
         asked.unreached |= members - {one.broker for one in asked.promised}
         get_logger().warning(
