@@ -168,12 +168,14 @@ class LocalBroker:
 
     def placements_changed(self, topics: Iterable[str]) -> None:
         """The placements of these topics are other ones now."""
+        placed_before = self._placed
         for topic in topics:
             self._placed += 1
             self._newly_placed.append((self.change_count, topic))
             if len(self._newly_placed) > PLACEMENTS_KEPT:
                 self._placed_known_from, _ = self._newly_placed.popleft()
-        self._tell()
+        if self._placed != placed_before:
+            self._tell()
 
     def _change(self, changed: BrokerDescription) -> None:
         self._description = changed

@@ -85,6 +85,14 @@ def test_a_reader_sees_every_change_since_it_last_looked(steps: list[str]) -> No
             seen, expected = local.change_count, set()
 
 
+def test_a_change_of_a_user_or_group_sent_a_heartbeat_at_once() -> None:
+    local, _ = placed_broker({})
+    version, calls = local.data_version, list[None]()
+    local.add_change_listener(lambda: calls.append(None))
+    local.placements_changed(iter(()))
+    assert (local.data_version, calls) == (version, [])
+
+
 def test_placements_that_changed_too_long_ago_are_all_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "PLACEMENTS_KEPT", 2)
     local, _ = placed_broker({})
