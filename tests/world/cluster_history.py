@@ -13,7 +13,7 @@ acknowledged.
 | reordered_between | the same, of two queues or brokers, and sent after the group was made |
 | copies | it is stored more often than its sends of unknown outcome allow |
 | redelivered | delivered again although it was acknowledged, and its broker was not disturbed |
-| resurrected | a message of a deleted topic, in a topic that was made again |
+| undeleted | a message of a deleted topic, in a topic that was made again |
 | unknown_message | no such message was sent |
 | topic_back, group_back | a broker has it, and it was deleted |
 | lacking | a broker lacks a topic or group |
@@ -38,7 +38,7 @@ REFUSED: Final = "refused"
 
 FINDINGS: Final = (
     *("lost", "lost_by_removal", "unconsumed", "reordered", "reordered_between", "copies", "redelivered"),
-    *("resurrected", "unknown_message", "topic_back", "group_back", "lacking", "differs", "routes"),
+    *("undeleted", "unknown_message", "topic_back", "group_back", "lacking", "differs", "routes"),
 )
 
 
@@ -236,7 +236,7 @@ class _History:
         if key not in self.sent:
             self.find("unknown_message", where)
         elif key.life != self.lives[key.topic]:
-            self.find("resurrected", where)
+            self.find("undeleted", where)
         # After a disturbance an acknowledgement is sent again while the message is delivered again.
         before = group.delivered.get((key, place), 0)
         disturbed = self._disturbed.get(place.broker, 0)
@@ -304,7 +304,7 @@ def _check_messages(history: _History, held: Mapping[str, Holdings]) -> None:
         if key not in history.sent:
             history.find("unknown_message", f"{key} is stored at {sorted(stored)}")
         elif key.topic in history.live and key.life != history.lives[key.topic]:
-            history.find("resurrected", f"{key} is stored at {sorted(stored)}")
+            history.find("undeleted", f"{key} is stored at {sorted(stored)}")
         if len(stored) > 1 + history.unknown[key]:
             history.find("copies", f"{key} is stored at {sorted(stored)}, {history.unknown[key]} in doubt")
     for topic in history.live:

@@ -112,8 +112,8 @@ WRONG: dict[str, tuple[list[Event], tuple[Holdings, ...], str]] = {
     ),
     "a copy": (RIGHT, (holdings(0, 1, 2), holdings(1, broker="b2")), "copies"),
     "a second delivery without a reason": ([*RIGHT, *delivered(1)], (holdings(0, 1, 2),), "redelivered"),
-    "a message of the deleted topic": ([*RIGHT, *AGAIN, *delivered(1)], (holdings(),), "resurrected"),
-    "a stored message of the deleted topic": ([*RIGHT, *AGAIN], (holdings(1),), "resurrected"),
+    "a message of the deleted topic": ([*RIGHT, *AGAIN, *delivered(1)], (holdings(),), "undeleted"),
+    "a stored message of the deleted topic": ([*RIGHT, *AGAIN], (holdings(1),), "undeleted"),
     "a message that was not sent": ([*RIGHT, *delivered(9)], (holdings(0, 1, 2),), "unknown_message"),
     "a stored message that was not sent": (RIGHT, (holdings(0, 1, 2, 9),), "unknown_message"),
     "a deleted topic": (
