@@ -16,10 +16,10 @@ lite topics are ignored. Unlike the messaging calls these need no client id.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, TypeAlias
 
 import msgspec
@@ -72,13 +72,11 @@ from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.message import decode_stored
+from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.topics import TopicConfig
 
 PROPERTY_BYTES_MAX: Final = 1 << 18
-"""The most bytes of properties in one answer: protobuf takes 30 ns for each byte, all at once at the end."""
-
-PROPERTY_BYTES_OF_STEP: Final = 1 << 15
-"""The most bytes of properties that are read and converted in one step of the loop."""
+"""The most bytes of properties in one answer: their conversion takes some 100 ns a byte, in many steps."""
 
 Send: TypeAlias = Callable[[ReadSend, Context], Awaitable[object]]
 
@@ -214,32 +212,7 @@ class Admin:
     @converted(message_query, messages_reply)
     async def query_message(self, asked: MessageQuery, _context: Context) -> QueriedMessages:
         """Messages by id or key, newest first. The cursor continues an incomplete answer by key."""
-        store, shown = self._core.store, QueriedMessages()
-        count_max = asked.count_max or store.settings.query_messages_max
-        if asked.message_id is not None:
-            found = await self._found(asked.message_id, asked.topic)
-            for record, queue_offset in list(zip(found.records, found.queue_offsets, strict=True))[
-                :count_max
-            ]:
-                stored = decode_stored(record)
-                shown.add(record, stored.topic, stored.queue_id, queue_offset)
-            return shown
-        query = KeyQuery(asked.topic, asked.key, KeyType.KEY, asked.begin_ms, asked.end_ms)
-        pages = query_pages(store, query, messages_max=count_max, cursor=asked.cursor)
-        byte_count, property_bytes, yielded_at = 0, 0, 0
-        async for page in self._core.turns.each(pages):
-            for record, queue_offset in zip(page.records, page.queue_offsets, strict=True):
-                stored = decode_stored(record)
-                shown.add(record, asked.topic, stored.queue_id, queue_offset)
-                property_bytes += stored.store_size - len(stored.stored_body)
-                byte_count += stored.store_size
-                if property_bytes - yielded_at > PROPERTY_BYTES_OF_STEP:
-                    yielded_at = property_bytes
-                    await asyncio.sleep(0)
-            shown.cursor = page.cursor
-            if byte_count > store.settings.query_page_bytes_max or property_bytes > PROPERTY_BYTES_MAX:
-                break
-        return shown
+        return await self._core.turns.run(self._query_steps(asked))
 
     @converted(AdminSend, admin_send_reply)
     async def admin_send_message(self, send: AdminSend, context: Context) -> object:
@@ -247,6 +220,33 @@ class Admin:
         return await self._send(send.reading(self._core.next_message_id), context)
 
     # --- helpers ------------------------------------------------------------------------------------
+    def _query_steps(self, asked: MessageQuery) -> Steps[QueriedMessages]:
+        """Converts each message in a separate step: its properties may take milliseconds."""
+        store, shown = self._core.store, QueriedMessages()
+        count_max = asked.count_max or store.settings.query_messages_max
+        if asked.message_id is not None:
+            found = yield from message_steps(store, asked.message_id, asked.topic)
+            places = zip(found.records, found.queue_offsets, strict=True)
+            for record, queue_offset in islice(places, count_max):
+                stored = decode_stored(record)
+                shown.add(record, stored.topic, stored.queue_id, queue_offset)
+                yield
+            return shown
+        query = KeyQuery(asked.topic, asked.key, KeyType.KEY, asked.begin_ms, asked.end_ms)
+        byte_count, property_bytes = 0, 0
+        for page in query_pages(store, query, messages_max=count_max, cursor=asked.cursor):
+            yield
+            for record, queue_offset in zip(page.records, page.queue_offsets, strict=True):
+                stored = decode_stored(record)
+                shown.add(record, asked.topic, stored.queue_id, queue_offset)
+                property_bytes += stored.store_size - len(stored.stored_body)
+                byte_count += stored.store_size
+                yield
+            shown.cursor = page.cursor
+            if byte_count > store.settings.query_page_bytes_max or property_bytes > PROPERTY_BYTES_MAX:
+                break
+        return shown
+
     def _member(self, client_id: str, group: str) -> Client:
         client = self._core.registry.get(client_id)
         if client is None or client.group != group:

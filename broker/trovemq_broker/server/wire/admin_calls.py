@@ -10,7 +10,7 @@ from trovemq_broker.query.key_query import TIME_MAX
 from trovemq_broker.server.wire.client_commands import Answer
 from trovemq_broker.server.wire.filters import filter_expression
 from trovemq_broker.server.wire.resources import group_name, message_types, topic_to_read
-from trovemq_broker.server.wire.rocketmq_messages import Record, message_of, timestamp_ms
+from trovemq_broker.server.wire.rocketmq_messages import Record, fill_message, timestamp_ms
 from trovemq_broker.server.wire.send_requests import ReadSend, reading
 from trovemq_broker.server.wire.statuses import OK_STATUS, STATUS_TEXT_SIZE_MAX
 from trovemq_daemon.logging import LogLevel
@@ -284,20 +284,25 @@ class MessageQuery(NamedTuple):
 
 
 class QueriedMessages:
-    """The messages of a reply, each converted when it is added."""
+    """The messages of a reply. Each is converted and serialised when it is added."""
 
     def __init__(self) -> None:
         self.cursor = ""
         """Continues the query; "" at its end."""
-        self._messages: list[v2.Message] = []
+        self._parts: list[bytes] = []
 
     def add(self, record: Record, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> None:
         """A stored record."""
-        self._messages.append(message_of(record, topic, queue_id, queue_offset))
+        part = admin_pb2.ListMessageResponse()
+        message = part.messages.add()
+        fill_message(message, record, topic, queue_id, queue_offset)
+        message.system_properties.delivery_attempt = 1
+        self._parts.append(part.SerializeToString())
 
-    def reply(self) -> admin_pb2.ListMessageResponse:
-        """OK, and the messages."""
-        return admin_pb2.ListMessageResponse(status=OK_STATUS, messages=self._messages, scroll_id=self.cursor)
+    def reply(self) -> bytes:
+        """OK, and the messages: a serialised ListMessageResponse, which is its parts one after the other."""
+        end = admin_pb2.ListMessageResponse(status=OK_STATUS, scroll_id=self.cursor)
+        return b"".join([*self._parts, end.SerializeToString()])
 
 
 def message_query(request: admin_pb2.ListMessageRequest) -> MessageQuery:
@@ -320,7 +325,7 @@ def message_query(request: admin_pb2.ListMessageRequest) -> MessageQuery:
     )
 
 
-def messages_reply(_request: object, found: QueriedMessages) -> admin_pb2.ListMessageResponse:
+def messages_reply(_request: object, found: QueriedMessages) -> bytes:
     """OK, and the messages."""
     return found.reply()
 
