@@ -144,3 +144,19 @@ CONFIG_OWNER_ALREADY = _add(
     "The broker owns the cluster's configuration already.",
     "Nothing is to be done; to have another broker's copy continue, name it with --source.",
 )  # fmt: skip
+
+REPLICA_OFFSET_MISMATCH = _add(
+    "REPLICA_OFFSET_MISMATCH", 460, "OUT_OF_RANGE", False,
+    "Bytes of another node's log were to be appended elsewhere than at the end of this one.",
+    "Compare the epochs of both logs, and continue where this log ends.",
+)  # fmt: skip
+REPLICA_BYTES_ILLEGAL = _add(
+    "REPLICA_BYTES_ILLEGAL", 461, "DATA_LOSS", False,
+    "Bytes of another node's log are not whole records of the place that they are for.",
+    "Read them again from that node; if it stays, check its store: trovemq store verify.",
+)  # fmt: skip
+STORE_DIVERGED = _add(
+    "STORE_DIVERGED", 462, "DATA_LOSS", False,
+    "The log differs from another node's below the known commit offset, and was not cut.",
+    "Keep this store aside, and find out which node has the acknowledged messages before either is removed.",
+)  # fmt: skip

@@ -154,6 +154,17 @@ class CommitLog:
         self._write(segment, physical_offset, data)
         self.end = PhysicalOffset(physical_offset + len(data))
 
+    def write_raw(self, data: Buffer, unused: int) -> None:
+        """Writes bytes of another node's log (raw_append.py) at the end, in a new segment if there is none.
+        The log continues `unused` bytes after them. TroveError UNKNOWN_ERROR, DISK_FULL,
+        CREATE_MAPPED_FILE_FAILED: not appended."""
+        segment = self.segments.at(self.end) or self.segments.add(internal=True)
+        end = PhysicalOffset(self.end + len(data) + unused)
+        assert end <= segment.end, "the bytes are of one segment"
+        self._write(segment, self.end, data)
+        self._written = segment
+        self.end = end
+
     def _write(self, segment: Segment, physical_offset: PhysicalOffset, data: Buffer) -> None:
         try:
             self._zero_dirty(segment)
