@@ -19,6 +19,7 @@ from trovemq_proto.records.patch import patch_batch
 from trovemq_store.engine.append_result import AppendResult, Seal, results_of_parts
 from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.opening import IndexFileNames, OpenedStore
+from trovemq_store.engine.queue_ends import LogQueueEnds, add_queue_ends
 from trovemq_store.engine.reading import StoreReading
 from trovemq_store.engine.store_time import StoreTime
 from trovemq_store.files.failures import reported
@@ -46,6 +47,8 @@ class StoreAppending(StoreReading):
         self._marked_failed = False
         self._store_host = pack_host(opened.settings.store_host)
         self._next_offsets: dict[tuple[str, int], int] = {}
+        self._unoffered_ends: LogQueueEnds | None = None
+        """Of the queues, in the part of the log that no append offered to the dispatcher; None: read it."""
 
     def append(
         self,
@@ -163,12 +166,23 @@ class StoreAppending(StoreReading):
             queue = topic, queue_id
             first = after[queue] if queue in after else known.get(queue)
             if first is None:
-                first = self.consume_queues.next_offset(topic, QueueId(queue_id))
+                first = self._next_offset(topic, QueueId(queue_id))
             firsts.append(first)
             after[queue] = first + count
             if offsets is not None:
                 offsets += range(first, first + count)
         return after, firsts, offsets
+
+    def _next_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
+        """The queue's next offset, counted from the log: its last records may not be dispatched yet."""
+        unoffered, end = self._dispatcher.unoffered_end, self.consume_queues.next_offset(topic, queue_id)
+        if self._dispatcher.position >= unoffered:
+            return end
+        if self._unoffered_ends is None:
+            self._unoffered_ends = {}
+            for run in self._dispatcher.unoffered():
+                add_queue_ends(self._unoffered_ends, run)
+        return max(end, self._unoffered_ends.get((topic, queue_id), end))
 
     @property
     def failed(self) -> bool:

@@ -5,6 +5,7 @@ loop); only `run()` of FlushWork, SpareWork and `flush_projections()` may run in
 
 Invariants
 - visible_offset <= flushed_offset in sync mode: every visible message is on disk.
+- visible_offset <= commit_limit: with one, every visible message is committed, too.
 - After mark_failed() nothing is appended (appending.py) or acknowledged any more.
 """
 
@@ -17,7 +18,6 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.append_result import AppendResult
-from trovemq_store.engine.appending import StoreAppending
 from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
 from trovemq_store.engine.opening import (
     ABORT_PATH,
@@ -27,6 +27,7 @@ from trovemq_store.engine.opening import (
     log_runs,
     open_store,
 )
+from trovemq_store.engine.replica_appending import StoreReplica
 from trovemq_store.engine.store_checkpoint import QueueEnds, StoreCheckpoint
 from trovemq_store.engine.store_time import AHEAD_MAX_MS
 from trovemq_store.engine.trim import StoreTrim
@@ -35,7 +36,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
 from trovemq_store.index import dirty_files
-from trovemq_store.index.dispatcher import CallSoon, OnVisible
+from trovemq_store.index.dispatcher import UNLIMITED, CallSoon, OnVisible
 from trovemq_store.index.index_file import IndexFileWork
 from trovemq_store.index.open_files import OpenFiles
 from trovemq_store.index.trees.store_trees import StoreTrees
@@ -56,7 +57,7 @@ TIMES_READ_AT_START_BYTES: Final = 64 << 20
 _QUEUE_ENDS_OPEN_FILES: Final = 2  # queues are read one after the other
 
 
-class MessageStore(StoreAppending):
+class MessageStore(StoreReplica):
     """One open store."""
 
     def __init__(self, opened: OpenedStore, names: IndexFileNames, files: GuardedFileSystem) -> None:
@@ -68,6 +69,8 @@ class MessageStore(StoreAppending):
         self._checkpoint = StoreCheckpoint(
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
+        self.commit_limit = UNLIMITED
+        """No record that ends above it is applied to a projection, whatever is on disk."""
         self._flushed_timestamp = opened.last_store_timestamp
         self._flushed_last_ms: EpochMs | None = opened.last_store_timestamp or None
         """The store time of the last record that is on disk; None if there is none."""
@@ -82,9 +85,16 @@ class MessageStore(StoreAppending):
 
     @classmethod
     def open(
-        cls, files: FileSystem, settings: StoreSettings, now_ms: EpochMs, *, process_id: int = 0
+        cls,
+        files: FileSystem,
+        settings: StoreSettings,
+        now_ms: EpochMs,
+        *,
+        process_id: int = 0,
+        commit_limit: PhysicalOffset | None = None,
     ) -> MessageStore:
-        """Locks, recovers and opens. `process_id` is written to `abort`.
+        """Locks, recovers and opens. `process_id` is written to `abort`. commit_limit: of a node that shares
+        its log: the records above it stay in the log and are in no projection (limit_commits() raises it).
 
         TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED, DISK_FULL,
         CREATE_MAPPED_FILE_FAILED; then no file stays open.
@@ -92,8 +102,9 @@ class MessageStore(StoreAppending):
         names = IndexFileNames(now_ms)
         guarded = GuardedFileSystem(files, reserve_chunk_size(settings.commit_log_file_size))
         with storage_errors("the store cannot be opened", errors.STORE_FAILED):
-            store = cls(open_store(guarded, settings, names, process_id), names, guarded)
+            store = cls(open_store(guarded, settings, names, process_id, commit_limit), names, guarded)
             try:
+                store.limit_commits(commit_limit)
                 store._start()
             except BaseException:
                 store._release(stopped=False)
@@ -206,6 +217,17 @@ class MessageStore(StoreAppending):
             self._flushed_timestamp = max(self._flushed_timestamp, stored_ms)
         return grown
 
+    def limit_commits(self, commit_limit: PhysicalOffset | None) -> None:
+        """From now on only records that end at or below commit_limit become visible, with the next
+        dispatch(). A limit rises; None: all that are on disk become visible."""
+        assert commit_limit is None or self.visible_offset <= commit_limit, "visible records stay visible"
+        assert commit_limit is None or self.commit_limit in (
+            UNLIMITED,
+            min(self.commit_limit, commit_limit),
+        ), "a committed record stays committed"
+        self.commit_limit = UNLIMITED if commit_limit is None else commit_limit
+        self._checkpoint.limited = commit_limit is not None
+
     def dispatch(self) -> list[tuple[str, QueueId]]:
         """Applies to the projections every record that may become visible (async mode: call after append).
 
@@ -213,14 +235,16 @@ class MessageStore(StoreAppending):
         no later record becomes visible; the next call tries again.
         """
         sync = self.settings.flush_mode == "sync"
+        appended = self._log.flushed_offset if sync else self._log.end
+        visible_end = appended if appended <= self.commit_limit else self.commit_limit
         try:
-            self._dispatcher.dispatch(self._log.flushed_offset if sync else self._log.end, self.on_visible)
+            self._dispatcher.dispatch(visible_end, self.on_visible)
         except StorageError:
             pass  # counted by the dispatcher; the batch stays at the head
         assert not sync or self.visible_offset <= self._log.flushed_offset, (
             "readers see records that are on disk"
         )
-        assert self.visible_offset <= self._log.end, "readers see records that were appended"
+        assert self.visible_offset <= visible_end, "readers see records that were appended, and committed"
         return self.consume_queues.take_grown()
 
     def catch_up(self, bytes_max: int) -> bool:
@@ -379,6 +403,7 @@ class MessageStore(StoreAppending):
         assert self.topics.get(topic) is None, "the topic is not in the table any more"
         self._deletions.set(topic, work.physical_offset)
         self.offsets.delete_topic(topic)
+        self._unoffered_ends = None
         for key in [key for key in self._next_offsets if key[0] == topic]:
             del self._next_offsets[key]
         try:
@@ -443,8 +468,9 @@ class MessageStore(StoreAppending):
         self.flush_projections(index=True)
         self.offsets.persist()
         self.topics.write_file()
-        if self._dispatcher.pending_bytes:
-            # A consume queue lacks records: the store stays marked as crashed, and the next start adds them.
+        if self._dispatcher.has_before(self._log.end):
+            # A consume queue lacks records, or they are not committed: the store stays marked as crashed, and
+            # the next start adds them.
             return
         fault_point("close.before_marks")
         end = self._log.end

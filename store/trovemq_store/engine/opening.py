@@ -12,6 +12,9 @@ Order, and why:
 A store is *clean* when `abort` is missing: its files are trusted and only the tail is verified. Otherwise
 nothing is trusted beyond the positions of `trovemq/state.json`, or, in a store that RocketMQ left, beyond
 the time of its checkpoint.
+
+With a commit limit (a node that shares its log with others), records above it are recovered and kept, but no
+projection has them after the start: those that have some lose them in step 3, and step 4 ends at the limit.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from struct import Struct
 from typing import Any, Final
@@ -37,12 +40,14 @@ from trovemq_proto.records.layout import (
     RECORD_SIZE_MIN,
     SYS_FLAG_TRANSACTION_MASK,
 )
+from trovemq_store.engine.queue_ends import LogQueueEnds, add_queue_ends
 from trovemq_store.engine.transaction_run import run_size_max
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.index.consume_queues import GAP_UNITS_MAX, ConsumeQueues, QueueGap, QueueGapError
-from trovemq_store.index.dispatcher import NO_RECORDS, Dispatcher, LogRuns
+from trovemq_store.index.dispatcher import NO_RECORDS, UNLIMITED, Dispatcher, LogRuns
 from trovemq_store.index.key_index import KeyIndex, synced_end
+from trovemq_store.index.undispatched import records_below
 from trovemq_store.log import checkpoint, state
 from trovemq_store.log.checkpoint import Checkpoint
 from trovemq_store.log.commit_log import CommitLog
@@ -56,9 +61,9 @@ from trovemq_store.log.recovery import (
     zero_after,
 )
 from trovemq_store.log.segments import DIRECTORY
-from trovemq_store.log.state import StoreState
+from trovemq_store.log.state import StoreState, committed_end
 from trovemq_store.log.time_runs import TimeRuns
-from trovemq_store.log.whole_runs import UnfinishedRun
+from trovemq_store.log.whole_runs import UnfinishedRun, outside_run
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.offsets import ConsumerOffsets
@@ -124,14 +129,18 @@ class IndexFileNames:
 
 
 def open_store(
-    files: FileSystem, settings: StoreSettings, names: IndexFileNames, process_id: int
+    files: FileSystem,
+    settings: StoreSettings,
+    names: IndexFileNames,
+    process_id: int,
+    commit_limit: PhysicalOffset | None = None,
 ) -> OpenedStore:
     """TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED; StorageError. Then every
     file is closed and the lock released."""
     take_lock(files)
     with ExitStack() as on_failure:
         on_failure.callback(files.unlock, LOCK_PATH)
-        opened = _Opening(files, settings, names, process_id, on_failure).run()
+        opened = _Opening(files, settings, names, process_id, on_failure, commit_limit).run()
         on_failure.pop_all()
     return opened
 
@@ -156,6 +165,7 @@ class _Opening:
         names: IndexFileNames,
         process_id: int,
         on_failure: ExitStack,
+        commit_limit: PhysicalOffset | None,
     ) -> None:
         self._files = files
         self._settings = settings
@@ -168,6 +178,9 @@ class _Opening:
         self._clean = not files.exists(ABORT_PATH)
         self._marked_open = False
         self._known_end = LOG_ORIGIN
+        self._limit = UNLIMITED if commit_limit is None else commit_limit
+        self._uncommitted_from: PhysicalOffset | None = None
+        self._uncommitted_ends: LogQueueEnds = {}
         self._marks = checkpoint.load(files)
         reserved = {settings.cluster, settings.broker, f"{settings.cluster}_REPLY_TOPIC"}
         self._topics = TopicTable.load(files, reserved=reserved)
@@ -195,6 +208,7 @@ class _Opening:
     def run(self) -> OpenedStore:
         log, queues = self._log, self._consume_queues
         self._load_log()
+        self._limit = outside_run(log, self._limit)
         fault_point("recovery.after_log")
         trusted = self._load_projections()
         fault_point("recovery.after_projections")
@@ -216,7 +230,10 @@ class _Opening:
         lowered = self._lower_offsets()
         assert begin <= end, "the log does not end before the scan"
         assert queues.position <= end, "no queue has units after the log's end"
-        dispatcher.position = max(dispatcher.position, end)
+        if self._uncommitted_from is None and end <= self._limit:
+            dispatcher.position = max(dispatcher.position, end)
+        else:
+            dispatcher.leave_unoffered(end)
         self._deletions.truncate_to(end)
         self._mark_open()
         misplaced = tuple(Damage(*place, RecordState.DAMAGED) for place in queues.misplaced)
@@ -291,7 +308,30 @@ class _Opening:
                 projection.truncate_to(self._log.segments.capacity_end)  # files of the log are gone
             if self._log.min_offset > 0:
                 projection.trim_before(self._log.min_offset)
+        self._forget_uncommitted()
         return self._consume_queues.position
+
+    def _forget_uncommitted(self) -> None:
+        """Removes from the projections the records above the commit limit. If that is interrupted, the next
+        start trusts the projections no further."""
+        saved, limit = self._saved, self._limit
+        if saved is not None and limit < committed_end(saved):
+            self._saved_queue_ends = {}
+        ahead = [projection for projection in self._projections if projection.position > limit]
+        if not ahead:
+            return
+        self._mark_open()
+        if saved is not None:
+            queues, index = saved.consume_queue_position, saved.key_index_position
+            self._save_state(
+                consume_queue_position=min(queues, limit),
+                key_index_position=min(index, limit),
+                key_index_closed=False,
+                queue_ends={},
+                queue_begins={},
+            )
+        for projection in ahead:
+            projection.truncate_to(limit)
 
     def _load_clean(self) -> None:
         saved, key_index = self._saved, self._key_index
@@ -398,11 +438,11 @@ class _Opening:
         def apply(run: DispatchBatch, damaged_bytes: int) -> None:
             self._mark_open()
             queues.allow_gaps(damaged_bytes // RECORD_SIZE_MIN)
-            dispatcher.apply(run)
+            self._apply_committed(dispatcher, run)
 
         def rebuild(run: DispatchBatch, damaged_bytes: int) -> None:
             queues.allow_gaps(GAP_UNITS_MAX, rebuilding=True)
-            dispatcher.apply(run)
+            self._apply_committed(dispatcher, run)
 
         begin = dispatcher.position
         sealed, step_ms = state.runs_sealed(self._saved), state.step_ms(self._saved)
@@ -414,13 +454,32 @@ class _Opening:
         if not whole:
             self._forget_queues()
             begin = dispatcher.position = self._log.min_offset
+            self._uncommitted_from, self._uncommitted_ends = None, {}
             found = scan_log(self._log, begin, self._known_end, rebuild, runs_sealed=sealed, step_ms=step_ms)
-            self._keep_queue_offsets(found.damages)
+            self._keep_queue_offsets([d for d in found.damages if d.physical_offset < self._limit])
         for damage in found.damages:
-            if damage.state is RecordState.DAMAGED:
+            if damage.state is RecordState.DAMAGED and damage.physical_offset < self._limit:
                 self._place_damaged(damage)
         queues.allow_gaps(0)
         return begin, found
+
+    def _apply_committed(self, dispatcher: Dispatcher, run: DispatchBatch) -> None:
+        """Applies the records below the commit limit; the others stay in the log."""
+        if run.end <= self._limit:
+            dispatcher.apply(run)
+            return
+        below = records_below(run, self._limit)
+        if len(below.records):
+            dispatcher.apply(below)
+        if self._uncommitted_from is None:
+            self._uncommitted_from = run.offset_of(len(below.records))
+        alive = self._deletions.alive_mask(run.records, run.physical_offset)
+        add_queue_ends(self._uncommitted_ends, replace(run, alive=alive))
+
+    def _end_in_log(self, topic: str, queue_id: QueueId) -> QueueOffset:
+        """The end of the queue, with the records that are not committed."""
+        end = self._consume_queues.next_offset(topic, queue_id)
+        return max(end, self._uncommitted_ends.get((topic, queue_id), end))
 
     def _short_queues(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
         """(topic, queue id, end) of the queues that reached up to `end` and do not any more."""
@@ -480,7 +539,7 @@ class _Opening:
     def _lower_offsets(self) -> tuple[tuple[str, int], ...]:
         """Lowers offsets that are above the end of their queue, also on disk: after a kill they would count
         messages as consumed that were stored since. Returns how many of each topic, without deleted ones."""
-        lowered = self._offsets.cap_all(self._consume_queues.next_offset)
+        lowered = self._offsets.cap_all(self._end_in_log)
         self._offsets.persist()
         return tuple((topic, count) for topic, count in lowered.items() if topic in self._topics)
 

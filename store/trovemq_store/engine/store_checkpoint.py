@@ -59,6 +59,8 @@ class StoreCheckpoint:
         """No later time is saved: records that are not on disk may be so early."""
         self.saved_time_max: EpochMs | None = None
         """time_max as of the last save."""
+        self.limited = False
+        """Whether the store has a commit limit."""
         self.stepped_at, self.stepped_ms = LOG_ORIGIN, EpochMs(0)
         """Where store times stepped back last, and the time that no record from there on is earlier than."""
 
@@ -130,6 +132,8 @@ class StoreCheckpoint:
                 log_begin=self._log_begin,
                 time_runs=time_runs,
                 step_ms=self._step_ms(log_end, time_max),
+                # Read after queue_ends: no queue has an end there of a record at or above it.
+                commit_offset=self._queues.position if self.limited else msgspec.UNSET,
             ),
         )
         fault_point("state.after_save")

@@ -6,6 +6,9 @@ and queries scan the part that it has not reached. With `index_later` the indexi
 deferred, up to DEFERRED_BYTES_MAX or DEFERRED_RECORDS_MAX: many records at once cost the index a half or a
 third.
 
+Records that came from another node, and those that a start found above the commit limit, were not offered:
+they lie in [position, unoffered_end) of the log, and are read from there before any batch that was offered.
+
 Invariants
 - Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
   at the head and is tried again.
@@ -16,18 +19,19 @@ Invariants
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.deferred_records import DeferredRecords
 from trovemq_store.index.index_file import FileWantedError
+from trovemq_store.index.undispatched import whole_batches
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
 
@@ -38,8 +42,12 @@ DEFERRED_BYTES_MAX: Final = 512 << 10
 DEFERRED_RECORDS_MAX: Final = 1_024
 """Upper bounds of the unindexed tail, in bytes and records, that a query scans (half a millisecond); one
 batch more. Twice as much between `call_soon` and its call."""
+UNOFFERED_BYTES: Final = 1 << 20
+"""Bytes of the log that are applied together, about, where they are read from it."""
 AT_STOP_BYTES_MAX: Final = 64 << 20
 """Bytes of the log that are indexed at a stop, at most: one or two seconds."""
+UNLIMITED: Final = PhysicalOffset((1 << 63) - 1)
+"""The commit limit of a store whose records may be applied as soon as they are on disk."""
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
 OnVisible = Callable[[DispatchBatch], None]
@@ -65,6 +73,8 @@ class Dispatcher:
         self._read_log: Final = read_log
         self._pending: deque[DispatchBatch] = deque()
         self.position = position
+        self.unoffered_end = LOG_ORIGIN
+        """Below it, records that are not applied are read from the log."""
         self.pending_bytes = 0
         self.failures = 0
         self.index_later = False
@@ -86,14 +96,31 @@ class Dispatcher:
         self.pending_bytes += batch.records.nbytes
 
     def has_before(self, physical_offset: PhysicalOffset) -> bool:
-        """Whether a batch below that offset is still pending."""
-        return bool(self._pending) and self._pending[0].physical_offset < physical_offset
+        """Whether a record below that offset is not applied yet."""
+        if self._pending and self._pending[0].physical_offset < physical_offset:
+            return True
+        return self.position < min(self.unoffered_end, physical_offset)
+
+    def leave_unoffered(self, end: PhysicalOffset) -> None:
+        """The log now ends at `end`, and its records after `position` are to be read from it."""
+        assert end >= self.unoffered_end, "the log only grows"
+        self._pending.clear()
+        self.pending_bytes = 0
+        self.unoffered_end = end
+
+    def unoffered(self) -> Iterator[DispatchBatch]:
+        """The records of [position, unoffered_end), with those of deleted topics marked."""
+        if self.position < self.unoffered_end:
+            runs = self._read_log(self.position, self.unoffered_end, UNOFFERED_BYTES)
+            yield from map(self._alive, runs)
 
     def dispatch(self, visible_end: PhysicalOffset, on_visible: OnVisible | None = None) -> None:
         """Applies every pending batch that ends at or before `visible_end`, and calls on_visible with each.
 
         StorageError if the consume queues could not take one: it stays, and is tried at the next call.
         """
+        if self.position < self.unoffered_end:
+            self._dispatch_unoffered(visible_end, on_visible)
         while self._pending and self._pending[0].end <= visible_end:
             batch = self._pending[0]
             self.apply(batch)
@@ -103,6 +130,21 @@ class Dispatcher:
             if on_visible is not None:
                 on_visible(batch)
         assert self._pending or self.pending_bytes == 0, "nothing is pending: no bytes are"
+
+    def _dispatch_unoffered(self, visible_end: PhysicalOffset, on_visible: OnVisible | None) -> None:
+        """Applies the records of [position, unoffered_end) that end at or before `visible_end`."""
+        end, stop = self.unoffered_end, min(visible_end, self.unoffered_end)
+        if stop <= self.position:
+            return
+        # A little more than is applied, because a record at `stop` says that the one before it is whole.
+        runs = self._read_log(self.position, end, min(UNOFFERED_BYTES, stop - self.position))
+        for batch in whole_batches(runs, stop, followed=bool(self._pending)):
+            self.apply(batch)
+            if on_visible is not None:
+                on_visible(batch)
+        if self.position < stop == end and not any(True for _ in self._read_log(self.position, end, 1)):
+            self.apply(DispatchBatch(NO_RECORDS, end, end))  # there is only a blank, or damage
+        assert self.position <= stop, "no record above the visible end is applied"
 
     def apply(self, batch: DispatchBatch) -> None:
         """Applies the run at `position` to every projection that is up to date."""

@@ -23,6 +23,8 @@
                              without it all of the log is read for them
     stepMs                   if store times may step back after logEnd: no later record is earlier than this;
                              else 0
+    commitOffset             of a store with a commit limit: every record below it was committed, and applied
+                             to the consume queues; it may be above logEnd. Absent from a single broker's
     crc32                    of the file: store/trovemq_store/files/sealed_json.py
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes the last sync.
@@ -69,6 +71,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     runs_sealed: bool = False
     time_runs: list[list[int]] | None = None
     step_ms: int = 0
+    commit_offset: PhysicalOffset | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:
@@ -117,6 +120,11 @@ def runs_sealed(state: StoreState | None) -> bool:
     """Whether marks of transactions count only under a seal. RocketMQ, or an unknown version, wrote a store
     without a state: none of its records is cut because of a mark without a seal."""
     return state is None or state.runs_sealed
+
+
+def committed_end(state: StoreState) -> PhysicalOffset:
+    """Up to where the log was committed. Without a commit limit every record on disk was."""
+    return state.log_end if state.commit_offset is msgspec.UNSET else state.commit_offset
 
 
 def step_ms(state: StoreState | None) -> int:

@@ -23,7 +23,10 @@ from dataclasses import dataclass
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.run_mark import RunMark, marked_records, read_mark
+from trovemq_proto.records.scan import scan_run
+from trovemq_store.log.commit_log import CommitLog
 from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.readable import can_read_record
 from trovemq_store.log.reader import Damage, LogReader
 
 
@@ -149,6 +152,21 @@ class WholeRuns:
             self._held, self._mark = [], None
         else:
             yield from self._release_unfinished()
+
+
+def outside_run(log: CommitLog, physical_offset: PhysicalOffset) -> PhysicalOffset:
+    """The offset itself, or where the transaction begins of which the record there is not the first one."""
+    segment = log.segments.at(physical_offset)
+    if segment is None:
+        return physical_offset
+    view, position = segment.file.view(), physical_offset - segment.start
+    if not can_read_record(segment.file, position, len(view)):
+        return physical_offset
+    record, _, _ = scan_run(
+        view, position, len(view), physical_offset_of_data=segment.start, check_crc=False, bytes_max=1
+    )
+    mark = read_mark(record, 0, physical_offset) if marked_records(record) else None
+    return physical_offset if mark is None else mark.begin
 
 
 def _part(run: DispatchBatch, begin: int, end: int) -> DispatchBatch:

@@ -1,0 +1,21 @@
+"""How far queues reach in a part of the log that is not dispatched.
+
+A queue offset is given once in the log. So the next one comes after the records that only the log has, too,
+and not after those of the consume queue alone.
+"""
+
+from __future__ import annotations
+
+from trovemq_proto.positions import LOG_ORIGIN, QueueId, QueueOffset
+from trovemq_proto.records.queue_units import run_end, units_of
+from trovemq_store.log.projection import DispatchBatch
+
+LogQueueEnds = dict[tuple[str, QueueId], QueueOffset]
+"""(topic, queue id) -> the queue offset after its last record."""
+
+
+def add_queue_ends(ends: LogQueueEnds, run: DispatchBatch) -> None:
+    """Adds the records of the run that get a unit in a consume queue."""
+    for unit_run in units_of(run.records, run.physical_offset, LOG_ORIGIN, run.alive):
+        queue = unit_run[0], QueueId(unit_run[1])
+        ends[queue] = max(ends.get(queue, QueueOffset(0)), QueueOffset(run_end(unit_run)))
