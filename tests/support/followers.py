@@ -31,7 +31,7 @@ class Sent:
 
 @dataclass
 class Leader:
-    """A store that appends messages and transactions, and what it appended."""
+    """A store that appends messages and transactions, and its appends."""
 
     settings: StoreSettings = SEGMENT
     files: MemoryFileSystem = field(default_factory=MemoryFileSystem)

@@ -69,8 +69,6 @@ class MessageStore(StoreReplica):
         self._checkpoint = StoreCheckpoint(
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
-        self.commit_limit = UNLIMITED
-        """No record that ends above it is applied to a projection, whatever is on disk."""
         self._flushed_timestamp = opened.last_store_timestamp
         self._flushed_last_ms: EpochMs | None = opened.last_store_timestamp or None
         """The store time of the last record that is on disk; None if there is none."""
@@ -220,12 +218,10 @@ class MessageStore(StoreReplica):
     def limit_commits(self, commit_limit: PhysicalOffset | None) -> None:
         """From now on only records that end at or below commit_limit become visible, with the next
         dispatch(). A limit rises; None: all that are on disk become visible."""
-        assert commit_limit is None or self.visible_offset <= commit_limit, "visible records stay visible"
-        assert commit_limit is None or self.commit_limit in (
-            UNLIMITED,
-            min(self.commit_limit, commit_limit),
-        ), "a committed record stays committed"
-        self.commit_limit = UNLIMITED if commit_limit is None else commit_limit
+        limit = UNLIMITED if commit_limit is None else commit_limit
+        assert self.visible_offset <= limit, "visible records stay visible"
+        assert self.commit_limit in (UNLIMITED, min(self.commit_limit, limit)), "committed is committed"
+        self.commit_limit = limit
         self._checkpoint.limited = commit_limit is not None
 
     def dispatch(self) -> list[tuple[str, QueueId]]:

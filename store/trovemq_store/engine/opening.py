@@ -2,7 +2,8 @@
 
 Order, and why:
  1. the lock, before anything is read (RocketMQ takes it last; two recoveries at once would fight);
- 2. refuse a store that cannot be served: other sizes, a newer format, forms that are not supported;
+ 2. refuse a store that cannot be served: other sizes, a newer format, forms that are not supported; end a cut
+    of the log that was begun (trovemq_store.replica.truncation);
  3. the log's files, then the projections with the position up to which they can be trusted;
  4. scan the log from that position to its end and apply the records that the consume queues lack (the key
     index may lag, and catches up later); if the queues turn out to lack earlier records, too, scan again from
@@ -64,6 +65,7 @@ from trovemq_store.log.segments import DIRECTORY
 from trovemq_store.log.state import StoreState, committed_end
 from trovemq_store.log.time_runs import TimeRuns
 from trovemq_store.log.whole_runs import UnfinishedRun, outside_run
+from trovemq_store.replica.truncation import finish_truncation
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.offsets import ConsumerOffsets
@@ -174,8 +176,11 @@ class _Opening:
         self._saved = state.load(files)
         if self._saved is not None:
             state.check_sizes(self._saved, settings)
+        was_cut = finish_truncation(files, settings.commit_log_file_size)
+        if was_cut:
+            self._saved = state.load(files)
         self._saved_queue_ends = {} if self._saved is None else self._saved.queue_ends
-        self._clean = not files.exists(ABORT_PATH)
+        self._clean = not files.exists(ABORT_PATH) and not was_cut
         self._marked_open = False
         self._known_end = LOG_ORIGIN
         self._limit = UNLIMITED if commit_limit is None else commit_limit

@@ -1,6 +1,7 @@
-"""Appending bytes of another node's log to a store: a follower's half of MessageStore.
+"""Appending bytes of another node's log to a store, and cutting its end: a follower's half of MessageStore.
 
 Invariants
+- Nothing below the known commit offset is cut.
 - Bytes are appended as they are: a follower gives no queue offset, no physical offset and no store time.
 - Appended bytes are dispatched from the log (Dispatcher.unoffered_end), up to the commit limit and no
   further, and the records of an atomic transaction together.
@@ -15,11 +16,21 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.engine.appending import StoreAppending
+from trovemq_store.engine.opening import IndexFileNames, OpenedStore
+from trovemq_store.files.guarded import GuardedFileSystem
+from trovemq_store.index.dispatcher import UNLIMITED
 from trovemq_store.log.raw_append import append_raw
+from trovemq_store.replica.replica_file import ReplicaFile
+from trovemq_store.replica.truncation import keep_tail
 
 
 class StoreReplica(StoreAppending):
     """StoreAppending that takes another node's bytes, too."""
+
+    def __init__(self, opened: OpenedStore, names: IndexFileNames, files: GuardedFileSystem) -> None:
+        super().__init__(opened, names, files)
+        self.commit_limit = UNLIMITED
+        """No record that ends above it is applied to a projection, whatever is on disk."""
 
     def append_raw(self, physical_offset: PhysicalOffset, data: memoryview, unused: int = 0) -> None:
         """Appends whole records of another node's log, which lie there at physical_offset, and the blank
@@ -42,6 +53,23 @@ class StoreReplica(StoreAppending):
         except BaseException:
             self.mark_failed()  # out of memory, perhaps: the log may now have more than `end` says
             raise
+
+    def begin_truncation(self, replica: ReplicaFile, end: PhysicalOffset) -> None:
+        """The log is to end at `end`, because the leader's has other bytes from there on. After this nothing
+        is appended: close() the store, and the next open() ends the cut (trovemq_store.replica.truncation).
+        No flush may run in another thread.
+
+        TroveError STORE_DIVERGED: a record above `end` is committed; nothing has changed. STORE_FAILED.
+        StorageError: nothing is cut, or, where the store has failed then, the next start may cut it.
+        """
+        if self.failed:
+            raise TroveError(errors.STORE_FAILED)
+        committed = self.visible_offset
+        if self.commit_limit != UNLIMITED:
+            committed = max(committed, min(self.commit_limit, self._log.end))
+        dropped = keep_tail(self.files, self._log, replica.epochs, end, committed)
+        self.mark_failed()  # first: if the next call fails, its change may be on disk all the same
+        replica.begin_truncation(end, dropped)
 
     def _note_times(self, records: RecordBatch, physical_offset: PhysicalOffset) -> None:
         """Store times rise between the first record, the places where they step back, and the last one."""

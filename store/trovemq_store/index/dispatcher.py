@@ -104,6 +104,7 @@ class Dispatcher:
     def leave_unoffered(self, end: PhysicalOffset) -> None:
         """The log now ends at `end`, and its records after `position` are to be read from it."""
         assert end >= self.unoffered_end, "the log only grows"
+        assert end >= self.position, "applied records are in the log"
         self._pending.clear()
         self.pending_bytes = 0
         self.unoffered_end = end
@@ -133,6 +134,7 @@ class Dispatcher:
 
     def _dispatch_unoffered(self, visible_end: PhysicalOffset, on_visible: OnVisible | None) -> None:
         """Applies the records of [position, unoffered_end) that end at or before `visible_end`."""
+        assert self.position < self.unoffered_end, "the log has records that nobody offered"
         end, stop = self.unoffered_end, min(visible_end, self.unoffered_end)
         if stop <= self.position:
             return

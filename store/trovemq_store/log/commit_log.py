@@ -158,6 +158,7 @@ class CommitLog:
         """Writes bytes of another node's log (raw_append.py) at the end, in a new segment if there is none.
         The log continues `unused` bytes after them. TroveError UNKNOWN_ERROR, DISK_FULL,
         CREATE_MAPPED_FILE_FAILED: not appended."""
+        assert unused >= 0, "the log only grows"
         segment = self.segments.at(self.end) or self.segments.add(internal=True)
         end = PhysicalOffset(self.end + len(data) + unused)
         assert end <= segment.end, "the bytes are of one segment"

@@ -73,11 +73,11 @@ class Epochs:
         return Epochs(entries[-ENTRIES_MAX:])
 
     def truncated(self, end: PhysicalOffset) -> Epochs:
-        """Those of the log that ends at `end`: an epoch without a byte below it is gone."""
+        """The epochs of the log that ends at `end`: one without a byte below it is gone."""
         return Epochs(tuple(entry for entry in self.entries if entry.start < end))
 
     def trimmed(self, begin: PhysicalOffset) -> Epochs:
-        """Those of the log that begins at `begin`: an epoch that ended there or before is gone."""
+        """The epochs of the log that begins at `begin`: one that ended there or before is gone."""
         ends = [entry.start for entry in self.entries[1:]]
         gone = sum(end <= begin for end in ends)
         return Epochs(self.entries[gone:])
@@ -112,8 +112,8 @@ def cut_point(
     leader_end: PhysicalOffset,
     committed: PhysicalOffset,
 ) -> PhysicalOffset | None:
-    """Where a follower cuts its log before it goes on with the leader's: at the common point, and never
-    merely at its known commit offset, above which records may be committed. None if no common point is known.
+    """Where a follower cuts its log before it continues with the leader's: at the common point, and not at
+    its known commit offset, above which records may be committed. None if no common point is known.
 
     TroveError STORE_DIVERGED if the common point is below the known commit offset: nothing may be cut.
     """

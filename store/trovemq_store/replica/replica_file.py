@@ -1,7 +1,7 @@
 """A node's own state on disk: `trovemq/replica.json`, one JSON object, replaced as a whole and synced.
 
     format         1; a higher number is refused (STORE_NEWER)
-    promisedEpoch  no frame of a lower epoch is taken or acknowledged; durable before anything is done in it
+    promisedEpoch  frames of a lower epoch are refused; durable before anything is done in it
     epochs         [[epoch, physical offset of its first byte], …] of this node's log (epochs.py)
     truncating     physical offset at which the log is being cut (truncation.py), else null. `epochs` is then
                    already that of the shorter log
@@ -156,7 +156,7 @@ class ReplicaFile:
         return self.state.epochs
 
     def promise(self, epoch: int) -> None:
-        """From now on no frame of a lower epoch is taken. ValueError for one below the promised epoch."""
+        """From now on frames of a lower epoch are refused. ValueError for one below the promised epoch."""
         if epoch < self.promised_epoch:
             raise ValueError(f"epoch {self.promised_epoch} is promised, {epoch} is lower")
         if epoch > self.promised_epoch:

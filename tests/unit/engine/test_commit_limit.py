@@ -110,7 +110,7 @@ def test_a_start_showed_records_that_are_not_committed() -> None:
         assert bodies(again) == leader.visible_below(leader.store.end_offset)
 
 
-def test_a_start_with_a_lower_limit_takes_records_out_of_the_projections() -> None:
+def test_a_start_with_a_lower_limit_shortens_the_projections() -> None:
     leader, files, store = followed()
     commit(store, leader.store.end_offset)
     store.close(NOW_MS)
@@ -125,7 +125,7 @@ def test_a_start_with_a_lower_limit_takes_records_out_of_the_projections() -> No
     assert indexed(again, leader) == indexed(leader.store, leader)
 
 
-def test_the_next_queue_offset_was_that_of_a_record_that_is_not_committed() -> None:
+def test_a_queue_offset_of_an_uncommitted_record_was_given_again() -> None:
     leader, files, store = followed()
     store.flush_projections()
     for node in (store, follower(files.after_process_kill(), saved_commit(files))):
@@ -137,7 +137,7 @@ def test_the_next_queue_offset_was_that_of_a_record_that_is_not_committed() -> N
         assert bodies(node)["orders", 0] == leader.visible_below(leader.store.end_offset)["orders", 0]
 
 
-def test_a_leader_that_becomes_a_follower_dispatches_its_appends_from_the_log() -> None:
+def test_a_leader_that_follows_dispatches_its_appends_from_the_log() -> None:
     leader, _, store = followed()
     copied = leader.store.end_offset
     append(store, record(b"by the follower"))
@@ -155,7 +155,7 @@ def test_a_leader_that_becomes_a_follower_dispatches_its_appends_from_the_log() 
     assert bodies_of_0[-3:] == [b"by the follower", b"and one more", b"by the third"]
 
 
-def test_half_of_a_transaction_was_visible_where_the_limit_lay_inside() -> None:
+def test_half_of_a_transaction_was_visible_at_a_limit_inside() -> None:
     leader, files = Leader(), MemoryFileSystem()
     leader.send("orders", 0, 1)
     leader.transact(6)
@@ -171,7 +171,7 @@ def test_half_of_a_transaction_was_visible_where_the_limit_lay_inside() -> None:
         assert bodies(again) == leader.visible_below(limit)
 
 
-def test_a_transaction_that_lacks_records_is_delivered_when_another_leader_continues() -> None:
+def test_a_transaction_that_lacks_records_is_shown_after_others() -> None:
     leader, files = Leader(), MemoryFileSystem()
     leader.transact(6)
     store = follower(files)
@@ -195,7 +195,7 @@ def test_a_stop_with_records_that_are_not_committed_is_no_clean_one() -> None:
     assert not files.exists("abort")
 
 
-def test_a_start_lowered_the_offsets_of_groups_that_had_consumed_committed_records() -> None:
+def test_a_start_lowered_offsets_of_groups_in_the_committed_part() -> None:
     leader, files, store = followed()
     store.flush_projections()
     commit(store, leader.store.end_offset)  # and nothing says so on disk
