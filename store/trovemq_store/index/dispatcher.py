@@ -134,7 +134,7 @@ class Dispatcher:
 
     def _dispatch_unoffered(self, visible_end: PhysicalOffset, on_visible: OnVisible | None) -> None:
         """Applies the records of [position, unoffered_end) that end at or before `visible_end`."""
-        assert self.position < self.unoffered_end, "the log has records that nobody offered"
+        assert self.position < self.unoffered_end, "the log has records that were not offered"
         end, stop = self.unoffered_end, min(visible_end, self.unoffered_end)
         if stop <= self.position:
             return

@@ -97,7 +97,7 @@ def test_a_promise_does_not_go_back() -> None:
         replica.begin_epoch(4, PhysicalOffset(9))
 
 
-def test_an_epoch_whose_first_record_was_lost_is_forgotten_and_its_promise_is_not() -> None:
+def test_an_epoch_without_a_record_is_forgotten_and_its_promise_stays() -> None:
     replica = ReplicaFile.open(MemoryFileSystem())
     replica.promise(4)
     replica.begin_epoch(4, PhysicalOffset(100))
