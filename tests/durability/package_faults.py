@@ -16,6 +16,7 @@ from tests.durability.engine_faults import ENGINE_FAULTS
 from tests.durability.pipeline_faults import PIPELINE_FAULTS
 from tests.durability.planted import Planted
 from tests.durability.record_faults import RECORD_FAULTS
+from tests.durability.replica_faults import REPLICA_FAULTS
 from tests.durability.rpc_faults import RPC_FAULTS
 from tests.durability.sdk_faults import SDK_FAULTS
 from tests.durability.security_faults import SECURITY_FAULTS
@@ -32,4 +33,5 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *RECORD_FAULTS,
     *PIPELINE_FAULTS,
     *CLUSTER_CONFIG_FAULTS,
+    *REPLICA_FAULTS,
 )

@@ -1,0 +1,97 @@
+"""Planted faults of a log that has copies: raw appends, cuts, the commit limit. See planted.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+COMMIT_LIMIT: Final = "tests/unit/engine/test_commit_limit.py::"
+CUTS: Final = "tests/unit/replica/test_truncation.py::"
+CRASHES: Final = "tests/durability/test_truncation_crashes.py::"
+EPOCHS: Final = "tests/unit/replica/test_epochs.py::"
+RAW: Final = "tests/unit/log/test_raw_append.py::"
+
+REPLICA_FAULTS: Final = (
+    Planted(
+        "a follower cuts its log to its commit offset",
+        "store/trovemq_store/replica/epochs.py",
+        "    return point\n",
+        "    return committed\n",
+        (f"{EPOCHS}test_a_follower_cuts_at_the_common_point_and_not_at_its_commit_offset",),
+    ),
+    Planted(
+        "a follower cuts below its commit offset",
+        "store/trovemq_store/replica/epochs.py",
+        "    if point is not None and point < committed:",
+        "    if False:",
+        (f"{EPOCHS}test_a_common_point_below_the_commit_offset_is_an_error",),
+    ),
+    Planted(
+        "a cut leaves the bytes of the last segment",
+        "store/trovemq_store/replica/truncation.py",
+        "    zero_after(files, log, end)\n",
+        "",
+        (
+            f"{CUTS}test_a_tail_that_was_cut_came_back",
+            f"{CRASHES}test_a_crash_leaves_all_of_a_cut_or_nothing[0]",
+        ),
+    ),
+    Planted(
+        "a cut is forgotten before it is on disk",
+        "store/trovemq_store/replica/truncation.py",
+        "    zero_after(files, log, end)\n",
+        "    replica_file.ReplicaFile.open(files).end_truncation()\n    zero_after(files, log, end)\n",
+        (f"{CRASHES}test_a_crash_leaves_all_of_a_cut_or_nothing[0]",),
+    ),
+    Planted(
+        "a cut begins before its bytes are kept",
+        "store/trovemq_store/engine/replica_appending.py",
+        "        dropped = keep_tail(self.files, self._log, replica.epochs, end, committed)\n",
+        "        replica.begin_truncation(end, 0)\n"
+        "        dropped = keep_tail(self.files, self._log, replica.epochs, end, committed)\n",
+        (f"{CRASHES}test_a_crash_leaves_all_of_a_cut_or_nothing[0]",),
+    ),
+    Planted(
+        "a store that may be cut at its next start takes records",
+        "store/trovemq_store/engine/replica_appending.py",
+        "self.mark_failed()  # first: if the next call fails, its change may be on disk all the same",
+        "pass",
+        (f"{CRASHES}test_a_call_that_fails_during_a_cut_is_made_again[replica.after_save]",),
+    ),
+    Planted(
+        "a next queue offset comes from the queues only",
+        "store/trovemq_store/engine/appending.py",
+        "        if self._dispatcher.position >= unoffered:",
+        "        if True:",
+        (f"{COMMIT_LIMIT}test_a_queue_offset_of_an_uncommitted_record_was_given_again",),
+    ),
+    Planted(
+        "records above the commit limit are applied",
+        "store/trovemq_store/engine/message_store.py",
+        "appended if appended <= self.commit_limit else self.commit_limit",
+        "appended",
+        (f"{COMMIT_LIMIT}test_a_record_above_the_commit_limit_was_visible",),
+    ),
+    Planted(
+        "a start applies records above the commit limit",
+        "store/trovemq_store/engine/opening.py",
+        "        if run.end <= self._limit:\n",
+        "        if True:\n",
+        (f"{COMMIT_LIMIT}test_a_start_showed_records_that_are_not_committed",),
+    ),
+    Planted(
+        "a follower shows half of a transaction",
+        "store/trovemq_store/index/undispatched.py",
+        "        count = _count_whole(below)\n",
+        "        count = len(below.records)\n",
+        (f"{COMMIT_LIMIT}test_half_of_a_transaction_was_visible_at_a_limit_inside",),
+    ),
+    Planted(
+        "a raw append of records of another place",
+        "store/trovemq_store/log/raw_append.py",
+        "        physical_offset_of_data=physical_offset,\n",
+        "        physical_offset_of_data=None,\n",
+        (f"{RAW}test_a_run_that_is_not_whole_records_of_its_place_changed_the_log",),
+    ),
+)
