@@ -145,6 +145,42 @@ CONFIG_OWNER_ALREADY = _add(
     "Nothing is to be done; to have another broker's copy continue, name it with --source.",
 )  # fmt: skip
 
+# Codes from 450: groups of replicas (trovemq_broker.replication).
+GROUP_MISMATCH = _add(
+    "GROUP_MISMATCH", 450, "FAILED_PRECONDITION", False,
+    "A node of another replica group, or of another cluster, wants to follow this leader.",
+    "Correct the group's name or the leader's address in the node's settings.",
+)  # fmt: skip
+NOT_A_MEMBER = _add(
+    "NOT_A_MEMBER", 451, "PERMISSION_DENIED", False,
+    "The node is not a member of this replica group.",
+    "Add it: trovemq cluster add NODE.",
+)  # fmt: skip
+SEGMENT_SIZE_MISMATCH = _add(
+    "SEGMENT_SIZE_MISMATCH", 452, "FAILED_PRECONDITION", False,
+    "Two nodes of a replica group have segments of different sizes, so that their logs cannot be equal.",
+    "Give the node the size of its leader, which the message names, and an empty store.",
+)  # fmt: skip
+EPOCH_STALE = _add(
+    "EPOCH_STALE", 453, "FAILED_PRECONDITION", True,
+    "A later leadership has begun: frames and reports of this one count no more.",
+    "Nothing: the node follows the new leader.",
+)  # fmt: skip
+REPLICA_FRAME_ILLEGAL = _add(
+    "REPLICA_FRAME_ILLEGAL", 455, "INVALID_ARGUMENT", False,
+    "A frame between two nodes has a wrong place, size, CRC, or number, and nothing of it was stored.",
+    "Look at both nodes' versions and at the network between them; the message says which frame.",
+)  # fmt: skip
+REPLICA_STREAM_TAKEN = _add(
+    "REPLICA_STREAM_TAKEN", 456, "ABORTED", False,
+    "The node has opened another stream to its leader, which ends the one before.",
+    "Nothing, unless it repeats: then two nodes have one name.",
+)  # fmt: skip
+NOT_ENOUGH_REPLICAS = _add(
+    "NOT_ENOUGH_REPLICAS", 457, "UNAVAILABLE", True,
+    "Fewer nodes of the replica group are here than the step needs; nothing was stored.",
+    "Start the missing nodes; trovemq cluster status names them.",
+)  # fmt: skip
 REPLICA_OFFSET_MISMATCH = _add(
     "REPLICA_OFFSET_MISMATCH", 460, "OUT_OF_RANGE", False,
     "Bytes of another node's log were to be appended elsewhere than at the end of this one.",

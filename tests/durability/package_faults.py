@@ -17,6 +17,7 @@ from tests.durability.pipeline_faults import PIPELINE_FAULTS
 from tests.durability.planted import Planted
 from tests.durability.record_faults import RECORD_FAULTS
 from tests.durability.replica_faults import REPLICA_FAULTS
+from tests.durability.replication_faults import REPLICATION_FAULTS
 from tests.durability.rpc_faults import RPC_FAULTS
 from tests.durability.sdk_faults import SDK_FAULTS
 from tests.durability.security_faults import SECURITY_FAULTS
@@ -34,4 +35,5 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *PIPELINE_FAULTS,
     *CLUSTER_CONFIG_FAULTS,
     *REPLICA_FAULTS,
+    *REPLICATION_FAULTS,
 )

@@ -74,6 +74,7 @@ GOALS: Final = (
     Goal("S3", "bombs", 12, 12),
     Goal("S4", "hostile names", 125, 500),
     Goal("config", "walks of the cluster's configuration", 120, 4_000),
+    Goal("replication", "walks of a replica group", 80, 4_000),
     Goal("atomic", "crash states of atomic transactions", 200, 1_000),
     Goal("atomic", "kills of a daemon under atomic transactions", 3, 100),
     Goal("unique", "kills of a daemon that deduplicates", 3, 100),

@@ -1,0 +1,15 @@
+"""Copies of the log on several nodes: a leader and its followers, as plain state machines.
+
+Times, frames and results of the disk come in; frames and actions go out. Nothing here knows a network, a
+clock or a file.
+
+- `frames`    the frames, as values
+- `commit`    the commit offset
+- `in_sync`   the in-sync set and its changes
+- `joining`   the point from which a follower continues
+- `leader`    the leader: hello, data by window, progress, commit
+- `follower`  the follower: promise, cut, append, progress
+- `promotion` the choice of the next leader by an operator
+
+docs/internals/replication.md has the rules, and why they are safe.
+"""

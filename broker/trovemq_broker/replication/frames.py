@@ -1,0 +1,125 @@
+"""The frames between a leader and its followers, as values; server/wire has their bytes.
+
+    follower                     leader
+    Hello              ->
+                       <-        Welcome: where the follower cuts its log, or that it joins
+                       <-        Data, Heartbeat: one after the other, each with the leader's positions
+    Progress           ->
+
+A position is a physical offset of the log, which all nodes of a group share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.replica.epochs import Epochs
+
+Node: TypeAlias = str
+Epoch: TypeAlias = int
+Offset: TypeAlias = PhysicalOffset
+NowMs: TypeAlias = int
+"""Of a clock that never steps back; it starts anywhere."""
+
+FRAME_BYTES_MAX: Final = 1 << 20
+NODES_MAX: Final = 7
+
+
+class Identity(NamedTuple):
+    """Of the log that a node keeps. `store_id`: another one after a loss of the disk. `incarnation`: another
+    one after a start by which appended bytes may have been lost (async flush, no clean stop)."""
+
+    node: Node
+    store_id: str
+    incarnation: int
+
+
+class InSyncSet(NamedTuple):
+    """The copies that count; the leader's is always among them. Sets are ordered by (epoch, version), and the
+    version rises by one with each change, over epochs, too."""
+
+    epoch: Epoch
+    version: int
+    copies: frozenset[Identity]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Sorted."""
+        return sorted(one.node for one in self.copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first frame of a stream. `in_sync`: the set that the follower has stored; None if it never was in
+    one."""
+
+    cluster: str
+    group: str
+    identity: Identity
+    promised: Epoch
+    epochs: Epochs
+    begin: Offset
+    end: Offset
+    commit: Offset
+    in_sync: InSyncSet | None
+    segment_size: int
+    learner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer. `cut_to`: the follower's log continues there; its own computation must agree.
+    `joins`: the leader's log begins after the follower's end, which takes the state first."""
+
+    epoch: Epoch
+    epochs: Epochs
+    begin: Offset
+    end: Offset
+    commit: Offset
+    cut_to: Offset
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Whole records of one segment. `blank`: the zeros after them, up to the end of the segment."""
+
+    epoch: Epoch
+    offset: Offset
+    commit: Offset
+    data: bytes
+    crc: int
+    blank: int = 0
+
+    @property
+    def end(self) -> Offset:
+        return Offset(self.offset + len(self.data) + self.blank)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """`sent_ms`: of the leader's clock; the next Progress returns it. `in_sync`: a follower that is in it
+    stores it before it reports its version. Others must not: they would pass for copies that have all."""
+
+    epoch: Epoch
+    commit: Offset
+    end: Offset
+    sent_ms: NowMs
+    in_sync: InSyncSet
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`end`: appended, `flushed`: synced. `set_version`: of the stored set of this epoch; 0 for none."""
+
+    epoch: Epoch
+    end: Offset
+    flushed: Offset
+    set_version: int
+    echo_ms: NowMs = 0
+
+
+LeaderFrame: TypeAlias = Welcome | Data | Heartbeat
+FollowerFrame: TypeAlias = Hello | Progress

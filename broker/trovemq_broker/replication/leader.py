@@ -1,0 +1,360 @@
+"""The leader of a group: answers each Hello, sends the log by window, counts progress, moves the commit.
+
+    hello(stream, hello)   -> Welcome, or a refusal; then data
+    appended(), flushed()  -> data to all; the commit may move
+    progress(stream, ...)  -> more data; the commit may move
+    tick()                 -> heartbeats, changes of the in-sync set
+
+Each returns actions. The caller reads `commit` afterwards, and lets readers see the log up to it.
+
+Invariants
+- A report counts only up to the bytes that this stream was sent (rocketmq#3015).
+- One node has one stream: a second one ends the first.
+- A follower has at most WINDOW_BYTES that it has not reported, and one frame in memory.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from trovemq_broker.replication.commit import CommitOffset
+from trovemq_broker.replication.frames import (
+    FRAME_BYTES_MAX,
+    Data,
+    Epoch,
+    Heartbeat,
+    Hello,
+    Identity,
+    InSyncSet,
+    LeaderFrame,
+    Node,
+    NowMs,
+    Offset,
+    Progress,
+    Welcome,
+)
+from trovemq_broker.replication.in_sync import Copy, InSyncChanges
+from trovemq_broker.replication.joining import meeting_point
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_store.replica.epochs import Epochs
+
+Stream: TypeAlias = int
+
+WINDOW_BYTES: Final = 16 << 20
+HEARTBEAT_MS: Final = 500
+
+
+class LeaderLog(Protocol):
+    """The leader's own log."""
+
+    @property
+    def begin(self) -> Offset: ...
+
+    @property
+    def end(self) -> Offset: ...
+
+    @property
+    def flushed(self) -> Offset: ...
+
+    def read(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
+        """Whole records of one segment from the offset on, at least one; and the number of zeros after the
+        last of them, where they fill the segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """`voters`: by node, whether it may be in the in-sync set. `is_sync`: a copy counts once it is synced."""
+
+    cluster: str
+    group: str
+    voters: Mapping[Node, bool]
+    segment_size: int
+    is_sync: bool = True
+    in_sync_min: int = 2
+    lag_max_ms: int = 1_500
+
+
+# --- actions ----------------------------------------------------------------------------------
+class Send(NamedTuple):
+    stream: Stream
+    frame: LeaderFrame
+
+
+class EndStream(NamedTuple):
+    stream: Stream
+    error: TroveError
+
+
+class StoreSet(NamedTuple):
+    """To be stored and synced, then reported by set_stored()."""
+
+    in_sync: InSyncSet
+
+
+class StepDown(NamedTuple):
+    """A higher epoch was promised elsewhere: no more appends, and nothing is acknowledged."""
+
+    epoch: Epoch
+
+
+LeaderAction: TypeAlias = Send | EndStream | StoreSet | StepDown
+
+
+@dataclass(slots=True)
+class _Peer:
+    identity: Identity
+    is_voter: bool
+    since_ms: NowMs
+    """It had all that the leader had then."""
+    stream: Stream | None = None
+    is_dead: bool = False
+    sent: Offset = LOG_ORIGIN
+    end: Offset = LOG_ORIGIN
+    flushed: Offset = LOG_ORIGIN
+    has_reported: bool = False
+    """In this epoch, which it had promised before: it counts from then on."""
+    set_version: int = 0
+    mark_end: Offset = LOG_ORIGIN
+    mark_ms: NowMs = 0
+    """The leader's end at that time: a report of it makes that time `since_ms`."""
+
+
+class Leader:
+    """`stored`: the in-sync set that this node had stored when it was promoted. `known_commit`: of the epochs
+    before. The epoch's first record is already appended, and ends at the log's end."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        log: LeaderLog,
+        me: Identity,
+        epochs: Epochs,
+        stored: InSyncSet,
+        known_commit: Offset,
+        now_ms: NowMs,
+    ) -> None:
+        self.settings: Final = settings
+        self.epoch: Final = epochs.last
+        self._log = log
+        self._me = me
+        self._epochs = epochs
+        self._epoch_end = log.end
+        self._commit = CommitOffset(known_commit, log.end)
+        self.in_sync: Final = InSyncChanges(
+            stored, self.epoch, me, in_sync_min=settings.in_sync_min, lag_max_ms=settings.lag_max_ms
+        )
+        self._my_version = 0
+        self._beaten_ms: NowMs | None = None
+        self._peers: dict[Node, _Peer] = {
+            one.node: _Peer(one, settings.voters.get(one.node, False), now_ms)
+            for one in sorted(stored.copies)
+            if one != me
+        }
+
+    @property
+    def commit(self) -> Offset:
+        return self._commit.offset
+
+    @property
+    def is_open(self) -> bool:
+        """Whether producers are served: all of the epochs before is committed."""
+        return self._commit.is_open
+
+    @property
+    def connected_copies(self) -> int:
+        """Copies of the in-sync set that are here; an append needs `in_sync_min` of them."""
+        there = {peer.identity for peer in self._peers.values() if peer.stream is not None}
+        return 1 + len(self.in_sync.newest.copies & there)
+
+    def check_append(self) -> None:
+        """TroveError NOT_ENOUGH_REPLICAS: nothing may be appended for a replicated acknowledgement."""
+        if (found := self.connected_copies) < self.settings.in_sync_min:
+            raise TroveError(
+                errors.NOT_ENOUGH_REPLICAS,
+                f"{found} of the {self.settings.in_sync_min} copies that group {self.settings.group} needs",
+            )
+
+    # --- inputs -----------------------------------------------------------------------------------------
+    def begin(self) -> list[LeaderAction]:
+        """The first action of a leadership."""
+        return [StoreSet(self.in_sync.newest)]
+
+    def hello(self, stream: Stream, hello: Hello, now_ms: NowMs) -> list[LeaderAction]:
+        """A follower has opened a stream."""
+        if hello.promised > self.epoch:
+            error = TroveError(errors.EPOCH_STALE, f"epoch {self.epoch} ended: {hello.promised} is promised")
+            return [StepDown(hello.promised), EndStream(stream, error)]
+        try:
+            self._check(hello)
+            welcome = self._welcome(hello)
+        except TroveError as error:
+            return [EndStream(stream, error)]
+        node, actions = hello.identity.node, list[LeaderAction]()
+        former = self._peers.get(node)
+        if former is not None and former.stream is not None:
+            other = TroveError(errors.REPLICA_STREAM_TAKEN, f"node {node} has opened another stream")
+            actions.append(EndStream(former.stream, other))
+        peer = _Peer(hello.identity, self.settings.voters[node] and not hello.learner, now_ms, stream)
+        if former is not None and former.identity == hello.identity:
+            peer.since_ms = former.since_ms
+        else:
+            peer.since_ms = now_ms - self.settings.lag_max_ms - 1  # it has to catch up first
+        peer.sent = peer.end = welcome.cut_to
+        peer.mark_end, peer.mark_ms = self._log.end, now_ms
+        self._peers[node] = peer
+        actions.append(Send(stream, welcome))
+        actions.append(Send(stream, self._heartbeat(now_ms)))
+        return actions + self._data(peer)
+
+    def progress(self, stream: Stream, progress: Progress, now_ms: NowMs) -> list[LeaderAction]:
+        """A follower has appended or synced."""
+        peer = self._of(stream)
+        if peer is None:
+            return []
+        if progress.epoch > self.epoch:
+            return [StepDown(progress.epoch)]
+        if error := self._wrong(peer, progress):
+            peer.stream = None
+            return [EndStream(stream, error)]
+        peer.end, peer.flushed, peer.set_version = progress.end, progress.flushed, progress.set_version
+        peer.has_reported = True
+        if self._position(peer) >= peer.mark_end:
+            peer.since_ms, peer.mark_end, peer.mark_ms = peer.mark_ms, self._log.end, now_ms
+        if self._position(peer) >= self._log.end:
+            peer.since_ms = now_ms
+        return [*self._count(now_ms), *self._data(peer)]
+
+    def appended(self, now_ms: NowMs) -> list[LeaderAction]:
+        """An append has ended at the log's end."""
+        self._commit.appended(self._log.end)
+        actions = self._count(now_ms)
+        for peer in self._peers.values():
+            actions += self._data(peer)
+        return actions
+
+    def flushed(self, now_ms: NowMs) -> list[LeaderAction]:
+        """The log's synced end has moved."""
+        return self._count(now_ms)
+
+    def set_stored(self, version: int, now_ms: NowMs) -> list[LeaderAction]:
+        """A StoreSet is done."""
+        self._my_version = max(self._my_version, version)
+        return self._count(now_ms)
+
+    def closed(self, stream: Stream, now_ms: NowMs, *, is_dead: bool = False) -> list[LeaderAction]:
+        """A stream has ended. is_dead: and the node's host refuses new connections."""
+        peer = self._of(stream)
+        if peer is None:
+            return []
+        peer.stream, peer.is_dead = None, is_dead
+        return self._changes(now_ms)
+
+    def tick(self, now_ms: NowMs) -> list[LeaderAction]:
+        """Time has passed; to be called at least each HEARTBEAT_MS."""
+        actions = self._changes(now_ms)
+        if self._beaten_ms is None or now_ms - self._beaten_ms >= HEARTBEAT_MS:
+            self._beaten_ms = now_ms
+            actions += self._heartbeats(now_ms)
+        return actions
+
+    # --- helpers ----------------------------------------------------------------------------------------
+    def _check(self, hello: Hello) -> None:
+        settings, node = self.settings, hello.identity.node
+        if (hello.cluster, hello.group) != (settings.cluster, settings.group):
+            raise TroveError(errors.GROUP_MISMATCH, f"group {hello.group} of cluster {hello.cluster}")
+        if node not in settings.voters or node == self._me.node:
+            raise TroveError(errors.NOT_A_MEMBER, f"node {node} of group {hello.group}")
+        if hello.segment_size != settings.segment_size:
+            text = f"{hello.segment_size} of {node}, {settings.segment_size} here"
+            raise TroveError(errors.SEGMENT_SIZE_MISMATCH, text)
+        if not hello.begin <= hello.commit <= hello.end or hello.epochs.at(hello.end) != hello.epochs.last:
+            raise TroveError(errors.REPLICA_FRAME_ILLEGAL, f"positions or epochs of {node} do not fit")
+
+    def _welcome(self, hello: Hello) -> Welcome:
+        log = self._log
+        if hello.end > hello.begin and not hello.epochs:
+            text = f"{hello.identity.node} has a log that was written outside of any replica group"
+            raise TroveError(errors.STORE_DIVERGED, text)
+        point = meeting_point(hello.epochs, hello.end, hello.commit, self._epochs, log.begin, log.end)
+        joins, cut_to = point is None, log.begin if point is None else point
+        return Welcome(self.epoch, self._epochs, log.begin, log.end, self.commit, cut_to, joins)
+
+    def _wrong(self, peer: _Peer, progress: Progress) -> TroveError | None:
+        if progress.epoch < self.epoch:
+            return TroveError(errors.EPOCH_STALE, f"a report of epoch {progress.epoch}; it is {self.epoch}")
+        if not (peer.end <= progress.end <= peer.sent and peer.flushed <= progress.flushed <= progress.end):
+            text = (
+                f"{progress.end} and {progress.flushed} after {peer.end} and {peer.flushed}, {peer.sent} sent"
+            )
+            return TroveError(errors.REPLICA_FRAME_ILLEGAL, f"{peer.identity.node} reported {text}")
+        if not peer.set_version <= progress.set_version <= self.in_sync.newest.version:
+            text = f"version {progress.set_version} of the in-sync set"
+            return TroveError(errors.REPLICA_FRAME_ILLEGAL, f"{peer.identity.node} reported {text}")
+        return None
+
+    def _of(self, stream: Stream) -> _Peer | None:
+        return next((peer for peer in self._peers.values() if peer.stream == stream), None)
+
+    def _position(self, peer: _Peer) -> Offset:
+        if not peer.has_reported:
+            return LOG_ORIGIN
+        return peer.flushed if self.settings.is_sync else peer.end
+
+    def _count(self, now_ms: NowMs) -> list[LeaderAction]:
+        """Confirms sets, and moves the commit."""
+        by_identity = {peer.identity: peer for peer in self._peers.values()}
+        versions = {identity: peer.set_version for identity, peer in by_identity.items()}
+        confirmed = self.in_sync.confirm({**versions, self._me: self._my_version})
+        if self.in_sync.confirmed is not None:
+            mine = self._log.flushed if self.settings.is_sync else self._log.end
+            positions = [mine]
+            for one in self.in_sync.counted - {self._me}:
+                peer = by_identity.get(one)
+                positions.append(self._position(peer) if peer is not None else LOG_ORIGIN)
+            moved = self._commit.held(positions)
+            if moved or confirmed:
+                return self._heartbeats(now_ms)
+        return []
+
+    def _changes(self, now_ms: NowMs) -> list[LeaderAction]:
+        copies = [
+            Copy(
+                peer.identity,
+                peer.is_voter,
+                peer.stream is not None,
+                peer.is_dead,
+                now_ms - peer.since_ms,
+                peer.flushed,
+            )
+            for peer in self._peers.values()
+        ]
+        change = self.in_sync.propose(copies, now_ms, commit=self.commit, epoch_end=self._epoch_end)
+        if change is None:
+            return []
+        return [StoreSet(change), *self._heartbeats(now_ms)]
+
+    def _heartbeat(self, now_ms: NowMs) -> Heartbeat:
+        return Heartbeat(self.epoch, self.commit, self._log.end, now_ms, self.in_sync.newest)
+
+    def _heartbeats(self, now_ms: NowMs) -> list[LeaderAction]:
+        frame = self._heartbeat(now_ms)
+        return [Send(peer.stream, frame) for peer in self._peers.values() if peer.stream is not None]
+
+    def _data(self, peer: _Peer) -> list[LeaderAction]:
+        """As much as the follower's window takes."""
+        if peer.stream is None:
+            return []
+        frames: list[LeaderAction] = []
+        while peer.sent < self._log.end and peer.sent - peer.end < WINDOW_BYTES:
+            next_epoch = next((one.start for one in self._epochs if one.start > peer.sent), self._log.end)
+            size_max = min(FRAME_BYTES_MAX, next_epoch - peer.sent)  # a frame has records of one epoch
+            data, blank = self._log.read(peer.sent, size_max)
+            frame = Data(self.epoch, peer.sent, self.commit, data, zlib.crc32(data), blank)
+            peer.sent = frame.end
+            frames.append(Send(peer.stream, frame))
+        return frames

@@ -1,0 +1,135 @@
+"""Planted faults of the replication's state machines (replication/). The walks find all that need no rare
+steps; the others have tests of their rule. See planted.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+PACKAGE: Final = "broker/trovemq_broker/replication/"
+WALKS: Final = "tests/unit/replication/test_replication_walks.py::test_a_walk_keeps_every_acknowledged_record"
+WALK: Final = (f"{WALKS}[0]",)
+
+REPLICATION_FAULTS: Final = (
+    Planted(
+        "the leader acknowledges before a follower has synced",
+        f"{PACKAGE}leader.py",
+        "return peer.flushed if self.settings.is_sync else peer.end",
+        "return peer.end",
+        WALK,
+        {"TRIAL": "1000"},
+    ),
+    Planted(
+        "the in-sync set grows, and the copies of the set before are not counted meanwhile",
+        f"{PACKAGE}in_sync.py",
+        "sets = [*self.proposed, *([self.confirmed] if self.confirmed is not None else [])]",
+        "sets = [*([self.confirmed] if self.confirmed is not None else self.proposed)]",
+        (
+            "tests/unit/replication/test_leader.py::test_copies_of_both_sets_count_until_the_new_one_is_confirmed",
+        ),
+    ),
+    Planted(
+        "the in-sync set shrinks below its minimum",
+        f"{PACKAGE}in_sync.py",
+        "            if len(copies) > self.in_sync_min:",
+        "            if len(copies) > 1:",
+        WALK,
+    ),
+    Planted(
+        "a copy is added that lacks a committed record",
+        f"{PACKAGE}in_sync.py",
+        "if not copy.is_connected or copy.flushed < needed:",
+        "if not copy.is_connected:",
+        ("tests/unit/replication/test_leader.py::test_a_copy_that_lacks_a_committed_record_is_not_added",),
+    ),
+    Planted(
+        "a follower reports before its promise is on disk",
+        f"{PACKAGE}follower.py",
+        "        if state.promised < welcome.epoch:\n            return [Promise(welcome.epoch)]\n",
+        "",
+        WALK,
+    ),
+    Planted(
+        "a follower stores the in-sync set that it is not in",
+        f"{PACKAGE}follower.py",
+        "if self._me in in_sync.copies and in_sync.version > self._stored_version:",
+        "if in_sync.version > self._stored_version:",
+        ("tests/unit/replication/test_follower.py::test_only_a_copy_of_the_set_stores_it",),
+    ),
+    Planted(
+        "frames of a former epoch are accepted",
+        f"{PACKAGE}follower.py",
+        "if epoch != self.epoch or epoch < self.state.promised:",
+        "if False:",
+        (
+            "tests/unit/replication/test_follower.py::test_after_a_promise_to_another_leader_nothing_is_appended",
+        ),
+    ),
+    Planted(
+        "records of a former epoch are committed without one of this epoch",
+        f"{PACKAGE}commit.py",
+        "self._ends: deque[Offset] = deque([epoch_end])",
+        "self._ends: deque[Offset] = deque(range(known + 1, epoch_end + 1))",
+        ("tests/unit/replication/test_leader.py::test_records_of_a_former_epoch_wait_for_the_epoch_record",),
+    ),
+    Planted(
+        "a commit is counted before the first in-sync set of the epoch is confirmed",
+        f"{PACKAGE}leader.py",
+        "if self.in_sync.confirmed is not None:\n            mine",
+        "if True:\n            mine",
+        ("tests/unit/replication/test_leader.py::test_nothing_is_committed_before_a_set_is_confirmed",),
+    ),
+    Planted(
+        "a leadership is in the list of epochs only after its first records",
+        f"{PACKAGE}follower.py",
+        "            log.begin_epoch(start)\n",
+        "",
+        WALK,
+        {"TRIAL": "50"},
+    ),
+    Planted(
+        "the node with the longest log leads, whether it was in the in-sync set or not",
+        f"{PACKAGE}promotion.py",
+        "able = [one for one in with_state if _version(one) == newest and _is_in_its_set(one)]",
+        "able = with_state",
+        WALK,
+    ),
+    Planted(
+        "a node that lost its disk counts among those that promised",
+        f"{PACKAGE}promotion.py",
+        "if one.promised == epoch and one.in_sync is not None]",
+        "if one.in_sync is not None or not set()]",
+        WALK,
+    ),
+    Planted(
+        "one promise too few is enough",
+        f"{PACKAGE}promotion.py",
+        "return voters - in_sync_min + 1",
+        "return max(1, voters - in_sync_min)",
+        WALK,
+        {"TRIAL": "200"},
+    ),
+    Planted(
+        "two nodes lead in one epoch",
+        f"{PACKAGE}promotion.py",
+        "return promised + sorted(voters).index(node)",
+        "return promised",
+        WALK,
+        {"TRIAL": "750"},
+    ),
+    Planted(
+        "a report above the sent bytes counts",
+        f"{PACKAGE}leader.py",
+        "peer.end <= progress.end <= peer.sent and ",
+        "",
+        ("tests/unit/replication/test_leader.py::test_a_report_above_the_sent_bytes_ends_the_stream",),
+    ),
+    Planted(
+        "a part of an append is committed",
+        f"{PACKAGE}commit.py",
+        "            self.offset = self._ends.popleft()\n",
+        "            self.offset = self._ends.popleft()\n        self.offset = max(self.offset, least)\n",
+        ("tests/unit/replication/test_leader.py::test_an_append_is_committed_as_a_whole",),
+    ),
+)

@@ -1,0 +1,325 @@
+"""A leader, frame by frame: reports that count, refusals, copies that are in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.unit.replication.group_world import SEGMENT_SIZE, ModelLog
+from trovemq_broker.replication.commit import APPEND_ENDS_MAX, CommitOffset
+from trovemq_broker.replication.frames import Data, Heartbeat, Hello, Identity, InSyncSet, Progress, Welcome
+from trovemq_broker.replication.leader import (
+    EndStream,
+    GroupSettings,
+    Leader,
+    LeaderAction,
+    Send,
+    StepDown,
+    StoreSet,
+)
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_store.replica.epochs import Epochs
+
+A, B, C = (Identity(name, f"store of {name}", 0) for name in "abc")
+EPOCH = 9
+EPOCHS = Epochs.of([(1, 0), (EPOCH, 100)])
+
+
+class Group:
+    """A leader `a` whose epoch record ends at 110; before it there are 100 bytes, all committed."""
+
+    def __init__(self, *copies: Identity, in_sync_min: int = 2, is_sync: bool = True) -> None:
+        self.log = ModelLog()
+        self.log.append(bytes(100))
+        self.log.append(bytes(10))
+        self.log.flushed = self.log.end
+        voters = {one.node: True for one in (A, B, C)}
+        self.settings = GroupSettings(
+            "cluster", "group", voters, SEGMENT_SIZE, is_sync=is_sync, in_sync_min=in_sync_min
+        )
+        stored = InSyncSet(1, 4, frozenset(copies))
+        self.leader = Leader(self.settings, self.log, A, EPOCHS, stored, PhysicalOffset(100), 0)
+        self.actions: list[LeaderAction] = []
+        self.take(self.leader.begin())
+
+    def take(self, actions: Iterable[LeaderAction], now_ms: int = 0) -> list[LeaderAction]:
+        """The leader's own disk stores sets at once."""
+        taken = list(actions)
+        for action in taken:
+            if isinstance(action, StoreSet):
+                taken = [*taken, *self.leader.set_stored(action.in_sync.version, now_ms)]
+        self.actions += taken
+        return taken
+
+    def hello(
+        self, stream: int, who: Identity, end: int = 100, now_ms: int = 0, **fields: object
+    ) -> list[LeaderAction]:
+        values: dict[str, object] = {
+            "cluster": "cluster",
+            "group": "group",
+            "identity": who,
+            "promised": 1,
+            "epochs": Epochs.of([(1, 0)]),
+            "begin": LOG_ORIGIN,
+            "end": PhysicalOffset(end),
+            "commit": LOG_ORIGIN,
+            "in_sync": None,
+            "segment_size": SEGMENT_SIZE,
+        }
+        return self.take(self.leader.hello(stream, Hello(**{**values, **fields}), now_ms))  # type: ignore[arg-type]
+
+    def report(
+        self, stream: int, end: int, flushed: int | None = None, version: int = 0, now_ms: int = 0
+    ) -> list[LeaderAction]:
+        synced = PhysicalOffset(end if flushed is None else flushed)
+        progress = Progress(EPOCH, PhysicalOffset(end), synced, version)
+        return self.take(self.leader.progress(stream, progress, now_ms), now_ms)
+
+    def append(self, size: int = 50) -> int:
+        self.log.append(bytes(size))
+        self.log.flushed = self.log.end
+        self.take(self.leader.appended(0))
+        return self.log.end
+
+
+def refusal(actions: Iterable[LeaderAction]) -> ErrorSpec | None:
+    return next((one.error.spec for one in actions if isinstance(one, EndStream)), None)
+
+
+def open_group(**settings: object) -> Group:
+    """Leader a and follower b, both in sync, all committed."""
+    group = Group(A, B, **settings)  # type: ignore[arg-type]
+    group.hello(1, B)
+    group.report(1, 110, version=5)
+    assert group.leader.is_open
+    assert group.leader.commit == 110
+    return group
+
+
+def test_a_follower_is_sent_the_log_from_the_common_point() -> None:
+    actions = Group(A, B).hello(1, B, end=60)
+    welcome, heartbeat, *data = [one.frame for one in actions if isinstance(one, Send)]
+    assert isinstance(welcome, Welcome)
+    assert (welcome.cut_to, welcome.joins) == (60, False)
+    assert isinstance(heartbeat, Heartbeat)
+    frames = [one for one in data if isinstance(one, Data)]
+    assert [(one.offset, one.end) for one in frames] == [(60, 100), (100, 110)], "a frame is of one epoch"
+
+
+def test_nothing_is_committed_before_a_follower_has_synced() -> None:
+    group = open_group()
+    end = group.append()
+    group.report(1, end, flushed=110, version=5)
+    assert group.leader.commit == 110
+    group.report(1, end, version=5)
+    assert group.leader.commit == end
+
+
+def test_with_async_flush_an_appended_copy_counts() -> None:
+    group = open_group(is_sync=False)
+    end = group.append()
+    group.report(1, end, flushed=110, version=5)
+    assert group.leader.commit == end
+
+
+def test_nothing_is_committed_before_a_set_is_confirmed() -> None:
+    group = Group(A, B)
+    group.hello(1, B)
+    group.report(1, 110, version=0)
+    assert group.leader.commit == 100
+    group.report(1, 110, version=5)
+    assert group.leader.commit == 110
+
+
+def test_records_of_a_former_epoch_wait_for_the_epoch_record() -> None:
+    commit = CommitOffset(PhysicalOffset(80), PhysicalOffset(110))
+    assert not commit.held([PhysicalOffset(100), PhysicalOffset(109)])
+    assert commit.offset == 80
+    assert commit.held([PhysicalOffset(110)])
+    assert commit.is_open
+
+
+def test_an_append_is_committed_as_a_whole() -> None:
+    group = open_group()
+    end = group.append(500)
+    group.report(1, 300, version=5)
+    assert group.leader.commit == 110
+    group.report(1, end, version=5)
+    assert group.leader.commit == end
+
+
+def test_the_ends_of_waiting_appends_are_bounded() -> None:
+    commit = CommitOffset(PhysicalOffset(0), PhysicalOffset(1))
+    for end in range(2, APPEND_ENDS_MAX + 10):
+        commit.appended(PhysicalOffset(end))
+    assert commit.held([PhysicalOffset(APPEND_ENDS_MAX + 8)])
+    assert commit.offset == APPEND_ENDS_MAX - 1
+    assert commit.held([PhysicalOffset(APPEND_ENDS_MAX + 9)])
+
+
+@pytest.mark.parametrize(
+    ("end", "flushed", "version"), [(111, 110, 5), (110, 111, 5), (110, 110, 6), (109, 109, 5)]
+)
+def test_a_report_above_the_sent_bytes_ends_the_stream(end: int, flushed: int, version: int) -> None:
+    group = open_group()
+    assert refusal(group.report(1, end, flushed, version)) is errors.REPLICA_FRAME_ILLEGAL
+    group.append()
+    assert group.leader.commit == 110
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"group": "other"}, errors.GROUP_MISMATCH),
+        ({"cluster": "other"}, errors.GROUP_MISMATCH),
+        ({"segment_size": 1 << 30}, errors.SEGMENT_SIZE_MISMATCH),
+        ({"identity": Identity("stranger", "s", 0)}, errors.NOT_A_MEMBER),
+        ({"identity": A}, errors.NOT_A_MEMBER),
+        ({"begin": PhysicalOffset(50)}, errors.REPLICA_FRAME_ILLEGAL),
+        ({"epochs": Epochs.of([(1, 0), (5, 101)])}, errors.REPLICA_FRAME_ILLEGAL),
+        ({"epochs": Epochs()}, errors.STORE_DIVERGED),
+        ({"epochs": Epochs.of([(1, 0), (8, 90)]), "commit": PhysicalOffset(95)}, errors.STORE_DIVERGED),
+        ({"epochs": Epochs.of([(2, 0)]), "commit": PhysicalOffset(95)}, errors.STORE_DIVERGED),
+    ],
+)
+def test_a_stranger_or_another_log_is_refused(fields: dict[str, object], error: ErrorSpec) -> None:
+    group = Group(A, B)
+    assert refusal(group.hello(1, B, **fields)) is error  # type: ignore[arg-type]
+    assert not any(isinstance(one, Send) for one in group.actions)
+
+
+def test_a_higher_promise_ends_the_leadership() -> None:
+    group = Group(A, B)
+    actions = group.hello(1, B, promised=16)
+    assert isinstance(actions[0], StepDown)
+    assert refusal(actions) is errors.EPOCH_STALE
+
+
+def test_a_second_stream_of_a_node_ends_the_first() -> None:
+    group = open_group()
+    actions = group.hello(2, B, end=110, promised=EPOCH, epochs=EPOCHS)
+    assert refusal(actions) is errors.REPLICA_STREAM_TAKEN
+    assert group.leader.connected_copies == 2, "one node counts once"
+    end = group.append()
+    assert group.report(1, end, version=5) == [], "the former stream counts no more"
+    assert group.leader.commit == 110
+
+
+def test_copies_of_both_sets_count_until_the_new_one_is_confirmed() -> None:
+    group = open_group()
+    group.hello(3, C)
+    group.report(3, 110)
+    group.take(group.leader.tick(1_000), 1_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b", "c"]
+    end = group.append()
+    group.report(1, end, version=5, now_ms=1_000)
+    assert group.leader.commit == 110, "c is in the proposed set"
+    group.report(3, end, version=6, now_ms=1_000)
+    assert group.leader.commit == end
+    assert group.leader.in_sync.confirmed is not None
+    assert group.leader.in_sync.confirmed.nodes == ["a", "b"], "b has not stored the new set"
+    group.report(1, end, version=6, now_ms=1_000)
+    assert group.leader.in_sync.confirmed.nodes == ["a", "b", "c"]
+
+
+def test_a_copy_that_lacks_a_committed_record_is_not_added() -> None:
+    group = open_group()
+    end = group.append()
+    group.report(1, end, version=5)
+    group.hello(3, C)
+    group.report(3, end, flushed=110)
+    group.take(group.leader.tick(1_000), 1_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"]
+
+
+def test_a_learner_is_never_added() -> None:
+    group = open_group()
+    group.hello(3, C, learner=True)
+    group.report(3, 110)
+    group.take(group.leader.tick(1_000), 1_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"]
+
+
+def test_a_dead_copy_is_removed_at_once_and_a_slow_one_after_its_time() -> None:
+    group = Group(A, B, C)
+    for stream, who in ((1, B), (3, C)):
+        group.hello(stream, who)
+        group.report(stream, 110, version=5)
+    assert group.leader.commit == 110
+    end = group.append()
+    group.report(1, end, version=5)
+    group.take(group.leader.tick(1_400), 1_400)
+    assert group.leader.in_sync.newest.nodes == ["a", "b", "c"], "c may be late for 1.5 s"
+    group.take(group.leader.closed(3, 1_450, is_dead=True), 1_450)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"]
+    group.report(1, end, version=6, now_ms=1_450)
+    assert group.leader.commit == end
+
+
+def test_a_set_at_its_minimum_loses_no_copy() -> None:
+    group = open_group()
+    group.take(group.leader.closed(1, 10, is_dead=True), 10)
+    group.take(group.leader.tick(60_000), 60_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"]
+    with pytest.raises(TroveError) as refused:
+        group.leader.check_append()
+    assert refused.value.spec is errors.NOT_ENOUGH_REPLICAS
+
+
+def test_at_the_minimum_a_lost_copy_is_replaced() -> None:
+    group = open_group()
+    group.take(group.leader.closed(1, 10, is_dead=True), 10)
+    group.hello(3, C, now_ms=20)
+    group.report(3, 110, now_ms=20)
+    group.take(group.leader.tick(1_100), 1_100)
+    assert group.leader.in_sync.newest.nodes == ["a", "c"]
+    group.report(3, 110, version=6, now_ms=1_100)
+    assert group.leader.in_sync.confirmed == group.leader.in_sync.newest
+    group.leader.check_append()
+
+
+def test_a_copy_whose_disk_was_replaced_is_another_copy() -> None:
+    group = Group(A, B, C)
+    for stream, who in ((1, B), (3, C)):
+        group.hello(stream, who)
+        group.report(stream, 110, version=5)
+    group.take(group.leader.closed(1, 10), 10)
+    other = B._replace(store_id="a new disk")
+    group.hello(4, other, end=0, epochs=Epochs(), now_ms=20)
+    group.take(group.leader.tick(30), 30)
+    assert group.leader.in_sync.newest.copies == {A, C}
+    group.report(4, 110, now_ms=40)
+    group.report(3, 110, version=6, now_ms=40)
+    group.take(group.leader.tick(1_100), 1_100)
+    assert group.leader.in_sync.newest.copies == {A, C, other}
+
+
+def test_a_copy_that_lags_again_and_again_is_held_out() -> None:
+    group = Group(A, B, C, in_sync_min=1)
+    for stream, who in ((1, B), (3, C)):
+        group.hello(stream, who)
+        group.report(stream, 110, version=5)
+    now_ms, version = 0, 5
+    for _ in range(3):
+        end = group.append()
+        for _ in range(2):
+            now_ms += 1_600
+            group.report(1, end, version=version, now_ms=now_ms)
+            group.take(group.leader.tick(now_ms), now_ms)
+        assert group.leader.in_sync.newest.nodes == ["a", "b"]
+        version = group.leader.in_sync.newest.version
+        group.report(1, end, version=version, now_ms=now_ms)
+        now_ms += 1_100
+        group.report(1, end, version=version, now_ms=now_ms)
+        group.report(3, end, version=5, now_ms=now_ms)
+        group.take(group.leader.tick(now_ms), now_ms)
+        version = group.leader.in_sync.newest.version
+    assert group.leader.in_sync.newest.nodes == ["a", "b"], "three removals within a minute"
+    now_ms += 31_000
+    group.report(1, end, version=version, now_ms=now_ms)
+    group.report(3, end, version=5, now_ms=now_ms)
+    group.take(group.leader.tick(now_ms), now_ms)
+    assert group.leader.in_sync.newest.nodes == ["a", "b", "c"]
