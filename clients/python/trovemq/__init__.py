@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         TopicQueue,
         TopicRoute,
         TopicSpread,
+        TopicTraffic,
     )
     from trovemq.models.config import ConfigMember, ConfigName, ConfigStatus, ConfigTakeOver
     from trovemq.models.group import (
@@ -160,6 +161,7 @@ __all__ = [
     "TopicQueue",
     "TopicRoute",
     "TopicSpread",
+    "TopicTraffic",
     "TrackEvent",
     "Transaction",
     "TransactionResolution",
@@ -215,6 +217,7 @@ _MODULES = {
         "TopicQueue",
         "TopicRoute",
         "TopicSpread",
+        "TopicTraffic",
     ),
     "trovemq.options": ("ClientOptions",),
     "trovemq.producer": ("Producer",),

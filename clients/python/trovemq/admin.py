@@ -494,12 +494,14 @@ class Admin:
 
     # --- the cluster ----------------------------------------------------------------------------------
 
-    async def statistics(self, broker: str | None = None) -> BrokerAnswers[BrokerStatistics]:
-        """Each broker's counters."""
+    async def statistics(
+        self, broker: str | None = None, *, topics: bool = False
+    ) -> BrokerAnswers[BrokerStatistics]:
+        """Each broker's counters, and with `topics` the traffic of each topic there."""
         return await ask_brokers(
             self._pool,
             self._pool.routes.brokers(broker),
-            lambda info: self._pool.connection(info).statistics(),
+            lambda info: self._pool.connection(info).statistics(topics=topics),
             broker=broker,
         )
 

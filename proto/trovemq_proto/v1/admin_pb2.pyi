@@ -224,11 +224,13 @@ class ResetOffsetReply(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ResetOffsetReply.Entry, _Mapping]]] = ...) -> None: ...
 
 class GetStatisticsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: bool
+    def __init__(self, topics: _Optional[bool] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("broker", "counters")
+    __slots__ = ("broker", "counters", "topics", "topics_left_out")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +240,24 @@ class Statistics(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     BROKER_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     broker: _common_pb2.BrokerInfo
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, broker: _Optional[_Union[_common_pb2.BrokerInfo, _Mapping]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    topics: _containers.RepeatedCompositeFieldContainer[TopicTraffic]
+    topics_left_out: int
+    def __init__(self, broker: _Optional[_Union[_common_pb2.BrokerInfo, _Mapping]] = ..., counters: _Optional[_Mapping[str, int]] = ..., topics: _Optional[_Iterable[_Union[TopicTraffic, _Mapping]]] = ..., topics_left_out: _Optional[int] = ...) -> None: ...
+
+class TopicTraffic(_message.Message):
+    __slots__ = ("topic", "messages_in", "bytes_in", "messages_out", "bytes_out")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_OUT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    bytes_out: int
+    def __init__(self, topic: _Optional[str] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...

@@ -33,7 +33,7 @@ takes two to three times as long."""
 LISTINGS: dict[str, Any] = {
     "trovemq.v1.RouteService.GetCluster": route_pb2.GetClusterRequest(),
     "trovemq.v1.AdminService.ListTopics": admin_pb2.ListTopicsRequest(include_system=True),
-    "trovemq.v1.AdminService.GetStatistics": admin_pb2.GetStatisticsRequest(),
+    "trovemq.v1.AdminService.GetStatistics": admin_pb2.GetStatisticsRequest(topics=True),
     "trovemq.v1.GroupService.ListGroups": group_pb2.ListGroupsRequest(),
     "trovemq.v1.GroupService.DescribeGroup": group_pb2.DescribeGroupRequest(group="group-00001"),
     "trovemq.v1.GroupService.ListMembers": group_pb2.ListMembersRequest(group="group-00001"),

@@ -31,6 +31,7 @@ from trovemq_broker.server.wire.shown_replies import (
     show_group,
     show_groups,
     show_routes,
+    show_statistics,
     show_topics,
     show_transaction,
     without_changes,
@@ -302,7 +303,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "CommitOffset": Row(_both(SUB, SUB)),
         "GetOffset": Row(_both(SEE, SEE)),
         "ResetOffset": Row(_both(_UPDATE, SEE), audit=Audit.ACT),
-        "GetStatistics": Row(_cluster(Action.GET), is_query=True),
+        "GetStatistics": Row(_cluster(Action.GET), show=show_statistics, is_query=True),
     },
     "trovemq.v1.BrokerService": {
         "Drain": Row(_cluster(_UPDATE), audit=Audit.ACT),

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
@@ -21,10 +22,25 @@ from trovemq_daemon.metrics import Buckets
 from trovemq_daemon.slow_requests import SlowRequests
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.fields import ROWS_MAX
+from trovemq_store.engine.steps import Steps
 
 # RocketMQ's bounds of rocketmq_message_size, in bytes
 MESSAGE_SIZE_BUCKETS: Final = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
 _SIZE_BOUNDS: Final = np.array(MESSAGE_SIZE_BUCKETS, np.int64)
+
+
+TOPICS_STEP: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTraffic:
+    """The traffic of one topic since the start."""
+
+    topic: str
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    bytes_out: int
 
 
 class ObserveRpc(Protocol):
@@ -107,6 +123,24 @@ class Traffic:
             raise
         finally:
             self.answered(method, response, started, peer=peer)
+
+    def busiest(self, topics_max: int) -> Steps[tuple[list[TopicTraffic], int]]:
+        """The topics with most messages in and out, and how many others had any."""
+        most: list[tuple[int, str, TopicTraffic]] = []  # a heap
+        left_out = 0
+        for number, topic in enumerate({*self.message_sizes, *self.messages_out}, 1):
+            if number % TOPICS_STEP == 0:
+                yield
+            sizes = self.message_sizes.get(topic)
+            into = (sizes.count, int(sizes.total)) if sizes is not None else (0, 0)
+            row = TopicTraffic(topic, *into, self.messages_out[topic], self.bytes_out[topic])
+            entry = (row.messages_in + row.messages_out, topic, row)
+            if len(most) < topics_max:
+                heappush(most, entry)
+            else:
+                heappushpop(most, entry)
+                left_out += 1
+        return [row for _, _, row in most], left_out
 
     def forget(self, topic: str) -> None:
         for table in (

@@ -26,6 +26,7 @@ from trovemq_store.topics.topic_options import option_texts
 from trovemq_store.topics.topics import NewTopic, TopicConfig
 
 TOPICS_STEP = 128
+TRAFFIC_TOPICS_MAX = 10_000
 
 
 class AdminService:
@@ -48,6 +49,7 @@ class AdminService:
         self._changes = core.topic_changes
         self._offsets = core.offsets
         self._turns = core.turns
+        self._traffic = core.traffic
         self._topic_hold = topic_hold
         self._broker_info = broker_info
         self._counters = counters
@@ -227,8 +229,18 @@ class AdminService:
         return wire.reset_reply(entries)
 
     # --- statistics ---------------------------------------------------------------------------------
-    async def get_statistics(self, _request: Request, _context: Context) -> Reply:
-        return wire.statistics_reply(self._broker_info(), await self._turns.run(self._counters()))
+    async def get_statistics(self, request: Request, _context: Context) -> Reply:
+        return await self._turns.run(self._statistics(with_topics=wire.asks_topics(request)))
+
+    def _statistics(self, *, with_topics: bool) -> Steps[Reply]:
+        reply = wire.statistics_reply(self._broker_info(), (yield from self._counters()))
+        if not with_topics:
+            return reply
+        rows, left_out = yield from self._traffic.busiest(TRAFFIC_TOPICS_MAX)
+        for part in (rows[at : at + TOPICS_STEP] for at in range(0, len(rows), TOPICS_STEP)):
+            yield
+            wire.add_traffic(reply, part)
+        return wire.left_out(reply, left_out)
 
 
 def _new_topic(command: wire.CreateTopic) -> NewTopic:

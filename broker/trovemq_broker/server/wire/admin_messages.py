@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from trovemq_broker.fetch.offsets import ResetEntry, ResetTarget
 from trovemq_broker.server.wire.resets import offset_or_none, reset_queue, reset_target
@@ -44,6 +44,21 @@ class DescribeTopic:
 
     topic: str
     with_sizes: bool
+
+
+class TopicTraffic(Protocol):
+    """The traffic of one topic; see server/monitoring."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def messages_in(self) -> int: ...
+    @property
+    def bytes_in(self) -> int: ...
+    @property
+    def messages_out(self) -> int: ...
+    @property
+    def bytes_out(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +247,26 @@ def reset_reply(entries: Iterable[ResetEntry]) -> admin_pb2.ResetOffsetReply:
 
 def statistics_reply(broker: common_pb2.BrokerInfo, counters: Mapping[str, int]) -> admin_pb2.Statistics:
     return admin_pb2.Statistics(broker=broker, counters=counters)
+
+
+def asks_topics(request: admin_pb2.GetStatisticsRequest) -> bool:
+    """Whether a GetStatistics asks for the traffic of each topic."""
+    return request.topics
+
+
+def add_traffic(reply: admin_pb2.Statistics, rows: Iterable[TopicTraffic]) -> None:
+    """Adds topics to a reply."""
+    for row in rows:
+        reply.topics.add(
+            topic=row.topic,
+            messages_in=row.messages_in,
+            bytes_in=row.bytes_in,
+            messages_out=row.messages_out,
+            bytes_out=row.bytes_out,
+        )
+
+
+def left_out(reply: admin_pb2.Statistics, count: int) -> admin_pb2.Statistics:
+    """The same reply, with the number of topics that it lacks."""
+    reply.topics_left_out = count
+    return reply

@@ -21,6 +21,14 @@ def show_topics(reply: admin_pb2.ListTopicsReply, may_see: MaySee) -> admin_pb2.
     return admin_pb2.ListTopicsReply(topics=[one for one in reply.topics if may_see(Kind.TOPIC, one.topic)])
 
 
+def show_statistics(reply: admin_pb2.Statistics, may_see: MaySee) -> admin_pb2.Statistics:
+    """The same statistics, with the topics that the caller may know."""
+    kept = [one for one in reply.topics if may_see(Kind.TOPIC, one.topic)]
+    del reply.topics[:]
+    reply.topics.extend(kept)
+    return reply
+
+
 def show_groups(reply: group_pb2.ListGroupsReply, may_see: MaySee) -> group_pb2.ListGroupsReply:
     """The groups that the caller may know, each with such topics only."""
     seen = group_pb2.ListGroupsReply(groups=[one for one in reply.groups if may_see(Kind.GROUP, one.group)])

@@ -308,9 +308,9 @@ class Connection:
         reply = await self._ask("AdminService/ResetOffset", request, admin_pb2.ResetOffsetReply.FromString)
         return convert.offset_resets(reply, broker)
 
-    async def statistics(self) -> BrokerStatistics:
-        """The broker's counters."""
-        request, decode = admin_pb2.GetStatisticsRequest(), admin_pb2.Statistics.FromString
+    async def statistics(self, *, topics: bool = False) -> BrokerStatistics:
+        """The broker's counters, and with `topics` the traffic of each topic."""
+        request, decode = admin_pb2.GetStatisticsRequest(topics=topics), admin_pb2.Statistics.FromString
         return convert.statistics(await self._ask("AdminService/GetStatistics", request, decode))
 
     async def ask(

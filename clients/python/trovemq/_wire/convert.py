@@ -21,6 +21,7 @@ from trovemq.models.cluster import (
     TopicHold,
     TopicQueue,
     TopicRoute,
+    TopicTraffic,
 )
 from trovemq_proto.v1 import admin_pb2, common_pb2, query_pb2, route_pb2
 
@@ -192,4 +193,8 @@ def offset_resets(reply: admin_pb2.ResetOffsetReply, broker: str) -> list[Offset
 
 
 def statistics(reply: admin_pb2.Statistics) -> BrokerStatistics:
-    return BrokerStatistics(broker_info(reply.broker), dict(reply.counters))
+    topics = tuple(
+        TopicTraffic(one.topic, one.messages_in, one.bytes_in, one.messages_out, one.bytes_out)
+        for one in reply.topics
+    )
+    return BrokerStatistics(broker_info(reply.broker), dict(reply.counters), topics, reply.topics_left_out)

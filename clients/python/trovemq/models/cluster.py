@@ -252,8 +252,29 @@ class OffsetReset:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicTraffic:
+    """The messages of a topic on one broker since the broker's start, and the bytes of their records: those
+    that were stored (in), and those that consumers got (out)."""
+
+    topic: str
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """A broker's own counters by name."""
+    """A broker's own counters by name.
+
+    Attributes:
+        broker: The broker.
+        counters: Its counters.
+        topics: If they were asked for, the topics that had traffic, the busiest 10,000.
+        topics_left_out: How many other topics had traffic.
+    """
 
     broker: BrokerInfo
     counters: dict[str, int]
+    topics: tuple[TopicTraffic, ...] = ()
+    topics_left_out: int = 0
