@@ -106,6 +106,7 @@ VERBS: Final = (
     ),
     Verb("doctor", "doctor", "Look for faults in a cluster. Prints what to do about each."),
     Verb("cluster", "clusters", "List the brokers that the server knows. With the number of their topics."),
+    Verb("top", "top", "Watch rates, lag and brokers' states. Of the whole cluster, until Ctrl-C."),
     Verb("stats", "status", "Show each broker's counters."),
     Verb(
         "support-bundle",

@@ -93,6 +93,17 @@ class Output:
         """Whether standard error is a terminal."""
         return self._stderr.isatty() and not self._json_on_stderr
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether standard output is a terminal."""
+        return self._terminal
+
+    def terminal_console(self) -> Console:
+        """The terminal itself, for a view that is replaced."""
+        from rich.console import Console
+
+        return Console(file=sys.stdout, highlight=False)
+
     def replace(self) -> None:
         """Prints the output so far, at a terminal on a cleared screen; then starts again."""
         if self._terminal and not self.objects:
