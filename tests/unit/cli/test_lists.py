@@ -97,11 +97,21 @@ TRACK: Final = MessageTrack(
     True,
 )
 
+COUNTERS: Final = {
+    "messages_in": 1_234_567,
+    "bytes_in": 3_650_000_000,
+    "duplicates": 0,
+    "disk_used_percent": 41,
+    "log_end_offset": 1_234_567,
+    "timer_behind_ms": 7_300_000,
+    "timer_lateness_max_ms": 12,
+    "retention_early_newest_ms": THEN,
+}
 ANSWERS: Final[Mapping[str, object]] = {
     "admin.list_topics": TOPICS,
     "admin.describe_topic": TOPICS[:1],
     "admin.cluster": CLUSTER,
-    "admin.statistics": [BrokerStatistics(INFO, {"puts": 1_000, "gets": 2})],
+    "admin.statistics": [BrokerStatistics(INFO, COUNTERS)],
     "admin.reset_offset": [OffsetReset("a", 0, None, 7), OffsetReset("a", 1, 1_000, 7)],
     "admin.groups.list_all": GROUPS,
     "admin.groups.members": [MEMBER],
@@ -124,7 +134,8 @@ STREAMS: Final[Mapping[str, object]] = {
 }
 VERBS: Final = (
     "cluster",
-    "stats",
+    "stats --seconds 0",
+    "stats --seconds 0 --all",
     "errors DISK_FULL",
     "topic list",
     "topic describe orders",

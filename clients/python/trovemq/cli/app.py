@@ -107,7 +107,11 @@ VERBS: Final = (
     Verb("doctor", "doctor", "Look for faults in a cluster. Prints what to do about each."),
     Verb("cluster", "clusters", "List the brokers that the server knows. With the number of their topics."),
     Verb("top", "top", "Watch rates, lag and brokers' states. Of the whole cluster, until Ctrl-C."),
-    Verb("stats", "status", "Show each broker's counters."),
+    Verb(
+        "stats",
+        "counters",
+        "Show each broker's counters. And their rates; with --all those that are 0.",
+    ),
     Verb(
         "support-bundle",
         "support_bundle",

@@ -109,11 +109,11 @@ def versions() -> dict[str, object]:
 async def _answers(session: Session) -> AsyncIterator[Part]:
     """The server's parts. When it cannot be reached, it is not asked for the rest, because each attempt takes
     the whole time limit."""
-    from trovemq.cli import cluster_config, clusters, config, group_lag, groups, status, topics
+    from trovemq.cli import cluster_config, clusters, config, counters, group_lag, groups, topics
 
     verbs: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
         "cluster": clusters.cluster,
-        "statistics": status.stats,
+        "statistics": lambda own: counters.stats(own, seconds=0.0),
         "configuration": cluster_config.config,
         "topics": topics.list_,
         "groups": groups.list_,

@@ -1,4 +1,4 @@
-"""stats, errors: the brokers' counters, and the meaning of an error."""
+"""errors: the meaning of an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import EveryBrokerOption
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
@@ -15,27 +14,8 @@ from trovemq_proto.errors import ErrorSpec, TroveError
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command tree."""
-    verb(app, "stats")(stats)
+    """Adds the verb to the command tree."""
     verb(app, "errors")(explain_errors)
-
-
-async def stats(session: Session, broker: EveryBrokerOption = None) -> None:
-    """Show each broker's counters."""
-    async with session.client() as client:
-        found = await session.call(client.admin.statistics(broker=broker))
-    for statistics in found:
-        session.output.item({"broker": statistics.broker.name, "counters": dict(statistics.counters)})
-    if session.output.objects:
-        return
-    from trovemq.cli.render import table
-
-    rows = [
-        (statistics.broker.name, name, value)
-        for statistics in found
-        for name, value in sorted(statistics.counters.items())
-    ]
-    session.output.show(table(("broker", "counter", "value"), rows, numbers=("value",)))
 
 
 def complete_error(incomplete: str) -> list[str]:
