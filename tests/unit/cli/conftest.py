@@ -24,6 +24,7 @@ from trovemq.models.cluster import (
     BrokerRoute,
     BrokerStatistics,
     ClusterState,
+    LostBroker,
     OffsetReset,
     QueueOffsets,
     TopicDescription,
@@ -67,6 +68,13 @@ class Found:
     more: bool = False
 
 
+class FakePool:
+    """Nameservers that have lost no broker."""
+
+    async def lost_brokers_of(self, topic: str) -> list[LostBroker]:
+        return []
+
+
 @dataclass
 class FakeClient:
     """One broker's topics; every call is recorded in `calls`."""
@@ -93,6 +101,8 @@ class FakeClient:
     rules: Any = field(default_factory=FakeRules)
     config: FakeConfig = field(default_factory=FakeConfig)
     subscription: FakeSubscription = field(default_factory=lambda: FakeSubscription([]))
+
+    _pool: Any = field(default_factory=FakePool)
 
     @property
     def admin(self) -> FakeClient:

@@ -28,6 +28,7 @@ def test_a_broker_that_is_away_is_named_beside_the_answer(
     assert ran.code == 0
     assert ran.objects
     assert ran.note[kind] == ["broker-b", "broker-c"]
+    assert ran.note.get("complete", True) == (kind == "pending")
 
 
 def test_people_read_which_broker_is_away(run: Any, client: FakeClient) -> None:

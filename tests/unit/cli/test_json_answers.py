@@ -171,7 +171,7 @@ def test_query_pages_by_cursor_and_says_that_it_is_complete(run: Any) -> None:
         "cursor": None,
         "indexLastUpdateTimestamp": 5,
         "indexLastUpdatePhyoffset": 6,
-        "unreachable": [],
+        "missing": [],
         "notes": [],
     }
     options = run.client.calls[-2][1]
@@ -202,7 +202,7 @@ def test_a_query_that_missed_a_broker_is_an_incomplete_answer(run: Any) -> None:
     run.client.unreachable = ("broker-b",)
     ran = run("--json", "query", "orders", "k")
     assert (ran.code, len(ran.objects)) == (0, 1)
-    assert (ran.note["complete"], ran.note["unreachable"]) == (False, ["broker-b"])
+    assert (ran.note["complete"], ran.note["missing"]) == (False, ["broker-b"])
 
 
 def test_offset_answers_one_object(run: Any) -> None:

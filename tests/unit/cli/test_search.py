@@ -73,7 +73,7 @@ def test_pages_are_one_answer_and_standard_error_says_how_complete_it_is(run: An
         "entries": 10,
         "scannedBytes": 14,
         "lagBytes": 9,
-        "unreachable": [],
+        "missing": [],
         "notes": ["broker-a: skipped at 7: the record is damaged"],
     }
 

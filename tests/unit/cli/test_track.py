@@ -113,7 +113,7 @@ def test_json_has_an_object_for_each_copy_event_and_status(run: Any, reported: A
         8,
         False,
     )
-    assert ran.note == {"complete": True, "unreachable": [], "notes": []}
+    assert ran.note == {"complete": True, "missing": [], "notes": []}
     assert reported["asked"] == [("UNIQUE", "orders", None)]
 
 
@@ -155,7 +155,7 @@ def test_an_answer_that_is_not_whole_says_what_is_missing(run: Any, reported: An
     reported["answer"] = MessageTrack((COPY,), (), (), False, ("broker-b",), ("broker-b: no answer",))
     assert run("--json", "track", "UNIQUE").note == {
         "complete": False,
-        "unreachable": ["broker-b"],
+        "missing": ["broker-b"],
         "notes": ["broker-b: no answer"],
     }
     ran = run("track", "UNIQUE")

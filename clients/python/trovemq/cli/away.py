@@ -45,6 +45,8 @@ class Away:
         if new:
             known.update(new)
             self._output.note(**{kind: sorted(known)})
+            if kind == "missing":
+                self._output.note(complete=False)
             for text, some in (
                 (TEXTS[kind], [name for name in new if name not in later]),
                 (LATER, [name for name in new if name in later]),

@@ -248,6 +248,7 @@ async def pull(
         )
         async with aclosing(_up_to(session, batches, count)) as messages:
             await _show_messages(session, messages)
+        await session.note_lost(client, topic, broker)
 
 
 def page_bytes(count: int) -> int:
@@ -309,6 +310,7 @@ async def get(
         queue, offset = _place(identifier[1], identifier[2])
         async with session.client() as client:
             messages = [await session.call(client.get_at(identifier[0], queue, offset, broker=broker))]
+            await session.note_lost(client, identifier[0], broker)
     else:
         raise typer.BadParameter("give one ID, or TOPIC QUEUE OFFSET")
     for message in messages:
@@ -331,7 +333,7 @@ async def _get_by_id(
         session.output.note(complete=False)
         session.output.remark("there are older ones: trovemq query TOPIC ID --type unique")
     if found.unreachable:
-        session.output.note(complete=False, unreachable=sorted(found.unreachable))
+        session.output.note(complete=False, missing=sorted(found.unreachable))
         session.output.remark(f"perhaps not all: no answer from {', '.join(sorted(found.unreachable))}")
     return list(found.messages)
 

@@ -72,7 +72,7 @@ class Coverage:
             "cursor": self.cursor or None,
             "indexLastUpdateTimestamp": self.index_last_update_timestamp,
             "indexLastUpdatePhyoffset": self.index_last_update_physical_offset,
-            "unreachable": sorted(self.unreachable),
+            "missing": sorted(self.unreachable),
             "notes": self.notes,
         }
 
@@ -226,6 +226,7 @@ async def offset(
     async with session.client() as client:
         (at_ms,) = await session.times(client, topic, timestamp, broker=broker)
         found = await session.call(client.search_offset(topic, queue, at_ms, upper=upper, broker=broker))
+        await session.note_lost(client, topic, broker)
     answer = {"offset": found}
     session.output.item(answer)
     if not session.output.objects:

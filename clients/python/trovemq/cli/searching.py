@@ -99,6 +99,7 @@ async def search(
 
         if explain:
             answer = await session.call(ask(count, None, explain_only=True))
+            session.away.add("missing", answer.unreachable)
             _show_parts(session, answer.explain, answer.lag_bytes)
             return
         coverage = _Coverage()
@@ -146,7 +147,7 @@ class _Coverage:
             "entries": self.entries,
             "scannedBytes": self.scanned_bytes,
             "lagBytes": self.lag_bytes,
-            "unreachable": sorted(self.unreachable),
+            "missing": sorted(self.unreachable),
             "notes": self.notes,
         }
 

@@ -102,6 +102,13 @@ class Session:
             now_ms = await self.call(client.broker_time(topic, broker=broker))
         return [moment.at(now_ms) for moment in moments]
 
+    async def note_lost(self, client: Client, topic: str, broker: str | None) -> None:
+        """Says which brokers had the topic and are lost: without `broker`, the only other one has answered
+        for a queue of that number."""
+        if broker is None:
+            lost = await self.call(client._pool.lost_brokers_of(topic))
+            self.away.add("missing", [one.name for one in lost])
+
     def show_list(self, found: Iterable[Shown], columns: Columns[Shown]) -> None:
         """The answer of a listing: one object per item, or for people one table."""
         entries = list(found)

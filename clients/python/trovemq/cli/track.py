@@ -80,7 +80,7 @@ async def track(
     for kind, rows in (("copy", found.copies), ("event", found.events), ("status", found.statuses)):
         for row in rows:
             session.output.item({"type": kind, **_fields(asdict(row))})
-    session.output.note(complete=found.complete, unreachable=list(found.unreachable), notes=list(found.notes))
+    session.output.note(complete=found.complete, missing=list(found.unreachable), notes=list(found.notes))
     for note in found.notes:
         session.output.remark(note)
     if not session.output.objects:
