@@ -10,6 +10,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,15 @@ QUERIES_MAX = 60 if SOAK else 25  # of each kind and store; the engine's own tes
 Message = dict[str, Any]
 
 
+def as_manifest(fields: Message) -> Message:
+    """A printed message with its body in base64 alone, as manifests have it."""
+    names = {"bodyBase64": "body", "storedBodyBase64": "storedBody"}
+    found = {names.get(name, name): value for name, value in fields.items()}
+    if "body" in fields:
+        found["body"] = b64encode(fields["body"].encode()).decode()
+    return found
+
+
 class CommandLine:
     """`trovemq --json --server …`, run in this process."""
 
@@ -40,7 +50,7 @@ class CommandLine:
     def run(self, *arguments: str) -> tuple[int, list[Message], str]:
         """Exit code, the objects of standard output, and standard error."""
         code, out, err = run_here(self._server, *arguments, encoding="ascii")
-        return code, [json.loads(line) for line in out.splitlines()], err
+        return code, [as_manifest(json.loads(line)) for line in out.splitlines()], err
 
     def answer(self, *arguments: str) -> list[Message]:
         """The objects of an answer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.unit.cli.conftest import FakeClient
 from trovemq import TopicHold
+from trovemq.cli.message_format import body_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TIME_MAX = 9_223_372_036_854_775_807
@@ -80,7 +80,7 @@ def test_a_body_from_standard_input_is_taken_byte_for_byte(run: Any, body: bytes
     assert run("send", "orders", "-", "--json", stdin=body).code == 0
     assert run("send", "orders", "--json", stdin=body).code == 0
     got = run("--json", "pull", "orders", "--queue", "0", "--offset", "0").objects
-    assert [base64.b64decode(message["body"]) for message in got] == [body, body]
+    assert [body_of(message) for message in got] == [body, body]
 
 
 def test_a_message_has_exactly_the_manifests_field_names(run: Any) -> None:

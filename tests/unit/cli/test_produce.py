@@ -149,7 +149,7 @@ def test_a_position_of_something_else_is_refused(run: Any, tmp_path: Path) -> No
         ("csv", b"a,b,a\n1,2,3\n", "line 1 has two columns 'a'"),
         ("json", b'[{"a": 1},\n{"a": 2}]', "line 1 is not JSON: Expecting value at column 11 (each line is"),
         ("messages", b"{}", "it has no body"),
-        ("messages", b'{"body": "%"}', "not base64"),
+        ("messages", b'{"bodyBase64": "%"}', "not base64"),
         ("messages", b'{"body": "", "properties": {"a": 1}}', "properties that are not texts"),
         ("messages", b'{"body": "", "keys": 1}', "keys or tags"),
     ],

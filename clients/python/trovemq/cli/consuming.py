@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -11,6 +10,7 @@ import typer
 
 from trovemq.cli.arguments import TagsOption, TopicArgument
 from trovemq.cli.completion import complete_group
+from trovemq.cli.message_format import body_fields
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, format_time, parse_duration_ms, parse_moment, parse_time
 from trovemq_proto import errors
@@ -194,7 +194,7 @@ def received_fields(message: ReceivedMessage) -> dict[str, object]:
         "bornTimestamp": message.born_timestamp,
         "storeTimestamp": message.store_timestamp,
         "properties": dict(sorted(message.properties.items())),
-        "body": b64encode(message.body).decode(),
+        **body_fields(message.body),
         "broker": message.broker,
     }
     if message.body_error:

@@ -11,6 +11,7 @@ import typer
 
 from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, EveryBrokerOption, GroupArgument, YesOption
 from trovemq.cli.columns import Column, Columns
+from trovemq.cli.message_format import message_fields
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -119,7 +120,7 @@ def letter_fields(letter: DeadLetter) -> dict[str, object]:
         "offset": letter.offset,
         "originTopic": origin_topic(letter),
         "broker": letter.broker,
-        **letter.message.to_manifest(),
+        **message_fields(letter.message.to_manifest()),
     }
 
 

@@ -21,6 +21,7 @@ from trovemq.cli.arguments import (
     TagsOption,
     TopicArgument,
 )
+from trovemq.cli.message_format import message_fields
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_duration_ms, parse_moment_ahead
 from trovemq_proto import errors
@@ -287,7 +288,7 @@ async def _show_messages(session: Session, messages: AsyncIterator[Message]) -> 
     rows: list[Message] = []
     async for message in messages:
         if session.output.objects:
-            session.output.item(message.to_manifest())
+            session.output.item(message_fields(message.to_manifest()))
             continue
         rows.append(message)
         if len(rows) == TABLE_ROWS_MAX:
@@ -314,7 +315,7 @@ async def get(
     else:
         raise typer.BadParameter("give one ID, or TOPIC QUEUE OFFSET")
     for message in messages:
-        session.output.item(message.to_manifest(), newline=len(messages) > 1)
+        session.output.item(message_fields(message.to_manifest()), newline=len(messages) > 1)
     if not session.output.objects:
         from trovemq.cli.render import message_card
 

@@ -16,11 +16,11 @@ import signal
 import sys
 import tempfile
 import threading
-from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
+from trovemq.cli.message_format import MessageFormat, body_of
 from trovemq.cli.options import Format
 from trovemq.cli.unwaiting import UnwaitingWriter
 from trovemq_proto import errors
@@ -40,9 +40,18 @@ class Output:
     """The output of one run of a verb. One of `finish`, `fail`, `usage`, `discard` ends it; then call
     `close`."""
 
-    def __init__(self, format_: Format, *, stdout: IO[bytes], stderr: IO[str], terminal: bool) -> None:
+    def __init__(
+        self,
+        format_: Format,
+        *,
+        stdout: IO[bytes],
+        stderr: IO[str],
+        terminal: bool,
+        message_format: MessageFormat | None = None,
+    ) -> None:
         self.format: Final = format_
-        self.objects: Final = format_ is not Format.TABLE
+        self._message_format: Final = message_format
+        self.objects: Final = format_ is not Format.TABLE or message_format is not None
         """Whether the answer consists of objects (`item`); otherwise of text for people (`show`)."""
         self._json_on_stderr = format_ in (Format.JSON, Format.YAML)
         self._stdout = stdout
@@ -55,9 +64,15 @@ class Output:
         self._on_interrupt = ""
 
     @classmethod
-    def open(cls, format_: Format) -> Output:
+    def open(cls, format_: Format, message_format: MessageFormat | None = None) -> Output:
         """The process's own standard output and error."""
-        return cls(format_, stdout=sys.stdout.buffer, stderr=sys.stderr, terminal=sys.stdout.isatty())
+        return cls(
+            format_,
+            stdout=sys.stdout.buffer,
+            stderr=sys.stderr,
+            terminal=sys.stdout.isatty(),
+            message_format=message_format,
+        )
 
     def item(self, fields: Mapping[str, object], *, newline: bool = True) -> None:
         """Adds an object to the answer; nothing in the form for people. newline: after a body."""
@@ -65,8 +80,10 @@ class Output:
             self._answer.write(_encode(fields).encode("ascii") + b"\n")
         elif self.format is Format.YAML:
             self._answer.write(_yaml_item(fields))
-        elif self.format is Format.BODY and "body" in fields:
-            self._answer.write(b64decode(str(fields["body"])) + (b"\n" if newline else b""))
+        elif self._message_format is not None:
+            self._answer.write(self._message_format.render(fields))
+        elif self.format is Format.BODY and (body := body_of(fields)) is not None:
+            self._answer.write(body + (b"\n" if newline else b""))
 
     def text(self, text: str) -> None:
         """Adds a text to the answer that is written unchanged in every format."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import IO, Any, Final
 
+from trovemq.cli.message_format import body_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -164,18 +164,18 @@ def _with_fields(body: bytes, number: int, value: Mapping[str, Any], fields: Fie
 
 
 def _of_message(line: bytes, number: int) -> Outgoing:
-    """An object of `pull --json`: body in base64, keys, tag, message group, the sender's properties."""
+    """An object of `pull --json`: body, keys, tag, message group, the sender's properties."""
     from trovemq_proto.records import PROPERTY_SHARDING_KEY
     from trovemq_proto.records.internal_properties import is_reserved
 
     value = _parsed(line, number)
-    if not isinstance(value, dict) or not isinstance(value.get("body"), str):
+    try:
+        body = body_of(value) if isinstance(value, dict) else None
+    except (Base64Error, ValueError):
+        raise _illegal(number, "has a bodyBase64 that is not base64") from None
+    if body is None:
         raise _illegal(number, "is not a message as `pull --json` prints it: it has no body")
     keys, tag, properties = value.get("keys"), value.get("tags"), value.get("properties") or {}
-    try:
-        body = b64decode(value["body"], validate=True)
-    except (Base64Error, ValueError):
-        raise _illegal(number, "has a body that is not base64") from None
     texts = [*properties.items()] if isinstance(properties, dict) else [(None, None)]
     if not all(isinstance(one, str) for pair in texts for one in pair):
         raise _illegal(number, "has properties that are not texts by name")

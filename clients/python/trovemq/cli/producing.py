@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from trovemq import Producer
 
 CHUNKS_IN_FLIGHT_MAX: Final = 8
+BATCH_MESSAGES_MIN: Final = 32
+BATCH_MESSAGES_MAX: Final = 1_000
+BATCHES_BEFORE: Final = 16
+"""A batch has a sixteenth of the messages before it, within these bounds."""
 PROPERTIES_SIZE_MAX: Final = 32_767  # bytes of one message
 SAVE_SECONDS: Final = 1.0
 
@@ -265,7 +269,15 @@ class Sending:
         self._in_flight: deque[tuple[asyncio.Task[Any], list[Outgoing]]] = deque()
 
     async def send(self, chunk: list[Outgoing]) -> None:
-        """Sends a chunk; waits while too many are in flight. Raises TroveError."""
+        """Sends a chunk; waits while too many are in flight. Raises TroveError.
+
+        Batches are small at first, so that few lines are spread over the queues, too."""
+        while chunk:
+            size = min(BATCH_MESSAGES_MAX, max(BATCH_MESSAGES_MIN, self._number // BATCHES_BEFORE))
+            part, chunk = chunk[:size], chunk[size:]
+            await self._send_part(part)
+
+    async def _send_part(self, chunk: list[Outgoing]) -> None:
         numbers = range(self._number, self._number + len(chunk))
         self._number += len(chunk)
         unique_keys = [

@@ -18,6 +18,7 @@ from trovemq.cli.arguments import (
     TopicArgument,
 )
 from trovemq.cli.completion import complete_topic
+from trovemq.cli.message_format import message_fields
 from trovemq.cli.paging import paged
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import EARLIEST, LATEST, Moment, check_period, parse_moment
@@ -117,7 +118,7 @@ async def query(
             )
 
         async for message in paged(session, ask, count, cursor, coverage):
-            session.output.item(message.to_manifest())
+            session.output.item(message_fields(message.to_manifest()))
             if not session.output.objects:
                 rows.append(message)
         if key_type is not KeyType.TAG and cursor is None:
@@ -156,7 +157,7 @@ def _is_wanted(delayed: DelayedMessage, question: _Question) -> bool:
 def delayed_fields(delayed: DelayedMessage) -> dict[str, object]:
     """The JSON object of a waiting message: its own topic, and where its record is until then."""
     return {
-        **delayed.message.to_manifest(),
+        **message_fields(delayed.message.to_manifest()),
         "topic": delayed.topic,
         "storedTopic": delayed.message.topic,
         "state": "PENDING",

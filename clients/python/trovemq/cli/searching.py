@@ -10,6 +10,7 @@ import typer
 
 from trovemq.cli.arguments import BeginOption, EndOption, EveryBrokerOption, TopicArgument
 from trovemq.cli.columns import Column, Columns
+from trovemq.cli.message_format import message_fields
 from trovemq.cli.paging import paged
 from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
@@ -105,7 +106,7 @@ async def search(
         coverage = _Coverage()
         rows: list[Message] = []
         async for message in paged(session, ask, count, cursor, coverage):
-            session.output.item(message.to_manifest())
+            session.output.item(message_fields(message.to_manifest()))
             if not session.output.objects:
                 rows.append(message)
     session.output.note(**coverage.fields())

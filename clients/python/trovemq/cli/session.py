@@ -19,13 +19,14 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
 
 from trovemq.cli.away import Away
 from trovemq.cli.columns import Columns, Shown
 from trovemq.cli.connecting import NAMES, Connecting, verb_parameters
+from trovemq.cli.message_format import MessageFormat, parse_message_format
 from trovemq.cli.options import (
     SERVER_DEFAULT,
     TIMEOUT_S_DEFAULT,
@@ -48,6 +49,20 @@ if TYPE_CHECKING:
 
 SILENT_SHOWN_MAX: Final = 3
 """How many brokers a message names."""
+
+MESSAGE_FORMAT: Final = "message_format"
+MessageFormatOption = Annotated[
+    MessageFormat | None,
+    typer.Option(
+        "-f",
+        "--message-format",
+        parser=parse_message_format,
+        metavar="FORMAT",
+        help="Messages in kcat's form: %t topic, %p queue, %o offset, %k keys, %h properties, %s body, \\n.",
+        show_default=False,
+    ),
+]
+"""Of verbs whose answer has messages with bodies."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -197,7 +212,7 @@ def verb(
 ]:
     """Registers an async function as a command: it gets a Session, the command the global options.
 
-    bodies: whether its answer has messages with bodies, for `-o body`."""
+    bodies: whether its answer has messages with bodies, for `-o body` and `-f`."""
 
     def register(
         function: Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
@@ -244,7 +259,10 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]], *, bodies: bool
             return
         if options.format is Format.BODY and not bodies:
             raise typer.BadParameter("the answer of this verb has no bodies: -o json, yaml or table")
-        code = run_verb(options, lambda session: function(session, **arguments))
+        message_format = arguments.pop(MESSAGE_FORMAT, None)
+        if message_format is not None and options.format is not None:
+            raise typer.BadParameter(f"give -f or --output {options.format}, not both")
+        code = run_verb(options, lambda session: function(session, **arguments), message_format)
         if code != 0:
             raise typer.Exit(code)
 
@@ -256,6 +274,8 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]], *, bodies: bool
     parameters.append(_parameter("json", JsonOption, False))
     parameters.append(_parameter("output", OutputOption, None))
     parameters.append(_parameter("timeout", TimeoutOption, None))
+    if bodies:
+        parameters.append(_parameter(MESSAGE_FORMAT, MessageFormatOption, None))
     parameters += verb_parameters()
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     vars(command)["__signature__"] = inspect.Signature(keyword_only)
@@ -268,9 +288,13 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, Any, None]]) -> int:
+def run_verb(
+    options: SharedOptions,
+    verb: Callable[[Session], Coroutine[Any, Any, None]],
+    message_format: MessageFormat | None = None,
+) -> int:
     """Runs a verb to its end, prints its output, and returns the exit code."""
-    output = Output.open(options.format or Format.TABLE)
+    output = Output.open(options.format or Format.TABLE, message_format)
     session = Session(
         options=options,
         timeout_s=options.timeout if options.timeout is not None else TIMEOUT_S_DEFAULT,

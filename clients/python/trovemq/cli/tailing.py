@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, QueueOption, TagsOption, TopicArgument
+from trovemq.cli.message_format import message_fields
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_moment
 from trovemq_proto import errors
@@ -181,7 +182,7 @@ class Printing:
         from trovemq.cli.render import message_line
 
         output = self._session.output
-        output.item(message.to_manifest())
+        output.item(message_fields(message.to_manifest()))
         output.show(message_line(message))
         if self._remaining is not None:
             self._remaining -= 1
