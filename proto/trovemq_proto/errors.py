@@ -25,7 +25,7 @@ REQUEST_ILLEGAL = _add(
 )  # fmt: skip
 TOPIC_ILLEGAL = _add(
     "TOPIC_ILLEGAL", 101, "INVALID_ARGUMENT", False,
-    "The topic name is empty, longer than 127 characters, reserved, or has a character other than letters, digits, %, |, - and _.",
+    "The topic name is empty, longer than 127 characters, reserved, or has a character other than a to z, A to Z, 0 to 9, %, |, - and _, which RocketMQ's clients and brokers refuse.",
     "Choose a name of 1 to 127 of those characters that does not begin with %RETRY%, %DLQ% or rmq_sys_.",
 )  # fmt: skip
 GROUP_ILLEGAL = _add(

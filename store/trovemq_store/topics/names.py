@@ -63,7 +63,7 @@ SYSTEM_GROUPS: Final = frozenset(
     }
 )
 
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 NAMES_KNOWN: Final = 16_384  # of topics, that were checked and are legal: 4 MB at most
 _PRINTED_SIZE_MAX: Final = 160  # an error message never repeats a whole hostile name
 
@@ -110,8 +110,11 @@ def _fault(name: str, size_max: int) -> str | None:
         return "is empty"
     if len(name) > size_max:
         return f"has {len(name)} characters, more than {size_max}"
-    if not _NAME.fullmatch(name):
-        return "has a character other than letters, digits, %, |, - and _"
+    if (illegal := _ILLEGAL.search(name)) is not None:
+        return (
+            f"has the character {illegal[0]!a}. Permitted are a to z, A to Z, 0 to 9, %, |, - and _:"
+            f" RocketMQ's clients and brokers refuse all others. For example: {_ILLEGAL.sub('-', name)}"
+        )
     return None
 
 

@@ -80,3 +80,22 @@ def test_a_retry_topic_is_a_system_topic_but_a_group_may_have_any_prefix() -> No
     assert is_system_topic("%RETRY%orders")
     check_group_name("%RETRY%orders")
     check_group_name("g" * GROUP_NAME_SIZE_MAX)
+
+
+@pytest.mark.parametrize(
+    ("name", "character", "example"),
+    [
+        ("orders.created", "'.'", "orders-created"),
+        ("a/b c", "'/'", "a-b-c"),
+        ("caf\u00e9", r"'\xe9'", "caf-"),
+    ],
+)
+def test_a_refusal_did_not_say_why(name: str, character: str, example: str) -> None:
+    for check in (check_topic_name, check_group_name):
+        with pytest.raises(TroveError) as raised:
+            check(name)
+        text = raised.value.message
+        assert f"has the character {character}. Permitted are a to z, A to Z, 0 to 9, %, |, - and _" in text
+        assert "RocketMQ's clients and brokers refuse all others" in text
+        assert text.endswith(f"For example: {example}")
+        check(example)

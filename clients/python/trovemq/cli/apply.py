@@ -134,8 +134,8 @@ def check_new_names(wanted: Wanted, topics: Container[str], groups: Container[st
     names += [("group", one.name, GROUP_NAME_LENGTH_MAX) for one in wanted.groups if one.name not in groups]
     for noun, name, length_max in names:
         if len(name) > length_max or not _NAME.fullmatch(name):
-            text = f"1 to {length_max} letters, digits, %, |, - and _"
-            raise illegal(f"{noun} {name[:160]!a}: a name has {text}")
+            text = f"1 to {length_max} letters (a to z, A to Z), digits, %, |, - and _"
+            raise illegal(f"{noun} {name[:160]!a}: a name has {text}; RocketMQ's clients refuse all others")
         if noun == "topic" and is_system_topic(name):
             raise illegal(f"topic {name} is reserved for the broker itself")
 
