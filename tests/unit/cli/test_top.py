@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tests.support.fake_loop import fake_time
 from tests.unit.cli.conftest import FakeClient
 from trovemq.cli.figures import growth, humane_count, rate_text
-from trovemq.cli.top_asking import lacked_topics
+from trovemq.cli.options import Format, SharedOptions
+from trovemq.cli.output import Output
+from trovemq.cli.session import Session
+from trovemq.cli.top_asking import Readings, lacked_topics
 from trovemq.cli.top_rates import BrokerReading, By, sample
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import (
@@ -179,6 +185,30 @@ def test_it_goes_on_until_it_is_interrupted(
     monkeypatch.setattr("trovemq.cli.top.asyncio.sleep", wait)
     ran = run("--json", "top")
     assert (ran.code, len(ran.objects), ran.err) == (130, 3, "")
+
+
+@fake_time
+async def test_a_hung_broker_held_back_the_others_at_each_interval(
+    client: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(broker: str, *, topics: bool) -> BrokerAnswers[BrokerStatistics]:
+        if broker == "b":
+            await asyncio.Event().wait()
+        return await cluster.statistics(broker, topics=topics)
+
+    monkeypatch.setattr(client, "statistics", hang)
+    loop = asyncio.get_running_loop()
+    output = Output(Format.JSON, stdout=io.BytesIO(), stderr=io.StringIO(), terminal=False)
+    readings = Readings(Session(SharedOptions(), 30.0, output), client, 0.5)
+    took = []
+    for _ in range(3):
+        begun = loop.time()
+        states = {one.name: (one.state, one.note) for one in await readings.read()}
+        assert states["a"] == ("serving", "")
+        assert states["b"] == ("away", "REQUEST_TIMEOUT")
+        took.append(loop.time() - begun)
+    output.close()
+    assert took == pytest.approx([5.0, 0.5, 0.5])
 
 
 def test_wrong_order_or_interval_is_wrong_usage(run: Any) -> None:

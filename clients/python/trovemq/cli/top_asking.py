@@ -21,7 +21,8 @@ GROUPS_MAX: Final = 1_000
 """Groups of a broker whose lag is asked for, the first ones by name."""
 ASKED_AT_ONCE_MAX: Final = 16
 ANSWER_MIN_S: Final = 5.0
-"""A broker that has not answered after that, or after two intervals, is away."""
+"""A broker that has not answered after that, or after two intervals, is away; after that it has one interval,
+and the others are shown at each."""
 LACKED_NAMED_MAX: Final = 3
 
 
@@ -31,7 +32,9 @@ class Readings:
     def __init__(self, session: Session, client: Client, interval_s: float) -> None:
         self._session = session
         self._client = client
+        self._interval_s = interval_s
         self._answer_s = min(session.timeout_s, max(ANSWER_MIN_S, 2 * interval_s))
+        self._away: set[str] = set()
         self._state: ClusterState | None = None
         self.groups_left_out = 0
         """Groups beyond the limit in the last reading, of the broker with most of them."""
@@ -46,7 +49,9 @@ class Readings:
             BrokerReading(one.name, LOST, f"{duration_text(one.lost_ms)} ago, without a regular stop")
             for one in state.lost
         ]
-        return [*await asyncio.gather(*asked), *lost]
+        found = await asyncio.gather(*asked)
+        self._away = {one.name for one in found if one.state == AWAY}
+        return [*found, *lost]
 
     async def _cluster(self) -> ClusterState:
         try:
@@ -63,7 +68,7 @@ class Readings:
         loop = asyncio.get_running_loop()
         found = BrokerReading(info.name, _state(info), _lacked_text(lacked))
         try:
-            async with asyncio.timeout(self._answer_s):
+            async with asyncio.timeout(self._interval_s if info.name in self._away else self._answer_s):
                 (answer,) = await self._client.admin.statistics(info.name, topics=True)
                 topics = {one.topic: one for one in answer.topics if not is_system_topic(one.topic)}
                 found = replace(found, at=loop.time(), counters=answer.counters, topics=topics)
