@@ -4,6 +4,7 @@
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
     make conformance ARGS="--brokers 2"      against a cluster, of which the clients get one address
+    make conformance ARGS="--brokers 2 --tls --authentication"    all of that together
     make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of ours
 
 A language needs its tools: Java `java` and `mvn`, Node.js `node` and `npm`, Go `go`; without them it is
@@ -27,11 +28,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
-from trovemq._net.certificates import HOSTS_DEFAULT, make_authority, make_server
-from trovemq.testing import BrokerProcess, NameserverProcess, free_port
+from tests.conformance.cluster import Cluster, await_routes
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "conformance"
@@ -40,17 +39,20 @@ BY_TLS_ONLY = ("go",)
 ALL_LANGUAGES = (*LANGUAGES, *BY_TLS_ONLY)
 TOOLS = {"python": (), "java": ("java", "javac", "mvn"), "nodejs": ("node", "npm"), "go": ("go",)}
 INSTALL_S_MAX = 240
-SUITE_S_MAX = 150
+TIME_MAX_S = 100  # of the cases of a suite, for each broker
+SUITE_S_MAX = 50  # more than that
 CASE = re.compile(r"^(ok|not ok) ([^\s:(]+)(?:: (.*?))?(?: \([\d.]+ ?s\))?$")
 LOCK = HERE / "python" / "requirements.lock"
 
 
 @dataclass
 class Outcome:
-    """The result of one suite. `faults`: case -> why it failed, None where it passed."""
+    """The result of one suite. `faults`: case -> why it failed, None where it passed. `not_applicable`: case
+    -> why this client cannot do that."""
 
     language: str
     faults: dict[str, str | None] = field(default_factory=dict)
+    not_applicable: dict[str, str] = field(default_factory=dict)
     skipped: str = ""
     problem: str = ""
     seconds: float = 0.0
@@ -66,6 +68,15 @@ class SuiteError(Exception):
 
 def missing_tools(language: str) -> list[str]:
     return [tool for tool in TOOLS[language] if shutil.which(tool) is None]
+
+
+def reason_to_skip(language: str, *, tls: bool) -> str:
+    """Why no suite of it can run here; "" where one can."""
+    if missing := missing_tools(language):
+        return f"no {', '.join(missing)} on this machine"
+    if language in BY_TLS_ONLY and not tls:
+        return "its client speaks TLS only (--tls)"
+    return ""
 
 
 def run_command(command: Sequence[str | Path], folder: Path, seconds: int, **environment: str) -> str:
@@ -136,11 +147,8 @@ def run_suite(
 ) -> Outcome:
     """Installs and runs the suite of one language, or only these cases of it; never raises."""
     outcome = Outcome(language)
-    if missing := missing_tools(language):
-        outcome.skipped = f"no {', '.join(missing)} on this machine"
-        return outcome
-    if language in BY_TLS_ONLY and environment.get("SSL") != "true":
-        outcome.skipped = "its client speaks TLS only (--tls)"
+    outcome.skipped = reason_to_skip(language, tls=environment.get("SSL") == "true")
+    if outcome.skipped:
         return outcome
     if not (source / language).is_dir():
         outcome.skipped = f"no suite in {source}"
@@ -160,7 +168,7 @@ def run_suite(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SUITE_S_MAX,
+            timeout=SUITE_S_MAX + int(environment.get("TIME_MAX_S", TIME_MAX_S)),
             check=False,
         )
     except (SuiteError, subprocess.TimeoutExpired, OSError) as error:
@@ -212,6 +220,8 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
         for name, fault in outcome.faults.items():
             if fault is not None:
                 print(f"{outcome.language}: {name}: {fault}")
+        for name, reason in outcome.not_applicable.items():
+            print(f"{outcome.language}: {name} is not applicable: {reason}")
 
 
 def trovemq(address: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -230,26 +240,18 @@ def apply_topics(file: Path, address: str, environment: Mapping[str, str]) -> No
     trovemq(address, ["apply", str(file)], environment)
 
 
-def make_user(address: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """A user who may send and consume, and nothing else; as variables for the suites."""
-    made = json.loads(trovemq(address, ["user", "create", "suite"], environment))
-    for resource in ("Topic:*", "Group:*"):
-        trovemq(address, ["acl", "allow", "suite", "Pub,Sub", resource], environment)
-    return {"ACCESS_KEY": "suite", "SECRET_KEY": made["secretKey"]}
-
-
-def make_certificates(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """A server's, as the broker's options, and variables by which clients trust it: one of Node.js, one of
-    grpcio. The clients of Java and Go trust every server."""
-    now = datetime.now(UTC)
-    folder.mkdir(parents=True, exist_ok=True)
-    authority = make_authority("conformance", 1, now)
-    pair = make_server(authority.certificate, authority.key, HOSTS_DEFAULT, 1, now)
-    ca, certificate, key = (folder / name for name in ("ca.pem", "server.pem", "server.key"))
-    for path, content in ((ca, authority.certificate), (certificate, pair.certificate), (key, pair.key)):
-        path.write_bytes(content)
-    trusted = dict.fromkeys(("NODE_EXTRA_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"), str(ca))
-    return ["--tls-certificate", str(certificate), "--tls-key", str(key)], {"SSL": "true", **trusted}
+def make_user(addresses: Sequence[str], folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """A user who may send and consume, and nothing else, with one secret at all brokers; as variables for
+    the suites."""
+    secret = secrets.token_urlsafe()
+    file = folder / "suite.secret"
+    file.write_text(secret)
+    file.chmod(0o600)
+    for address in addresses:
+        trovemq(address, ["user", "create", "suite", "--secret-file", str(file)], environment)
+        for resource in ("Topic:*", "Group:*"):
+            trovemq(address, ["acl", "allow", "suite", "Pub,Sub", resource], environment)
+    return {"ACCESS_KEY": "suite", "SECRET_KEY": secret}
 
 
 def run_all(
@@ -262,46 +264,23 @@ def run_all(
     side_by_side: int = 1,
     brokers: int = 1,
 ) -> list[Outcome]:
-    """Every suite, with the address of one broker. With several they are a cluster, without users and TLS.
-    Raises SuiteError where a broker cannot be prepared."""
-    assert brokers == 1 or not (tls or authentication), "each broker has its own users and certificate"
-    arguments = []
-    admin: dict[str, str] = {}
-    if authentication:
-        secret = secrets.token_urlsafe()
-        admin = {
-            "TROVEMQ_ACCESS_KEY": "admin",
-            "TROVEMQ_SECRET_KEY": secret,
-            "TROVEMQ_BROKER_INIT_AUTHENTICATION_USER": json.dumps({"username": "admin", "password": secret}),
-            "TROVEMQ_BROKER_AUTHENTICATION_ENABLE": "true",
-            "TROVEMQ_BROKER_AUTHORIZATION_ENABLE": "true",
-        }
-    tls_address = f"127.0.0.1:{free_port()}"
-    environment: dict[str, str] = {}
-    if tls:
-        files, environment = make_certificates(build / "certificates")
-        arguments = ["--tls-listen", tls_address, *files]
+    """Every suite, with the address of one broker, of which the routes name the others. Raises SuiteError
+    where a broker cannot be prepared."""
+    environment = {"BROKERS": str(brokers), "TIME_MAX_S": str(TIME_MAX_S * brokers)}
+    build.mkdir(parents=True, exist_ok=True)
     with ExitStack() as processes:
-        nameservers = [processes.enter_context(NameserverProcess())] if brokers > 1 else []
-        started = [
-            processes.enter_context(
-                BrokerProcess(
-                    name=f"broker-{number}",
-                    nameservers=nameservers,
-                    arguments=arguments,
-                    environment=admin,
-                    transactionCheckInterval=3000,
-                    transactionTimeOut=10_000,
-                )
-            )
-            for number in range(brokers)
-        ]
-        for each in started:
-            apply_topics(source / "topics.json", each.address, admin)
-        broker = started[0]
-        endpoints = tls_address if tls else broker.address
+        cluster = Cluster(processes, build, several=brokers > 1, tls=tls, authentication=authentication)
+        for number in range(brokers):
+            cluster.add(f"broker-{number}")
+        for each in cluster.brokers:
+            apply_topics(source / "topics.json", each.address, cluster.admin)
         if authentication:
-            environment |= make_user(broker.address, admin)
+            addresses = [each.address for each in cluster.brokers]
+            environment |= make_user(addresses, build, cluster.admin)
+        environment |= cluster.trusted
+        if brokers > 1:
+            await_routes(cluster.brokers)
+        endpoints = cluster.endpoints[0]
         with ThreadPoolExecutor(side_by_side) as pool:
             running = [
                 pool.submit(run_suite, language, source, build, endpoints, **environment)
@@ -310,7 +289,7 @@ def run_all(
             outcomes = [future.result() for future in running]
         for outcome in outcomes:
             try_again(outcome, source, build, endpoints, **environment)
-        for each in started:
+        for each in cluster.brokers:
             if any(outcome.failed for outcome in outcomes) and each.log():
                 print(f"--- the log of {each.name}\n{each.log()[-4000:]}\n---")
     return outcomes
@@ -329,8 +308,6 @@ def main() -> int:
     languages = options.languages or list(ALL_LANGUAGES)
     if unknown := set(languages) - set(ALL_LANGUAGES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(ALL_LANGUAGES)}")
-    if options.brokers > 1 and (options.tls or options.authentication):
-        parser.error("--brokers goes with neither --tls nor --authentication")
     source = options.shared or HERE
     build = BUILD / ("shared" if options.shared else "own")
     outcomes = run_all(

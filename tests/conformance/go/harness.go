@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-const timeMax = 100 * time.Second
+var timeMax = time.Duration(number("TIME_MAX_S", 100)) * time.Second
 
 var run = func() string {
 	random := make([]byte, 4)

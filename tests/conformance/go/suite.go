@@ -1,12 +1,17 @@
 package main
 
-// The use of RocketMQ 5's official Go client, against one broker. It speaks TLS and nothing else.
+// The use of RocketMQ 5's official Go client, against one broker or several. It speaks TLS and nothing else.
+//
+// A receive asks the next broker, and waits there for 5 s also while another one has messages. So with several
+// brokers (BROKERS) the time to receive in is longer, and each is asked whether something is left: what must
+// arrive is the same.
 
 import (
 	"context"
 	"fmt"
 	"os"
 	"sort"
+	"strconv"
 	"sync"
 	"time"
 
@@ -25,6 +30,15 @@ const (
 )
 
 var ctx = context.Background()
+
+var brokers = number("BROKERS", 1)
+
+func number(variable string, otherwise int) int {
+	if value, err := strconv.Atoi(os.Getenv(variable)); err == nil {
+		return value
+	}
+	return otherwise
+}
 
 func config(group, secret string) *rocketmq.Config {
 	if secret == "" {
@@ -59,7 +73,9 @@ func consumer(group, topic string, expression *rocketmq.FilterExpression) rocket
 	check(err == nil, "new consumer: %v", err)
 	err = made.Start()
 	check(err == nil, "start of a consumer: %v", err)
-	receive(made, 15*time.Second)
+	for range brokers {
+		receive(made, 15*time.Second)
+	}
 	return made
 }
 
@@ -81,7 +97,7 @@ func take(from rocketmq.SimpleConsumer, count int, within time.Duration, invisib
 	if acknowledge {
 		invisible = 20 * time.Second
 	}
-	for end := time.Now().Add(within); len(taken) < count && time.Now().Before(end); {
+	for end := time.Now().Add(within * time.Duration(brokers)); len(taken) < count && time.Now().Before(end); {
 		for _, message := range receive(from, invisible) {
 			if acknowledge {
 				err := from.Ack(ctx, message)
@@ -144,7 +160,7 @@ func init() {
 			expect(one.GetDeliveryAttempt(), int32(1), "attempt")
 		}
 		expect(found, sent, "messages")
-		for range 4 {
+		for range 4 * brokers {
 			expect(len(receive(from, 15*time.Second)), 0, "messages left")
 		}
 	})

@@ -12,6 +12,7 @@ import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -30,7 +31,13 @@ import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionChecker;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
-/** What users do with the official Java client of RocketMQ 5, against one broker. */
+/**
+ * What users do with the official Java client of RocketMQ 5, against one broker or several.
+ *
+ * <p>A receive asks the next broker, and waits there for 5 s also while another one has messages. So with several
+ * brokers (BROKERS) the time to receive in is longer, and a receive of each shows that nothing is left: what must
+ * arrive is the same.
+ */
 final class Suite {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final String NORMAL = "TROVE_JAVA_NORMAL";
@@ -39,6 +46,7 @@ final class Suite {
     private static final String TRANSACTION = "TROVE_JAVA_TRANSACTION";
     private static final String MIXED = "TROVE_JAVA_MIXED";
     private static final int BODY_SIZE_MAX = 4 << 20;
+    private static final int BROKERS = Integer.parseInt(Harness.setting("BROKERS", "1"));
 
     private Suite() {}
 
@@ -56,7 +64,7 @@ final class Suite {
             .build();
     }
 
-    private static Producer producer(String... topics) throws Exception {
+    static Producer producer(String... topics) throws Exception {
         return Harness.closing(
             PROVIDER.newProducerBuilder().setClientConfiguration(configuration()).setTopics(topics).build());
     }
@@ -70,19 +78,31 @@ final class Suite {
         return new FilterExpression(tag, FilterExpressionType.TAG);
     }
 
-    private static SimpleConsumer bareConsumer(String group, String topic, FilterExpression filter) throws Exception {
+    static SimpleConsumer steadyConsumer(String group, Map<String, FilterExpression> filters) throws Exception {
         return Harness.closing(PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration())
-            .setConsumerGroup("TROVE_JAVA_" + group).setAwaitDuration(Duration.ofSeconds(5))
-            .setSubscriptionExpressions(Map.of(topic, filter)).build());
+            .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(5))
+            .setSubscriptionExpressions(filters).build());
+    }
+
+    private static SimpleConsumer bareConsumer(String group, String topic, FilterExpression filter) throws Exception {
+        return steadyConsumer("TROVE_JAVA_" + group, Map.of(topic, filter));
     }
 
     /** With a position in every queue. */
     private static SimpleConsumer consumer(String group, String topic, FilterExpression filter) throws Exception {
         SimpleConsumer consumer = bareConsumer(group, topic, filter);
-        for (MessageView message : consumer.receive(32, Duration.ofSeconds(15))) {
+        for (MessageView message : receiveEverywhere(consumer, 15)) {
             consumer.ack(message);
         }
         return consumer;
+    }
+
+    /** The messages of a receive of each broker, side by side. */
+    private static List<MessageView> receiveEverywhere(SimpleConsumer consumer, int invisibleSeconds) {
+        List<CompletableFuture<List<MessageView>>> receives = IntStream.range(0, BROKERS)
+            .mapToObj(i -> consumer.receiveAsync(16, Duration.ofSeconds(invisibleSeconds)))
+            .collect(Collectors.toList());
+        return receives.stream().flatMap(receive -> receive.join().stream()).collect(Collectors.toList());
     }
 
     private static void push(String group, String topic, String tag, Predicate<MessageView> succeeds)
@@ -93,7 +113,7 @@ final class Suite {
         Thread.sleep(2000); // its first poll gives the group a position
     }
 
-    private static MessageBuilder message(String topic, String text, String tag) {
+    static MessageBuilder message(String topic, String text, String tag) {
         return PROVIDER.newMessageBuilder().setTopic(topic).setBody(text.getBytes(UTF_8)).setTag(tag);
     }
 
@@ -103,7 +123,7 @@ final class Suite {
         return bytes;
     }
 
-    private static String text(MessageView message) {
+    static String text(MessageView message) {
         return new String(body(message), UTF_8);
     }
 
@@ -123,7 +143,7 @@ final class Suite {
     private static List<MessageView> take(
         SimpleConsumer consumer, int count, int withinSeconds, int invisibleSeconds, boolean ack) throws Exception {
         List<MessageView> taken = new ArrayList<>();
-        long end = System.currentTimeMillis() + 1000L * withinSeconds;
+        long end = System.currentTimeMillis() + 1000L * withinSeconds * BROKERS;
         while (taken.size() < count && System.currentTimeMillis() < end) {
             for (MessageView message : consumer.receive(16, Duration.ofSeconds(invisibleSeconds))) {
                 if (ack) {
@@ -133,6 +153,23 @@ final class Suite {
             }
         }
         return taken;
+    }
+
+    /** By takes side by side: one waits at the message's broker when it is due. */
+    private static MessageView first(SimpleConsumer consumer, int withinSeconds) throws Exception {
+        CompletableFuture<MessageView> found = new CompletableFuture<>();
+        for (int i = 0; i < BROKERS; i++) {
+            Thread thread = new Thread(() -> {
+                try {
+                    take(consumer, 1, withinSeconds).forEach(found::complete);
+                } catch (Exception error) {
+                    found.completeExceptionally(error);
+                }
+            });
+            thread.setDaemon(true);
+            thread.start();
+        }
+        return found.get(1000L * withinSeconds * BROKERS + 6000, TimeUnit.MILLISECONDS);
     }
 
     private static MessageView one(List<MessageView> taken) {
@@ -155,7 +192,7 @@ final class Suite {
         Harness.expect(found, sent, "messages");
         Harness.expect(taken.stream().map(MessageView::getDeliveryAttempt).collect(Collectors.toSet()), Set.of(1),
             "attempts");
-        Harness.expect(consumer.receive(16, Duration.ofSeconds(15)).size(), 0, "messages left");
+        Harness.expect(receiveEverywhere(consumer, 15).size(), 0, "messages left");
     }
 
     private static void carried() throws Exception {
@@ -316,7 +353,7 @@ final class Suite {
         SimpleConsumer consumer = consumer("delayed", DELAY, tagged(tag));
         long due = System.currentTimeMillis() + 6000;
         producer(DELAY).send(message(DELAY, "delayed", tag).setDeliveryTimestamp(due).build());
-        MessageView message = one(take(consumer, 1, 25));
+        MessageView message = first(consumer, 25);
         long lateMs = System.currentTimeMillis() - due;
         Harness.expect(text(message), "delayed", "body");
         Harness.expect(lateMs >= 0 && lateMs < 3000, true, lateMs + " ms after its time: on time");
@@ -347,14 +384,14 @@ final class Suite {
         producer.send(message(TRANSACTION, "committed", tag).build(), committed);
         Transaction rolledBack = producer.beginTransaction();
         producer.send(message(TRANSACTION, "rolled back", tag).build(), rolledBack);
-        Harness.expect(texts(consumer.receive(16, Duration.ofSeconds(20))), List.of(), "seen before the commit");
+        Harness.expect(texts(receiveEverywhere(consumer, 20)), List.of(), "seen before the commit");
         committed.commit();
         rolledBack.rollback();
         producer.send(message(TRANSACTION, "asked, yes", tag).build(), producer.beginTransaction());
         producer.send(message(TRANSACTION, "asked, no", tag).build(), producer.beginTransaction());
         Harness.expect(texts(take(consumer, 2, 60)), List.of("asked, yes", "committed"), "seen");
         Harness.eventually(() -> asked.contains("asked, no"), 40, "asked about the last one");
-        Harness.expect(texts(consumer.receive(16, Duration.ofSeconds(20))), List.of(), "seen after all");
+        Harness.expect(texts(receiveEverywhere(consumer, 20)), List.of(), "seen after all");
         Harness.expect(asked, Set.of("asked, yes", "asked, no"), "asked about");
     }
 
