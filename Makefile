@@ -136,8 +136,14 @@ mutants: setup ## Does a new suite of tests kill the mutants of a module that th
 	@$(RUN) -m tools.mutants $(MODULE) --old "$(OLD)" --new "$(NEW)" $(ARGS)
 
 .PHONY: conformance
-conformance: setup ## The official RocketMQ 5 clients against a broker (ARGS="python": one language)
+conformance: setup ## The official RocketMQ 5 clients against one broker and two (ARGS="python": one language, one broker)
+ifeq ($(ARGS),)
+	@$(RUN) -m tests.conformance.run
+	@$(RUN) -m tests.conformance.run --brokers 2 --tls
+	@$(RUN) -m tests.conformance.changes --tls
+else
 	@$(RUN) -m tests.conformance.run $(ARGS)
+endif
 
 .PHONY: interop-grpc
 interop-grpc: setup ## gRPC's interoperability cases and h2spec with our transport; writes docs/reports/rpc-interop.md

@@ -22,9 +22,9 @@ class Cluster:
     """Brokers, and a nameserver where there are several. They end with `processes`.
 
     Args:
-        processes: What ends them.
+        processes: Ends them.
         folder: Certificates are made in it.
-        several: Whether there may be more than one.
+        several: Whether there may be more than one. `address` is the nameserver's then.
         tls: They listen by TLS, too, and `endpoints` has these addresses.
         authentication: They know the user `admin`, whose keys are in `admin`, as variables.
     """
@@ -47,11 +47,13 @@ class Cluster:
         if tls:
             self._files, self.trusted = make_certificates(folder / "certificates")
         self._nameservers: list[NameserverProcess | str] = []
+        self.address = ""
         if several:
             at = f"127.0.0.1:{free_port()}"
             arguments = ["--tls-listen", at, *self._files] if tls else []
             nameserver = processes.enter_context(NameserverProcess(arguments=arguments))
             self._nameservers.append(at if tls else nameserver)
+            self.address = nameserver.address
 
     def add(self, name: str, config_owner: str = "") -> BrokerProcess:
         """Starts one more."""
@@ -104,15 +106,18 @@ def make_certificates(folder: Path) -> tuple[list[str], dict[str, str]]:
 def metric(broker: BrokerProcess, name: str, label: str = "") -> float:
     """The sum of the series with this label; 0 if there are none."""
     with urllib.request.urlopen(f"http://{broker.http_address}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+        return sum_of(answer.read().decode(), name, label)
+
+
+def sum_of(text: str, name: str, label: str = "") -> float:
     lines = re.findall(rf"^{re.escape(name)}({{.*}})? (\S+)$", text, re.MULTILINE)
     return sum(float(value) for labels, value in lines if label in labels)
 
 
 def await_routes(brokers: Sequence[BrokerProcess]) -> None:
-    """Returns when each has all others in its routes. Raises RuntimeError."""
+    """Returns when each has the others in its routes, and no more. Raises RuntimeError."""
     end = time.monotonic() + ROUTES_S_MAX
-    while any(metric(one, "trovemq_routes_brokers") < len(brokers) - 1 for one in brokers):
+    while any(metric(one, "trovemq_routes_brokers") != len(brokers) - 1 for one in brokers):
         if time.monotonic() > end:
             raise RuntimeError(f"the routes of {len(brokers)} brokers are not there in {ROUTES_S_MAX} s")
         time.sleep(0.1)

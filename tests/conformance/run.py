@@ -1,6 +1,6 @@
 """Runs the suites with the official clients against a real broker, and prints the result of each case.
 
-    make conformance                         every language that this machine has
+    make conformance                         every language that this machine has, and then changes.py
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
     make conformance ARGS="--brokers 2"      against a cluster, of which the clients get one address

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.changes import run_changes
 from tests.conformance.run import ALL_LANGUAGES, BUILD, HERE, LANGUAGES, Outcome, print_table, run_all
 from tests.support.trials import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "conformance"
+CASES_OF_CHANGES = 8
 SIDE_BY_SIDE = 2  # suites at a time: most of their time is waiting
 
 pytestmark = pytest.mark.slow
@@ -55,13 +57,14 @@ def run(source: Path, build: Path) -> dict[str, Outcome]:
     return {outcome.language: outcome for outcome in outcomes}
 
 
-def check(outcome: Outcome) -> None:
+def check(outcome: Outcome, count_min: int = 19) -> None:
     if outcome.skipped:
         pytest.skip(f"the {outcome.language} client: {outcome.skipped}")
     assert outcome.problem == ""
     failed = {name: fault for name, fault in outcome.faults.items() if fault is not None}
     assert failed == {}
-    assert len(outcome.faults) >= (16 if outcome.language == "go" else 19)
+    cases = len(outcome.faults) + len(outcome.not_applicable)
+    assert cases >= (min(count_min, 16) if outcome.language == "go" else count_min)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -109,8 +112,29 @@ def test_over_tls_as_a_user_who_may_send_and_consume(secured: dict[str, Outcome]
     check(secured[language])
 
 
+@pytest.fixture(scope="module")
+def of_two_brokers() -> dict[str, Outcome]:
+    outcomes = run_all(
+        ALL_LANGUAGES, HERE, BUILD / "own", tls=True, authentication=True, side_by_side=2, brokers=2
+    )
+    print_table(outcomes)
+    return {outcome.language: outcome for outcome in outcomes}
+
+
 @pytest.mark.skipif(not SOAK, reason="in make soak")
-def test_the_python_client_with_the_address_of_one_of_two_brokers() -> None:
-    (outcome,) = run_all(["python"], HERE, BUILD / "own", brokers=2)
-    print_table([outcome])
-    check(outcome)
+@pytest.mark.parametrize("language", ALL_LANGUAGES)
+def test_with_the_address_of_one_of_two_brokers(of_two_brokers: dict[str, Outcome], language: str) -> None:
+    check(of_two_brokers[language])
+
+
+@pytest.fixture(scope="module")
+def during_changes() -> dict[str, Outcome]:
+    outcomes = run_changes(ALL_LANGUAGES, BUILD / "own", tls=True)
+    print_table(outcomes)
+    return {outcome.language: outcome for outcome in outcomes}
+
+
+@pytest.mark.skipif(not SOAK, reason="in make soak")
+@pytest.mark.parametrize("language", ALL_LANGUAGES)
+def test_while_brokers_are_killed_drained_and_join(during_changes: dict[str, Outcome], language: str) -> None:
+    check(during_changes[language], CASES_OF_CHANGES)

@@ -69,6 +69,9 @@ func runOne(one named) (ended outcome) {
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "steady" {
+		steady()
+	}
 	chosen := map[string]bool{}
 	for _, name := range os.Args[1:] {
 		chosen[name] = true

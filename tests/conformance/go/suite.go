@@ -3,8 +3,8 @@ package main
 // The use of RocketMQ 5's official Go client, against one broker or several. It speaks TLS and nothing else.
 //
 // A receive asks the next broker, and waits there for 5 s also while another one has messages. So with several
-// brokers (BROKERS) the time to receive in is longer, and each is asked whether something is left: what must
-// arrive is the same.
+// brokers (BROKERS) the time to receive in is longer, and each is asked for more messages. The same messages
+// must arrive.
 
 import (
 	"context"

@@ -2,8 +2,8 @@
 // What users do with the official Node.js client of RocketMQ 5, against one broker or several.
 //
 // A receive asks the next broker, and waits there for 5 s also while another one has messages. So with several
-// brokers (BROKERS) the time to receive in is longer, and a receive of each shows that nothing is left: what
-// must arrive is the same.
+// brokers (BROKERS) the time to receive in is longer, and a receive of each shows that there are no more
+// messages. The same messages must arrive.
 const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 const common = require('./common');

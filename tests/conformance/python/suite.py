@@ -1,8 +1,8 @@
 """The use of RocketMQ 5's official Python client, against one broker or several.
 
 A receive asks one broker, chosen by chance, and waits there for 5 s also while another one has messages. So
-with several brokers (BROKERS) the time to receive in is longer, and several receives show that nothing is
-left: what must arrive is the same.
+with several brokers (BROKERS) the time to receive in is longer, and several receives show that there are no
+more messages. The same messages must arrive.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BODY_SIZE_MAX = 4 << 20
 TLS = os.environ.get("SSL") == "true"
 STARTS_MAX = 5
 BROKERS = int(os.environ.get("BROKERS", "1"))
-PATIENCE = 1 if BROKERS == 1 else 2 * BROKERS  # the time to receive in is so many times as long
+PATIENCE = 1 if BROKERS == 1 else 2 * BROKERS  # the time to receive in is this many times as long
 RECEIVES = 1 if BROKERS == 1 else 4 * BROKERS  # side by side, of which one asks the right broker
 
 

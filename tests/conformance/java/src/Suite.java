@@ -35,8 +35,8 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * What users do with the official Java client of RocketMQ 5, against one broker or several.
  *
  * <p>A receive asks the next broker, and waits there for 5 s also while another one has messages. So with several
- * brokers (BROKERS) the time to receive in is longer, and a receive of each shows that nothing is left: what must
- * arrive is the same.
+ * brokers (BROKERS) the time to receive in is longer, and a receive of each shows that there are no more
+ * messages. The same messages must arrive.
  */
 final class Suite {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
