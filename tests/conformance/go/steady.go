@@ -19,7 +19,7 @@ import (
 
 const (
 	steadyGroups = 8
-	steadyPause  = 100 * time.Millisecond
+	steadyPause  = 200 * time.Millisecond
 )
 
 var (

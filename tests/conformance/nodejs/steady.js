@@ -8,7 +8,7 @@ const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 const common = require('./common');
 
 const GROUPS = 8;
-const PAUSE_MS = 100;
+const PAUSE_MS = 200;
 const TOPICS = [ process.env.TOPIC, process.env.FIFO_TOPIC ];
 let silent = false;
 const say = (...words) => console.log(words.map(word => String(word).replace(/\n/g, ' ')).join(' '));

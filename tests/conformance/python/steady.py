@@ -18,13 +18,15 @@ from suite import TLS, _configuration, _message, _producer, _started
 
 TOPICS = os.environ["TOPIC"], os.environ["FIFO_TOPIC"]
 GROUPS = 8
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 
 _silent = threading.Event()
+_saying = threading.Lock()
 
 
 def _say(*words: object) -> None:
-    print(" ".join(map(str, words)).replace("\n", " "), flush=True)
+    with _saying:
+        print(" ".join(map(str, words)).replace("\n", " "), flush=True)
 
 
 def _send(producer: Any, topic: str, body: str, message_group: str = "") -> None:

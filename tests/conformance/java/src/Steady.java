@@ -14,7 +14,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
  */
 final class Steady {
     private static final int GROUPS = 8;
-    private static final int PAUSE_MS = 100;
+    private static final int PAUSE_MS = 200;
 
     private static volatile boolean silent;
 
