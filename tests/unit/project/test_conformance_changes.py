@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.conformance.changes import Counts, Steady
-from tests.conformance.cluster import sum_of
+from tests.conformance import changes
+from tests.conformance.changes import Changes, Counts, Steady
+from tests.conformance.cluster import Cluster, sum_of
+from tests.conformance.run import Outcome
 
 METRICS = """# HELP rocketmq_messages_in_total Messages appended
 rocketmq_messages_in_total{topic="A",is_system="false"} 3.0
@@ -59,6 +63,21 @@ def test_a_metric_is_the_sum_of_the_series_with_the_label() -> None:
     assert sum_of(METRICS, "rocketmq_messages_in_total", 'topic="A"') == 5
     assert sum_of(METRICS, "rocketmq_messages_in_total", 'topic="B"') == 0
     assert sum_of(METRICS, "trovemq_routes_brokers") == 1
+
+
+def test_a_case_is_not_awaited_for_a_client_that_cannot_pass_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "POLL_S", 0)
+    with ExitStack() as processes:
+        outcomes = [Outcome("nodejs"), Outcome("java")]
+        run = Changes(Cluster(processes, Path(), several=False), outcomes)
+        run.clients = [client_that_prints() for _ in outcomes]
+        run.clients[0].language = "nodejs"
+        run.watch(
+            "a_broker_that_joins_is_found", 600, lambda one: "not there" if one.language == "nodejs" else None
+        )
+    assert outcomes[0].faults == {}
+    assert list(outcomes[0].not_applicable) == ["a_broker_that_joins_is_found"]
+    assert outcomes[1].faults == {"a_broker_that_joins_is_found": None}
 
 
 def test_counts_have_grown_one_by_one() -> None:
