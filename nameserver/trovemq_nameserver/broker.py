@@ -45,6 +45,8 @@ class Broker:
     draining: bool = False
     drained: bool = False
     config: ConfigSummary | None = None
+    topics_left_out: int = 0
+    """Of its topics, those that the nameserver's limits leave out of the routes; the nameserver sets it."""
 
 
 def check_broker(broker: Broker) -> None:

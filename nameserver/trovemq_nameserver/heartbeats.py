@@ -13,7 +13,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from trovemq_daemon.request_bounds import BoundedReader, check_parts
-from trovemq_nameserver.routes import RouteLimits, check_topic_count
+from trovemq_nameserver.routes import RouteLimits, check_topics_read
 from trovemq_nameserver.topics import (
     PLACES_MAX,
     TOPICS_A_STEP,
@@ -96,14 +96,14 @@ def _cuts(data: bytes, limits: RouteLimits) -> Generator[None, None, Sequence[in
             tag, position = read_varint(data, position)
             position = _end_of_field(data, tag & 7, position)
         if fields % TOPICS_A_STEP == 0 or position - cuts[-1] >= STEP_SIZE:
-            check_topic_count(topics, limits)
+            check_topics_read(topics, limits)
             if fields - topics > HEARTBEAT_PARTS:
                 raise TroveError(errors.LIMIT_EXCEEDED, f"the Heartbeat has more than {fields} fields")
             cuts.append(position)
             yield
     if position > len(data):
         raise ValueError("a field is cut")
-    check_topic_count(topics, limits)
+    check_topics_read(topics, limits)
     return [*cuts, position]
 
 

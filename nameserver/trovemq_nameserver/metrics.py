@@ -24,6 +24,11 @@ class RegistryCollector(Collector):
         gauges = (
             ("rocketmq_topic_number", "Topics that some live broker has.", len(registry.table.names)),
             ("trovemq_topic_routes", "Topics of all brokers together.", registry.table.topic_routes),
+            (
+                "trovemq_topics_left_out",
+                "Topics of brokers beyond the limits.",
+                registry.table.topics_left_out,
+            ),
             ("trovemq_registered_brokers", "Live brokers.", registry.table.broker_count),
             ("trovemq_route_watchers", "Clients that watch the routes.", len(registry.watchers)),
             ("trovemq_heartbeats_waiting_bytes", "Heartbeats that wait to be read.", registry.bytes_waiting),

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from grpc.aio import Server, ServicerContext
@@ -12,8 +14,9 @@ from grpc.aio import Server, ServicerContext
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.logging import get_logger
+from trovemq_nameserver.broker import Broker
 from trovemq_nameserver.heartbeats import HeartbeatReader, LargeHeartbeat, read_large
-from trovemq_nameserver.routes import TopicChanges, check_topic_count
+from trovemq_nameserver.routes import TopicChanges, check_topics_read
 from trovemq_nameserver.service import Registry
 from trovemq_nameserver.topics import TopicRoute, checked_topics
 from trovemq_nameserver.wire import broker_from_wire, topics_from_wire
@@ -22,6 +25,9 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import route_pb2
 
 REGISTRATION_SERVICE: Final = route_pb2.DESCRIPTOR.services_by_name["RegistrationService"]
+
+NAMED_MAX: Final = 3
+"""Topics that an error names."""
 
 Received: TypeAlias = route_pb2.Heartbeat | LargeHeartbeat
 Topics: TypeAlias = Mapping[str, TopicRoute]
@@ -86,19 +92,20 @@ class RegistrationService:
 
     async def _handle(self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None) -> Reply:
         """`topics`: the heartbeat's, if they are read already."""
-        table, is_held = self._registry.table, True
+        table = self._registry.table
+        reply = Reply(data_version=heartbeat.data_version, changes=True)
         if heartbeat.leaving:
             self._leave(session)
         elif table.registered(session):
-            is_held = await self._heartbeat(session, heartbeat, topics)
+            await self._heartbeat(session, heartbeat, topics, reply)
         elif heartbeat.HasField("base_version"):
-            is_held = False
+            reply.all_topics = True
         else:
-            await self._register(session, heartbeat, topics)
+            await self._register(session, heartbeat, topics, reply)
         if heartbeat.HasField("base_version"):
             self._registry.changes += 1
-            self._registry.all_topics_asked += not is_held
-        return Reply(data_version=heartbeat.data_version, changes=True, all_topics=not is_held)
+            self._registry.all_topics_asked += reply.all_topics
+        return reply
 
     async def _next(self, session: int, heartbeats: AsyncIterator[Received]) -> Received | None:
         """The next message; None if the broker ended its stream. TroveError SERVICE_NOT_AVAILABLE: the broker
@@ -110,37 +117,85 @@ class RegistrationService:
             silent_ms = self._registry.limits.broker_silent_ms
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"nothing was heard for {silent_ms} ms") from None
 
-    async def _register(self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None) -> None:
+    async def _register(
+        self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None, reply: Reply
+    ) -> None:
         if not heartbeat.HasField("broker"):
             # A broker that expired while its stream was idle gets this error, too; it then registers again.
             raise TroveError(errors.BROKER_NOT_FOUND, "the stream's first message must describe the broker")
         broker, registry = broker_from_wire(heartbeat.broker), self._registry
         if topics is None:
             topics = await self._topics(heartbeat)
+        broker, topics = self._fitting(broker, topics, reply)
         registry.table.register(session, broker, topics, heartbeat.data_version, registry.clock())
         registry.registrations += 1
         get_logger().info("broker.registered", broker=broker.name, address=broker.address, topics=len(topics))
 
-    async def _heartbeat(self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None) -> bool:
-        """Whether the nameserver holds the base of the heartbeat's changes, if it has any."""
-        registry = self._registry
-        before = registry.table.route_of(session)
-        if topics is None and before is not None and before.data_version != heartbeat.data_version:
+    async def _heartbeat(
+        self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None, reply: Reply
+    ) -> None:
+        """Asks for all topics where changes do not continue those that are held, or do not fit."""
+        table, now, version = self._registry.table, self._registry.clock, heartbeat.data_version
+        before = table.route_of(session)
+        left_out = 0 if before is None else before.broker.topics_left_out
+        has_news = before is not None and before.data_version != version
+        has_news |= left_out > 0 and len(heartbeat.topics) > 0
+        if topics is None and has_news:
             topics = await self._topics(heartbeat)
-        changes = None
-        if topics is not None and heartbeat.HasField("base_version"):
-            changes = TopicChanges(heartbeat.base_version, topics, heartbeat.removed_topics)
-        return registry.table.heartbeat(
-            session,
-            registry.clock(),
-            broker=broker_from_wire(heartbeat.broker) if heartbeat.HasField("broker") else None,
-            topics=topics if changes is None else changes,
-            data_version=heartbeat.data_version,
-        )
+            before = table.route_of(session)
+        broker = broker_from_wire(heartbeat.broker) if heartbeat.HasField("broker") else None
+        if heartbeat.HasField("base_version") and topics is not None and left_out:
+            table.heard(session, now())
+            reply.all_topics = True  # it holds a part of them
+        elif heartbeat.HasField("base_version") and topics is not None:
+            reply.all_topics = not self._changed(session, broker, topics, heartbeat)
+        elif before is None or topics is None or not (left_out or before.data_version != version):
+            broker = None if broker is None else replace(broker, topics_left_out=left_out)
+            table.heartbeat(session, now(), broker=broker, data_version=version)
+            reply.all_topics = table.may_hold_more(session)
+        else:
+            broker, topics = self._fitting(broker or before.broker, topics, reply)
+            table.heartbeat(session, now(), broker=broker, topics=topics, data_version=version)
+
+    def _changed(
+        self, session: int, broker: Broker | None, topics: Topics, heartbeat: route_pb2.Heartbeat
+    ) -> bool:
+        """Applies changes. False: their base is not held, or they are beyond a limit."""
+        table, now = self._registry.table, self._registry.clock()
+        changes = TopicChanges(heartbeat.base_version, topics, heartbeat.removed_topics)
+        try:
+            return table.heartbeat(
+                session, now, broker=broker, topics=changes, data_version=heartbeat.data_version
+            )
+        except TroveError as error:
+            if error.spec is not errors.LIMIT_EXCEEDED:
+                raise
+            table.heard(session, now)
+            return False
+
+    def _fitting(self, broker: Broker, topics: Topics, reply: Reply) -> tuple[Broker, Topics]:
+        """The broker with the topics that the limits allow. The reply names a limit that leaves out some."""
+        kept, limit = self._registry.table.fitting(broker.name, topics)
+        left_out = len(topics) - len(kept)
+        if limit:
+            some = ", ".join(islice((name for name in topics if name not in kept), NAMED_MAX))
+            text = (
+                f"{left_out} of {len(topics)} topics are not in the routes of this nameserver ({some}, …): "
+                f"its limit is {limit}; raise it there, or delete topics. Meanwhile clients find them only at "
+                "the broker's own address"
+            )
+            reply.left_out.CopyFrom(error_to_wire(TroveError(errors.LIMIT_EXCEEDED, text, limit=limit)))
+            if left_out != self._left_out(broker.name):
+                get_logger().error("broker.topics_left_out", broker=broker.name, message=text)
+        return replace(broker, topics_left_out=left_out), kept
+
+    def _left_out(self, broker: str) -> int:
+        before = self._registry.table.route_named(broker)
+        return 0 if before is None else before.broker.topics_left_out
 
     async def _topics(self, heartbeat: route_pb2.Heartbeat) -> Topics:
         registry = self._registry
-        check_topic_count(len(heartbeat.topics), registry.limits)
+        check_topics_read(len(heartbeat.topics), registry.limits)
         topics = checked_topics(topics_from_wire(heartbeat.topics), registry.table.names)
         return await registry.turns.run_from_now(topics)
 

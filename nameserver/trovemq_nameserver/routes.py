@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Final
 
 from trovemq_daemon.settings import setting
 from trovemq_nameserver.broker import Broker, check_broker
@@ -28,6 +28,9 @@ from trovemq_nameserver.lost import LostBroker, LostBrokers
 from trovemq_nameserver.topics import NO_QUEUES, TopicNames, TopicRoute, places_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+READ_TIMES: Final = 4
+"""A heartbeat may have this many times the topics that are kept of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class _Registration:
     session: int
     route: BrokerRoute
     heard_at: int
+    removals_seen: int
     broken_at: int | None = None
 
     def ends_at(self, limits: RouteLimits) -> int:
@@ -97,9 +101,43 @@ class RouteTable:
         """Topics of all brokers together."""
         self.topic_places = 0
         """Brokers in the placements of these."""
+        self.topics_left_out = 0
+        """Topics of live brokers that the limits leave out."""
+        self._removals = 0
+        """Topics that left the routes, and placements that got smaller: there may be space for more."""
         self.version = 0
 
     # --- for brokers -------------------------------------------------------------------------------------
+    def fitting(self, broker: str, topics: Mapping[str, TopicRoute]) -> tuple[Mapping[str, TopicRoute], str]:
+        """The topics of all those of this broker that the limits allow, and the limit that leaves out the
+        others, or an empty text. Topics that are in its routes already come first."""
+        limits, before = self._limits, self._by_name.get(broker)
+        known = {} if before is None else before.route.topics
+        free = limits.topic_routes_max - self.topic_routes + len(known)
+        places = max(limits.topic_places_max - self.topic_places, 0) + places_of(known.values())
+        most = min(limits.topics_per_broker_max, free)
+        if len(topics) <= most and places_of(topics.values()) <= places:
+            return topics, ""
+        name = "topics_per_broker_max" if most == limits.topics_per_broker_max else "topic_routes_max"
+        name = name if len(topics) > most else "topic_places_max"
+        kept: dict[str, TopicRoute] = {}
+        for topic in sorted(topics, key=lambda topic: topic not in known):  # otherwise in the sender's order
+            taken = len(topics[topic].placement)
+            if len(kept) < most and taken <= places:
+                kept[topic] = topics[topic]
+                places -= taken
+        return kept, f"{name} = {getattr(limits, name)}"
+
+    def may_hold_more(self, session: int) -> bool:
+        """Whether topics of the session's broker were left out, and there may be space for them now."""
+        found = self._registration(session)
+        return (
+            found is not None
+            and found.route.broker.topics_left_out > 0
+            and len(found.route.topics) < self._limits.topics_per_broker_max
+            and found.removals_seen != self._removals
+        )
+
     def register(
         self, session: int, broker: Broker, topics: Mapping[str, TopicRoute], data_version: int, now: int
     ) -> None:
@@ -134,7 +172,8 @@ class RouteTable:
             is_whole = before is None or before.route.broker.cluster != broker.cluster
             described = before is not None and before.route.broker != broker
             self._changed(broker.name, None if is_whole else changed, described=described)
-        self._by_name[broker.name] = _Registration(session, route, heard_at=now)
+        self.topics_left_out += broker.topics_left_out - _left_out_of(before)
+        self._by_name[broker.name] = _Registration(session, route, now, self._removals)
         self._name_by_session[session] = broker.name
         self._lost.forget(broker.name)
 
@@ -155,8 +194,8 @@ class RouteTable:
         topics: Mapping[str, TopicRoute] | TopicChanges | None = None,
         data_version: int = 0,
     ) -> bool:
-        """Handles a later message of a session; `topics` counts if `data_version` has changed. False: changes
-        were ignored, for the broker's topics are not those of their base version.
+        """Handles a later message of a session; `topics` counts if `data_version` has changed, or if some are
+        left out. False: changes were ignored, for the broker's topics are not those of their base version.
 
         Raises TroveError BROKER_NOT_FOUND if the session is no longer registered, REQUEST_ILLEGAL,
         LIMIT_EXCEEDED; the table is then unchanged.
@@ -170,7 +209,8 @@ class RouteTable:
             if broker.name != route.broker.name:
                 raise TroveError(errors.REQUEST_ILLEGAL, "a broker cannot change its name within one stream")
             route = replace(route, broker=broker)
-        if data_version != route.data_version:
+        missing = found.route.broker.topics_left_out > 0 and topics is not None
+        if data_version != route.data_version or missing:
             if isinstance(topics, TopicChanges):
                 if topics.base_version != route.data_version:
                     found.heard_at = now
@@ -182,8 +222,10 @@ class RouteTable:
                 self._check_places(topics or {}, route.topics)
                 changed = self._replace_topics(route.topics, topics or {})
                 route = replace(route, topics=dict(topics or {}), data_version=data_version)
+                found.removals_seen = self._removals
         found.heard_at = now
         if route is not found.route:
+            self.topics_left_out += route.broker.topics_left_out - _left_out_of(found)
             described = route.broker is not found.route.broker
             is_whole = route.broker.cluster != found.route.broker.cluster
             found.route = route
@@ -198,7 +240,7 @@ class RouteTable:
         ]
         self._check_counts(len(known) + len(added) - len(removed), len(known))
         before = {name: known[name] for name in (*changes.topics, *removed) if name in known}
-        self.topic_places = self._check_places(changes.topics, before)
+        self._set_places(self._check_places(changes.topics, before))
         self._add_names(added)
         self._remove_names(removed)
         known.update(changes.topics)
@@ -215,7 +257,7 @@ class RouteTable:
             for name, route in topics.items()
             if (before := known.get(name, route)) is not route and before != route
         ]
-        self.topic_places += places_of(topics.values()) - places_of(known.values())
+        self._set_places(self.topic_places + places_of(topics.values()) - places_of(known.values()))
         self._add_names(added)
         self._remove_names(removed)
         return [*added, *removed, *altered]
@@ -226,7 +268,12 @@ class RouteTable:
 
     def _remove_names(self, names: Collection[str]) -> None:
         self.topic_routes -= len(names)
+        self._removals += len(names)
         self._lost.topics_changed(self.names.remove(names), 1)
+
+    def _set_places(self, places: int) -> None:
+        self._removals += places < self.topic_places
+        self.topic_places = places
 
     def _changed(self, broker: str, topics: Collection[str] | None, *, described: bool = False) -> None:
         """The next version: these topics of the broker changed, or its description; None: all of it, as where
@@ -252,8 +299,10 @@ class RouteTable:
         name."""
         name = self._name_by_session.pop(session, None)
         if name is not None:
-            topics = self._by_name.pop(name).route.topics
-            self.topic_places -= places_of(topics.values())
+            gone = self._by_name.pop(name)
+            topics = gone.route.topics
+            self.topics_left_out -= _left_out_of(gone)
+            self._set_places(self.topic_places - places_of(topics.values()))
             self._remove_names(topics.keys())
             self._changed(name, None)
         return name
@@ -365,6 +414,20 @@ class RouteTable:
                 f"{together} topics of all brokers; the limit is topic_routes_max = "
                 f"{self._limits.topic_routes_max}",
             )
+
+
+def _left_out_of(one: _Registration | None) -> int:
+    return 0 if one is None else one.route.broker.topics_left_out
+
+
+def check_topics_read(count: int, limits: RouteLimits) -> None:
+    """Raises TroveError LIMIT_EXCEEDED if a heartbeat has too many topics to choose those that fit."""
+    if count > READ_TIMES * limits.topics_per_broker_max:
+        raise TroveError(
+            errors.LIMIT_EXCEEDED,
+            f"{count} topics of one broker, of which none is registered; the limit is {READ_TIMES} times "
+            f"topics_per_broker_max = {limits.topics_per_broker_max}",
+        )
 
 
 def check_topic_count(count: int, limits: RouteLimits) -> None:

@@ -122,6 +122,7 @@ def _broker_to_wire(route: BrokerRoute) -> common_pb2.BrokerInfo:
         tls_address=broker.tls_address,
         draining=broker.draining,
         drained=broker.drained,
+        topics_left_out=broker.topics_left_out,
         config=None if broker.config is None else _config_to_wire(broker.config),
     )
 

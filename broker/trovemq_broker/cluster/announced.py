@@ -20,7 +20,7 @@ class Announced:
         self._change_count = 0
         self._description: BrokerDescription | None = None
         self._understands_changes = False
-        self._sent_changes = False
+        self._sent_all = False
 
     def is_behind(self) -> bool:
         """Whether the nameserver asked for all topics, which the next heartbeat has."""
@@ -35,6 +35,7 @@ class Announced:
         version = self._view.data_version
         heartbeat, all_topics = route_pb2.Heartbeat(data_version=version), 0
         if version == self._version:
+            self._sent_all = False
             return heartbeat, 0
         changed = self._changed()
         if changed is None:
@@ -46,13 +47,13 @@ class Announced:
         if self._description != self._view.description():
             self._description = self._view.description()
             heartbeat.broker.CopyFrom(broker_info(self._view))
-        self._sent_changes = changed is not None
+        self._sent_all = changed is None
         self._version, self._change_count = version, self._view.change_count
         return heartbeat, all_topics
 
     def answered(self, reply: route_pb2.HeartbeatReply) -> None:
         self._understands_changes = reply.changes
-        if reply.all_topics and self._sent_changes:
+        if reply.all_topics and not self._sent_all:
             self._version = None
 
     def _changed(self) -> list[str] | None:

@@ -123,6 +123,8 @@ class Registration:
         self.nameserver = nameserver
         self.state = RegistrationState.CONNECTING
         self.detail = ""
+        self.left_out = ""
+        """Why the nameserver has not all topics in its routes; empty if it has."""
         self.heartbeats = 0
         self.clock = ClockDifference(str(nameserver), clocks.wall_ms)
         self._view = view
@@ -228,6 +230,8 @@ class Registration:
             if leaving:
                 return
             announced.answered(reply)
+            if all_topics:
+                self._note_left_out(reply.left_out.message if reply.HasField("left_out") else "")
             if count % CLOCK_EVERY == 0:
                 await self.clock.compare(channel, self._credentials)
             await self._until_next(announced)
@@ -264,6 +268,14 @@ class Registration:
             self.state, self.detail = RegistrationState.REGISTERED, ""
             get_logger().info("nameserver.registered", nameserver=self.nameserver)
         return reply
+
+    def _note_left_out(self, text: str) -> None:
+        """Topics that the nameserver leaves out of its routes: logged once, until it has them all again."""
+        if text and not self.left_out:
+            get_logger().error("nameserver.topics_left_out", nameserver=self.nameserver, message=text)
+        elif self.left_out and not text:
+            get_logger().info("nameserver.topics_complete", nameserver=self.nameserver)
+        self.left_out = text
 
     def _refused(self, error: TroveError) -> None:
         if error.symbol == errors.BROKER_NAME_TAKEN.symbol:
@@ -336,6 +348,14 @@ class Registrations:
             if entry.state != RegistrationState.REGISTERED
         ]
         return "; ".join(missing)
+
+    def leaving_out(self) -> list[str]:
+        """The nameservers that have not all topics of this broker in their routes, and why."""
+        return [
+            f"{entry.nameserver}: {entry.left_out}"
+            for entry in self.registrations
+            if entry.state == RegistrationState.REGISTERED and entry.left_out
+        ]
 
     def clock_warning(self) -> str:
         """For readiness: the nameservers whose clocks differ from this one, or an empty text."""

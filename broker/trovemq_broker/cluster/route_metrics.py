@@ -8,13 +8,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.registration import Registrations
 
 
 class RoutesCollector(Collector):
     """Brokers in the routes, nameservers that are followed, replies."""
 
-    def __init__(self, routes: ClusterRoutes) -> None:
+    def __init__(self, routes: ClusterRoutes, registrations: Registrations) -> None:
         self._routes = routes
+        self._registrations = registrations
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -25,6 +27,11 @@ class RoutesCollector(Collector):
             ("trovemq_routes_brokers", "Other brokers of the cluster in the routes.", len(routes.brokers)),
             ("trovemq_routes_nameservers", "Nameservers whose routes are followed now.", routes.connected),
             ("trovemq_routes_left_out", "Brokers that the limits leave out of the routes.", routes.left_out),
+            (
+                "trovemq_routes_incomplete",
+                "Nameservers whose limits leave out topics of this broker.",
+                len(self._registrations.leaving_out()),
+            ),
         ):
             yield GaugeMetricFamily(name, what, value=value)
         yield CounterMetricFamily(

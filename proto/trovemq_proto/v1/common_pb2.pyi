@@ -76,7 +76,7 @@ class TopicRoute(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., placement: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
-    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining", "drained", "config")
+    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining", "drained", "config", "topics_left_out")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class BrokerInfo(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
     address: str
@@ -105,7 +106,8 @@ class BrokerInfo(_message.Message):
     draining: bool
     drained: bool
     config: ConfigSummary
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ..., drained: _Optional[bool] = ..., config: _Optional[_Union[ConfigSummary, _Mapping]] = ...) -> None: ...
+    topics_left_out: int
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ..., drained: _Optional[bool] = ..., config: _Optional[_Union[ConfigSummary, _Mapping]] = ..., topics_left_out: _Optional[int] = ...) -> None: ...
 
 class ConfigSummary(_message.Message):
     __slots__ = ("id", "owner", "generation", "mark", "version")

@@ -82,10 +82,17 @@ class Side:
         if reply.HasField("error"):
             await self.break_stream(name)
             return reply.error.symbol
-        assert not reply.all_topics, "the broker sends changes of the nameserver's version"
         reply.changes = self._understands_changes
         stream.announced.answered(reply)
+        if reply.all_topics:
+            assert heartbeat.HasField("base_version") or self._left_out(name), "nothing is asked for twice"
+            return await self.beat(name, broker)
+        assert reply.HasField("left_out") == bool(heartbeat.topics and self._left_out(name))
         return ""
+
+    def _left_out(self, name: str) -> int:
+        route = self.registry.table.route_named(name)
+        return 0 if route is None else route.broker.topics_left_out
 
     async def break_stream(self, name: str) -> None:
         if (stream := self.streams.pop(name, None)) is not None:
@@ -247,6 +254,11 @@ class ChangesMachine(RuleBasedStateMachine):
             table = side.registry.table
             topics = [topic for route in table.routes() for topic in route.topics]
             assert (table.topic_routes, len(table.names)) == (len(topics), len(set(topics)))
+            assert table.topics_left_out == sum(one.broker.topics_left_out for one in table.routes())
+            for route in table.routes():
+                known = self.brokers[route.broker.name][1]
+                if route.data_version == known.data_version + self.brokers[route.broker.name][0]._changes:
+                    assert len(route.topics) + route.broker.topics_left_out == len(known.topics)
             assert all(topic in table.names for topic in topics)
 
     @invariant()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from tests.support.logs import logged
 from tests.support.stubs import ROUTES, add_fake, stub_of
 from trovemq_broker.cluster.nameserver_session import back_off_s
 from trovemq_broker.cluster.registration import (
@@ -26,6 +27,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.routes import RouteLimits
 from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import route_pb2
@@ -107,8 +109,13 @@ def local_broker(name: str = "broker-a", port: int = 8081) -> tuple[LocalBroker,
     return LocalBroker(description, topics), topics
 
 
-async def start_nameserver(listen: str = "127.0.0.1:0") -> tuple[NameserverApp, Address]:
-    app = NameserverApp(NameserverSettings(listen=listen, http="off", broker_broken_ms=100))
+async def start_nameserver(
+    listen: str = "127.0.0.1:0", *, topics_per_broker_max: int = 65_536
+) -> tuple[NameserverApp, Address]:
+    settings = NameserverSettings(
+        listen=listen, http="off", broker_broken_ms=100, topics_per_broker_max=topics_per_broker_max
+    )
+    app = NameserverApp(settings)
     address, _ = await app.start()
     return app, address
 
@@ -220,6 +227,61 @@ async def test_a_broker_that_its_nameserver_forgot_registers_again() -> None:
         app.registry.table.leave(1)
         await until(lambda: bool(live(app)))
         assert app.registry.registrations == 2
+    await app.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_over_a_limit_of_the_nameserver_lost_all_its_routes() -> None:
+    app, address = await start_nameserver(topics_per_broker_max=2)
+    broker, topics = local_broker()
+    with logged() as log:
+        await _over_the_limit(app, address, broker, topics)
+    assert log.getvalue().count("nameserver.topics_left_out") == 1
+    assert log.getvalue().count("nameserver.topics_complete") == 1
+    await app.stop()
+
+
+async def _over_the_limit(
+    app: NameserverApp, address: Address, broker: LocalBroker, topics: FakeTopics
+) -> None:
+    async with registered(broker, address) as registrations:
+        await until(lambda: live(app) == {"broker-a": ["orders"]})
+        topics.create("bills")
+        await until(lambda: live(app) == {"broker-a": ["orders", "bills"]})
+        topics.create("all")  # the first by name; those that the routes had stay
+        await until(lambda: bool(registrations.leaving_out()))
+        topics.create("more")
+        await until(lambda: "2 of 4 topics" in registrations.leaving_out()[0])
+        assert sorted(live(app)["broker-a"]) == ["bills", "orders"]
+        (text,) = registrations.leaving_out()
+        assert "(all, more, …)" in text
+        assert "topics_per_broker_max = 2" in text
+        assert app.registry.table.topics_left_out == 2
+        assert app.registry.table.routes()[0].broker.topics_left_out == 2
+        assert app.registry.refusals == 0
+        topics.delete("orders")
+        topics.delete("bills")
+        await until(lambda: sorted(live(app)["broker-a"]) == ["all", "more"])
+        await until(lambda: not registrations.leaving_out())
+        assert app.registry.table.topics_left_out == 0
+
+
+@pytest.mark.asyncio
+async def test_topics_left_out_came_in_only_when_the_broker_changed() -> None:
+    app, address = await start_nameserver()
+    app.registry.table._limits = RouteLimits(topic_routes_max=3)
+    first, first_topics = local_broker()
+    second, second_topics = local_broker("broker-b", 8082)
+    first_topics.create("bills")
+    second_topics.create("bills")
+    async with registered(first, address):
+        await until(lambda: len(live(app).get("broker-a", [])) == 2)
+        async with registered(second, address) as registrations:
+            await until(lambda: live(app).get("broker-b") == ["bills"])
+            await until(lambda: "topic_routes_max = 3" in "".join(registrations.leaving_out()))
+            first_topics.delete("bills")
+            await until(lambda: sorted(live(app)["broker-b"]) == ["bills", "orders"])
+            await until(lambda: not registrations.leaving_out())
     await app.stop()
 
 

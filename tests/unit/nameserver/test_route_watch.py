@@ -121,8 +121,8 @@ async def test_all_nameservers_away_keeps_the_routes_and_says_so() -> None:
     app, address = await start_nameserver()
     broker, _ = local_broker()
     registry = CollectorRegistry()
-    async with following(address) as routes, registered(broker, address):
-        registry.register(RoutesCollector(routes))
+    async with following(address) as routes, registered(broker, address) as registrations:
+        registry.register(RoutesCollector(routes, registrations))
         await until(lambda: names(routes) == ["broker-a"])
         with logged() as log:
             await app.stop()

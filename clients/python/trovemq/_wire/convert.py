@@ -66,6 +66,7 @@ def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
         draining=info.draining,
         drained=info.drained,
         config=_config(info.config) if info.HasField("config") else None,
+        topics_left_out=info.topics_left_out,
     )
 
 

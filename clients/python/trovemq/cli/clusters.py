@@ -45,6 +45,10 @@ async def cluster(session: Session) -> None:
     for lost in state.lost:
         session.output.item(_LOST.fields(lost))
     session.show_table(_ROUTES, [*map(_ROUTES.row, state.brokers), *map(_LOST.row, state.lost)])
+    for route in state.brokers:
+        if left_out := route.broker.topics_left_out:
+            what = f"{left_out} more topics of {route.broker.name} are beyond a limit of the nameserver"
+            session.output.remark(f"{what}, so no client finds them there: see trovemq doctor")
 
 
 def _state(broker: BrokerInfo) -> str:
@@ -64,6 +68,7 @@ _ROUTES: Final[Columns[BrokerRoute]] = Columns(
     Column("state", "state", lambda route: _state(route.broker), place=6),
     Column("dataVersion", None, lambda route: route.broker.data_version),
     Column("version", "version", lambda route: route.broker.version),
+    Column("topicsLeftOut", None, lambda route: route.broker.topics_left_out),
     Column(
         "topics",
         "topics",

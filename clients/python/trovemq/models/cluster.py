@@ -47,6 +47,7 @@ class BrokerInfo:
         draining: Whether it is drained or is about to be, so that messages are sent to other brokers.
         drained: Whether it refuses new messages. (Of an older server: False.)
         config: The cluster's configuration, if it has that; None if its configuration is its own.
+        topics_left_out: Of its topics, those that the nameserver's limits leave out of the routes.
     """
 
     cluster: str
@@ -63,6 +64,7 @@ class BrokerInfo:
     draining: bool = False
     drained: bool = False
     config: ConfigSummary | None = None
+    topics_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
