@@ -181,8 +181,8 @@ class RegistrationService:
             some = ", ".join(islice((name for name in topics if name not in kept), NAMED_MAX))
             text = (
                 f"{left_out} of {len(topics)} topics are not in the routes of this nameserver ({some}, …): "
-                f"its limit is {limit}; raise it there, or delete topics. Meanwhile clients find them only at "
-                "the broker's own address"
+                f"its limit is {limit}; raise it there, or delete topics. Meanwhile clients find them only "
+                "at the broker's own address"
             )
             reply.left_out.CopyFrom(error_to_wire(TroveError(errors.LIMIT_EXCEEDED, text, limit=limit)))
             if left_out != self._left_out(broker.name):

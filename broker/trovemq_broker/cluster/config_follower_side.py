@@ -188,8 +188,8 @@ class FollowerSide:
         async with self._store.lock:
             work = self.follower.begin(part)
             if work is not None:
-                self._local.drop(work.dropped)  # before their last copy is replaced
                 try:
+                    await self._local.dropped.add(work.dropped)  # before their last copy is replaced
                     await run_in_thread(work.run)
                 finally:
                     stored = self.follower.finish(work)

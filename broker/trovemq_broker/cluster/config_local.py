@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import Entry, Key, Kind
 from trovemq_broker.cluster_config.local_tables import LocalTables
 from trovemq_broker.cluster_config.reconcile import ActionKind, Plan, plan, plan_of
@@ -26,6 +27,7 @@ class LocalSide:
         broker: str,
         tables: LocalTables,
         placed: Callable[[Iterable[str]], None],
+        dropped: DroppedChanges,
     ) -> None:
         """`placed` is called with the topics whose placement may have changed."""
         self._placed = placed
@@ -37,7 +39,7 @@ class LocalSide:
         self._differing: dict[Key, str] = {}
         self._withheld: dict[Key, str] = {}
         self._failed: dict[Key, str] = {}
-        self._dropped: dict[Key, str] = {}
+        self.dropped: Final = dropped
         self.incomplete = False
         """Whether a comparison ended half-way: everything is compared next."""
 
@@ -85,22 +87,13 @@ class LocalSide:
     def has_failures(self) -> bool:
         return bool(self._failed) or self.incomplete
 
-    def drop(self, entries: Iterable[Entry]) -> None:
-        """Notes changes that a take-over has dropped."""
-        for entry in entries:
-            get_logger().warning(
-                "config.dropped", kind=entry.kind, name=entry.name, version=str(entry.version)
-            )
-            if len(self._dropped) < NOTES_MAX:
-                self._dropped[entry.key] = f"version {entry.version}"
-
     def notes(self) -> Mapping[str, Sequence[Note]]:
         """The lists by their names in NodeStatus, each with at most NOTES_MAX entries."""
         lists = {
             "unlisted": self._unlisted,
             "differing": self._differing,
             "withheld": self._withheld,
-            "dropped": self._dropped,
+            "dropped": self.dropped.notes,
             "failed": self._failed,
         }
         return {
@@ -114,6 +107,6 @@ class LocalSide:
             (len(self._differing), "differ from the cluster's configuration"),
             (len(self._failed), "of the cluster's configuration could not be made here"),
             (len(self._withheld), "are withheld: the cluster's configuration has deleted them"),
-            (len(self._dropped), "were dropped by a take-over"),
+            (len(self.dropped.notes), "were dropped by a take-over"),
         )
         return "; ".join(f"{count} entries {what}" for count, what in counts if count)

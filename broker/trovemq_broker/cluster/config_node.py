@@ -83,7 +83,7 @@ class ConfigNode:
         self._store = parts.store
         self._stored = stored = parts.store.stored
         self._broker = parts.broker
-        self._local = LocalSide(stored, parts.broker, parts.tables, parts.placed)
+        self._local = LocalSide(stored, parts.broker, parts.tables, parts.placed, parts.store.dropped)
         self._signal = Signal()
         self._role = Role()
         self._finder = OwnerFinder(stored, parts.broker, parts.owner, parts.endpoints, parts.routes)
@@ -292,11 +292,14 @@ class ConfigNode:
             asked = await calls.ask(parts.routes, cluster)
             await calls.promise(asked, parts.draw_mark())
             await self._obey(None)
-            await calls.take(asked, source, self._local.drop)
+            await calls.take(asked, source, self._local.dropped.add)
             await self._own()
         finally:
             self._taking_over = False
         return asked.result(self._stored.head)
+
+    async def clear_dropped(self) -> int:
+        return await self._local.dropped.clear()
 
     async def remove_member(self, broker: str) -> Collection[str] | None:
         """Its topics leave it first, in parts: a call that ends half-way is repeated."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import Generation
 from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_daemon.threads import run_in_thread
@@ -45,6 +46,7 @@ class ConfigStore:
         self.stored: Final = stored
         self.lock: Final = asyncio.Lock()
         """Held round begin(), run() and finish() of each change."""
+        self.dropped: Final = DroppedChanges(files)
         self._files = files
         self._draw_id = draw_id
         self._id = ""

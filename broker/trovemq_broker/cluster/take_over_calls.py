@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -170,7 +170,9 @@ class TakeOverCalls:
             return None
 
     # --- 3, 4: the copy -------------------------------------------------------------------------------
-    async def take(self, asked: Asked, source: str, drop: Callable[[Iterable[Entry]], None]) -> None:
+    async def take(
+        self, asked: Asked, source: str, drop: Callable[[Iterable[Entry]], Awaitable[None]]
+    ) -> None:
         """Stores the copy that continues: this broker is the owner then. `drop` is called with the entries of
         this broker that end with it, before their last copy is replaced. TroveError CONFIG_OWNER_OLD,
         BROKER_NOT_FOUND, CONFIG_GENERATION_OLD, and those of the broker that has the copy."""
@@ -182,7 +184,11 @@ class TakeOverCalls:
             update = await self._fetch(asked.endpoints[chosen.broker], asked.generation)
         async with self._store.lock:
             work, asked.dropped = begin_take_over(self._stored, self._broker, update, asked.generation)
-            drop(asked.dropped)
+            try:
+                await drop(asked.dropped)
+            except BaseException:
+                self._stored.finish(work)
+                raise
             await self._store.save(work)
         members = {*self._stored.table.members()} - {self._broker}
         asked.unreached |= members - {one.broker for one in asked.promised}

@@ -230,6 +230,16 @@ class TakeOverConfigRequest(_message.Message):
     source: str
     def __init__(self, cluster: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
+class ClearDroppedRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClearDroppedReply(_message.Message):
+    __slots__ = ("cleared",)
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    cleared: int
+    def __init__(self, cleared: _Optional[int] = ...) -> None: ...
+
 class RemoveMemberRequest(_message.Message):
     __slots__ = ("broker",)
     BROKER_FIELD_NUMBER: _ClassVar[int]

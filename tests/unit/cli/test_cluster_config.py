@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -49,6 +49,11 @@ class Cluster:
         names = [*(one.broker for one in self.statuses), *self.missing]
         routes = tuple(BrokerRoute(BrokerInfo("c", name, "10.0.0.1:8081"), ()) for name in names)
         return ClusterState(routes, 1, tuple(LostBroker(name, "c", "", 1, 0, 0) for name in self.lost))
+
+    async def clear_dropped(self, broker: str) -> int:
+        found = {one.broker: len(one.dropped) for one in self.statuses}
+        self.statuses = [replace(one, dropped=()) for one in self.statuses]
+        return found[broker]
 
     # `self` is admin.config, too
     async def status(self) -> BrokerAnswers[ConfigStatus]:
@@ -103,6 +108,16 @@ def test_as_objects(run: Any) -> None:
     }  # fmt: skip
     unlisted = ran.objects[2]["problems"][1]
     assert (unlisted["problem"], unlisted["kind"], unlisted["name"]) == ("unlisted", "topic", "old orders")
+
+
+def test_dropped_changes_are_cleared_when_an_operator_says_so(run: Any) -> None:
+    owner = status("a", "owner", dropped=(ConfigName("topic", "bills"),))
+    run.client = Cluster((owner, status("b", "current")))
+    (problem,) = run("--json", "cluster", "config").objects[0]["problems"]
+    assert problem["toDo"].endswith("trovemq cluster config --clear-dropped")
+    ran = run("cluster", "config", "--clear-dropped")
+    assert "a: 1 dropped change cleared" in ran.err
+    assert run("--json", "cluster", "config").objects[0]["problems"] == []
 
 
 def test_brokers_without_a_shared_configuration_have_no_problem(run: Any) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.logs import logged
 from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.admin.shared_groups import SharedGroups
+from trovemq_broker.cluster.config_dropped import PATH as DROPPED_PATH
+from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.follower import FollowerWork
 from trovemq_broker.cluster_config.messages import Hello, Report
@@ -18,6 +21,7 @@ from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.creators import Creator
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -339,6 +343,24 @@ async def test_changes_of_a_lost_owner_alone_are_dropped_and_reported() -> None:
         assert [note.key.name for note in owner.node.status().dropped] == ["lost"]
         assert owner.tables.names() == ["lost"]
         assert [note.key.name for note in owner.node.status().unlisted] == ["lost"]
+        await owner.stop()
+        await owner.start()
+        kept = owner.node.status().dropped
+        assert [(note.key.name, note.message[:8]) for note in kept] == [("lost", "version ")], (
+            "gone at a start"
+        )
+        assert await owner.node.clear_dropped() == 1
+        await owner.stop()
+        await owner.start()
+        assert owner.node.status().dropped == []
+
+
+async def test_a_damaged_list_of_dropped_changes_stops_no_broker() -> None:
+    files = MemoryFileSystem()
+    files.write_atomic(DROPPED_PATH, b'{"dropped": [["queue", "orders", 3]]}')
+    with logged() as log:
+        assert DroppedChanges(files).notes == {}
+    assert "config.dropped_unreadable" in log.getvalue()
 
 
 async def test_a_lost_change_is_reported_before_its_last_copy_is_replaced(

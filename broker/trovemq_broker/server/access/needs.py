@@ -343,6 +343,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "GetConfigStatus": Row(_cluster(Action.GET), show=show_config_status),
         "TakeOverConfig": _SUPER_ACT,
         "RemoveMember": _SUPER_ACT,
+        "ClearDropped": _SUPER_ACT,
     },
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,

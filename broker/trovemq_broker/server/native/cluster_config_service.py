@@ -58,6 +58,10 @@ class ConfigCalls(Protocol):
         CONFIG_OWNER_MOVED, CONFIG_OWNER_STAYS, and those of SharedConfig.change."""
         ...
 
+    async def clear_dropped(self) -> int:
+        """How many dropped changes were listed. TroveError DISK_FULL, STORE_FAILED."""
+        ...
+
 
 class ClusterConfigService:
     """The methods of cluster_config.proto. Every refusal is a TroveError."""
@@ -105,6 +109,9 @@ class ClusterConfigService:
 
     async def remove_member(self, request: Request, _context: Context) -> Reply:
         return wire.removed_reply(await self._node.remove_member(wire.removed_member(request)))
+
+    async def clear_dropped(self, _request: Request, _context: Context) -> Reply:
+        return wire.cleared_reply(await self._node.clear_dropped())
 
 
 class _Reports:

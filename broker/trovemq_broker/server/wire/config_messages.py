@@ -106,6 +106,10 @@ def removed_reply(pending: Iterable[str] | None) -> pb.RemoveMemberReply:
     return pb.RemoveMemberReply(removed=pending is not None, pending=pending or ())
 
 
+def cleared_reply(count: int) -> pb.ClearDroppedReply:
+    return pb.ClearDroppedReply(cleared=count)
+
+
 def taken_over_reply(done: TakenOver) -> pb.TakeOverConfigReply:
     return pb.TakeOverConfigReply(
         head=protobuf.head_to(done.head),

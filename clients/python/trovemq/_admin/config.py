@@ -63,6 +63,18 @@ class Config:
         info = self._pool.routes.broker(broker)
         return await ConfigCalls(self._pool.connection(info)).take_over(cluster or "", source or "")
 
+    async def clear_dropped(self, broker: str) -> int:
+        """Clears the list of changes that a take-over has dropped on a broker, which keeps it until then.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            TroveError: BROKER_NOT_FOUND, ACCESS_DENIED, …
+        """
+        check_text("broker", broker)
+        return await ConfigCalls(self._pool.connection(self._pool.routes.broker(broker))).clear_dropped()
+
     async def remove_member(self, broker: str) -> BrokerAnswers[str]:
         """Removes a broker that has stopped from the cluster's configuration, and from the placements of
         topics. It cannot return with its store: with an empty one it joins as a new broker.

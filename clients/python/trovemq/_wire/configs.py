@@ -53,6 +53,13 @@ class ConfigCalls:
             dropped=_names(reply.dropped),
         )
 
+    async def clear_dropped(self) -> int:
+        """How many dropped changes it had listed."""
+        reply = await self._ask(
+            _SERVICE + "ClearDropped", pb.ClearDroppedRequest(), pb.ClearDroppedReply.FromString
+        )
+        return reply.cleared
+
     async def remove_member(self, broker: str) -> tuple[str, ...] | None:
         """The brokers that do not know of it yet; None: it was no member."""
         request = pb.RemoveMemberRequest(broker=broker)

@@ -40,10 +40,24 @@ class _Row:
     problems: Sequence[ConfigProblem]
 
 
-async def config(session: Session) -> None:
+async def config(
+    session: Session,
+    clear_dropped: Annotated[
+        bool,
+        typer.Option(
+            "--clear-dropped",
+            help="Forget the changes that a take-over has dropped, once they were made again.",
+        ),
+    ] = False,
+) -> None:
     """Show the cluster's configuration on each broker. Its owner, versions, and entries to mend."""
     async with session.client() as client:
         statuses = await session.call(client.admin.config.status())
+        if having := [one.broker for one in statuses if clear_dropped and one.dropped]:
+            for broker in having:
+                count = await session.call(client.admin.config.clear_dropped(broker))
+                session.output.remark(f"{broker}: {counted(count, 'dropped change')} cleared")
+            statuses = await session.call(client.admin.config.status())
     session.away.add("missing", unanswering(statuses, statuses.missing))
     found = list(problems_of(statuses))
     rows = [_row(one, statuses, found) for one in sorted(statuses, key=lambda one: one.broker)]

@@ -158,6 +158,8 @@ def mend(broker: str, kind: str, entry: ConfigName) -> str:
         takes = "to take it in" if kind == "unlisted" else f"to take the one of {broker} for all"
         if kind == "dropped":
             takes = "to make it again, if it is still there"
+            export = f"{export} > one.yaml, then: trovemq apply one.yaml"
+            return f"{takes}: {export}; then: trovemq cluster config --clear-dropped"
         return f"{takes}: {export} > one.yaml, then: trovemq apply one.yaml"
     verbs = {"rule": "acl list", "quota": "quota list"}
     listed = verbs.get(entry.kind, "cluster config")

@@ -92,6 +92,7 @@ trovemq.v1.ClusterConfigService
     GetConfigStatus: Cluster Get
     TakeOverConfig: super
     RemoveMember: super
+    ClearDropped: super
 trovemq.v1.SecurityService
     Authenticate: open
     CreateUser: super
