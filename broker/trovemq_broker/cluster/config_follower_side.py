@@ -189,7 +189,7 @@ class FollowerSide:
             work = self.follower.begin(part)
             if work is not None:
                 try:
-                    await self._local.dropped.add(work.dropped)  # before their last copy is replaced
+                    await self._local.replaced(work.update, work.dropped)  # the last copy of some entries
                     await run_in_thread(work.run)
                 finally:
                     stored = self.follower.finish(work)

@@ -9,9 +9,10 @@ from typing import Final
 from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import Entry, Key, Kind
 from trovemq_broker.cluster_config.local_tables import LocalTables
-from trovemq_broker.cluster_config.reconcile import ActionKind, Plan, plan, plan_of
+from trovemq_broker.cluster_config.reconcile import ActionKind, Plan, forgotten_rights, plan, plan_of
 from trovemq_broker.cluster_config.status import Note
 from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.cluster_config.table import Update
 from trovemq_daemon.logging import get_logger
 
 NOTES_MAX: Final = 1_000
@@ -86,6 +87,20 @@ class LocalSide:
     @property
     def has_failures(self) -> bool:
         return bool(self._failed) or self.incomplete
+
+    async def replaced(self, update: Update, dropped: Sequence[Entry]) -> None:
+        """To be called before an update is stored. Notes changes that a take-over has dropped, and ends the
+        rights of users that the stored table has, and that were deleted until a deletion is forgotten.
+        TroveError: the update is not to be stored."""
+        await self.dropped.add(dropped)
+        async with self._lock:
+            gone = forgotten_rights(self._stored.table, update)
+            local = self.tables.entries({one.key for one in gone})
+            actions = [one for one in gone if one.key in local]
+            for action in actions:
+                get_logger().warning("config.rights_ended", kind=action.key.kind, name=action.key.name)
+            for failure in await self.tables.carry_out(actions) if actions else ():
+                raise failure.error
 
     def notes(self) -> Mapping[str, Sequence[Note]]:
         """The lists by their names in NodeStatus, each with at most NOTES_MAX entries."""

@@ -292,7 +292,7 @@ class ConfigNode:
             asked = await calls.ask(parts.routes, cluster)
             await calls.promise(asked, parts.draw_mark())
             await self._obey(None)
-            await calls.take(asked, source, self._local.dropped.add)
+            await calls.take(asked, source, self._local.replaced)
             await self._own()
         finally:
             self._taking_over = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -171,11 +171,12 @@ class TakeOverCalls:
 
     # --- 3, 4: the copy -------------------------------------------------------------------------------
     async def take(
-        self, asked: Asked, source: str, drop: Callable[[Iterable[Entry]], Awaitable[None]]
+        self, asked: Asked, source: str, replaced: Callable[[Update, Sequence[Entry]], Awaitable[None]]
     ) -> None:
-        """Stores the copy that continues: this broker is the owner then. `drop` is called with the entries of
-        this broker that end with it, before their last copy is replaced. TroveError CONFIG_OWNER_OLD,
-        BROKER_NOT_FOUND, CONFIG_GENERATION_OLD, and those of the broker that has the copy."""
+        """Stores the copy that continues: this broker is the owner then. `replaced` is called with the copy
+        and the entries of this broker that end with it, before their last copy is replaced. TroveError
+        CONFIG_OWNER_OLD, BROKER_NOT_FOUND, CONFIG_GENERATION_OLD, and those of the broker that has the
+        copy."""
         chosen = choose_copy(asked.promised, asked.generation, asked.cluster, source=source)
         asked.source = chosen.broker
         if chosen.broker == self._broker:
@@ -185,7 +186,7 @@ class TakeOverCalls:
         async with self._store.lock:
             work, asked.dropped = begin_take_over(self._stored, self._broker, update, asked.generation)
             try:
-                await drop(asked.dropped)
+                await replaced(update, asked.dropped)
             except BaseException:
                 self._stored.finish(work)
                 raise

@@ -19,7 +19,11 @@ An id that is not of the table's history counts as no id: it is of a change that
 of the cluster in which the broker was before. Messages may lie in such a topic. WITHHOLD is for a broker that
 was away until the deletion was forgotten.
 
-Invariant: nothing is deleted because it is absent.
+Users, rules and quotas keep no id on a broker. One that the broker's table has, and that is missing in the
+whole table which replaces it, was deleted, and its deletion is forgotten: it is deleted here before the table
+is replaced, because it would keep its rights. One that was never in the table is unlisted, and keeps them.
+
+Invariant: no topic and no group is deleted because it is absent, and nothing that the table never had.
 """
 
 from __future__ import annotations
@@ -27,11 +31,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from trovemq_broker.cluster_config.entries import Entry, Key, Kind, Position
-from trovemq_broker.cluster_config.table import ConfigTable, Head
+from trovemq_broker.cluster_config.table import ConfigTable, Head, Update
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+_RIGHTS: Final = (Kind.RULE, Kind.USER, Kind.QUOTA)
 
 
 class ActionKind(StrEnum):
@@ -104,6 +111,21 @@ def plan_of(
         else:
             _earlier_id(made, entry, own.id, broker)
     return made
+
+
+def forgotten_rights(table: ConfigTable, update: Update) -> list[Action]:
+    """The deletions of users, rules and quotas that the table has, and the one that replaces it lacks."""
+    if update.base is not None or update.head.cluster != table.head.cluster:
+        return []
+    kept = {entry.key for entry in update.entries}
+    return [
+        Action(ActionKind.DELETE, entry.key, entry.id)
+        for entry in table
+        if entry.kind in _RIGHTS
+        and not entry.deleted
+        and entry.key not in kept
+        and update.head.contains(entry.version)
+    ]
 
 
 def _absent(made: Plan, own: LocalEntry, head: Head) -> None:
