@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from trovemq_broker.cluster.cluster_reply import RoutedBroker
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.nameserver_session import ReadCredentials, Session, error_in, open_session
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_proto import errors
 from trovemq_proto.authentication.scram import ScramError
 from trovemq_proto.channels import Channel, ChannelSettings, open_channel
 from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import cluster_config_pb2 as pb
 
 SERVICE: Final = "/trovemq.v1.ClusterConfigService/"
 LOG_IN_S: Final = 10.0
@@ -76,6 +78,20 @@ class Endpoints:
         return channels if tls is None else replace(channels, tls=replace(tls, server_name=None))
 
 
+CONFIG_PARTS_MAX: Final = 262_144
+"""Fields of a ConfigPart: 1,000 entries, each with its settings, and 1,000 former generations."""
+_READER: Final = BoundedReader(pb.ConfigPart, CONFIG_PARTS_MAX)
+
+
+def read_part(data: bytes) -> pb.ConfigPart:
+    """TroveError LIMIT_EXCEEDED, before protobuf makes an object of each field; REQUEST_ILLEGAL."""
+    try:
+        part: pb.ConfigPart = _READER(data)
+    except DecodeError:
+        raise TroveError(errors.REQUEST_ILLEGAL, "the bytes are not a ConfigPart") from None
+    return part
+
+
 class BrokerConnection:
     """An open connection to another broker, with its log-in."""
 
@@ -105,16 +121,17 @@ class BrokerConnection:
             answer: Reply = await ask(sign(request.SerializeToString()), metadata=metadata, timeout=timeout_s)
             return answer
 
-    def replies(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Any:
-        """The stream of replies to one request. It raises AioRpcError."""
+    def replies(self, method: str, request: Message, timeout_s: float) -> Any:
+        """The stream of replies to one request, as bytes: read_part() parses them. It raises AioRpcError."""
         metadata, sign = self._session.call(SERVICE + method)
-        ask = self._channel.unary_stream(SERVICE + method, response_deserializer=reply.FromString)
+        ask = self._channel.unary_stream(SERVICE + method)
         return ask(sign(request.SerializeToString()), metadata=metadata, timeout=timeout_s)
 
-    def stream(self, method: str, reply: type[Message]) -> tuple[Any, Any]:
-        """A stream in both directions, and the function that signs its messages."""
+    def stream(self, method: str) -> tuple[Any, Any]:
+        """A stream in both directions, whose replies are bytes (read_part() parses them), and the function
+        that signs its messages."""
         metadata, sign = self._session.call(SERVICE + method)
-        ask = self._channel.stream_stream(SERVICE + method, response_deserializer=reply.FromString)
+        ask = self._channel.stream_stream(SERVICE + method)
         return ask(metadata=metadata), sign
 
 

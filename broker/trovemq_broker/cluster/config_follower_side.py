@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from trovemq_broker.cluster.config_calls import BrokerConnection, Endpoint, connected, reported
+from trovemq_broker.cluster.config_calls import BrokerConnection, Endpoint, connected, read_part, reported
 from trovemq_broker.cluster.config_local import LocalSide
 from trovemq_broker.cluster.config_owner_side import removed
 from trovemq_broker.cluster.config_store import ConfigStore, Signal
@@ -140,7 +140,7 @@ class FollowerSide:
         call: Any = None
         try:
             async with connected(endpoint, self._credentials) as connection:
-                call, sign = connection.stream("WatchConfig", pb.ConfigPart)
+                call, sign = connection.stream("WatchConfig")
                 try:
                     with reported(endpoint):
                         hello = protobuf.hello_to(self.follower.hello())
@@ -165,9 +165,9 @@ class FollowerSide:
             async with asyncio.timeout(timeout_s):
                 message = await call.read()
             timeout_s = None
-            if not isinstance(message, pb.ConfigPart):  # the transport's end of the stream
+            if not isinstance(message, bytes):  # the transport's end of the stream
                 return
-            part = protobuf.part_of(message)
+            part = protobuf.part_of(read_part(message))
             stored = None
             if part is None:
                 self.follower.connected_current()

@@ -16,6 +16,7 @@ from trovemq_broker.cluster.config_calls import (
     Endpoints,
     Reply,
     connected,
+    read_part,
     reported,
 )
 from trovemq_broker.cluster.config_store import ConfigStore
@@ -205,10 +206,10 @@ class TakeOverCalls:
         assembly, update = UpdateAssembly(), None
         request = pb.FetchConfigRequest(generation=protobuf.generation_to(generation))
         async with connected(endpoint, self._credentials, SHORT_LOG_IN_S) as connection:
-            call = connection.replies("FetchConfig", request, pb.ConfigPart, FETCH_S)
+            call = connection.replies("FetchConfig", request, FETCH_S)
             with reported(endpoint):
                 async for message in call:
-                    part = protobuf.part_of(message)
+                    part = protobuf.part_of(read_part(message))
                     update = assembly.add(part) if part is not None else None
         if update is None:
             what = f"the copy of broker {endpoint.broker} was cut: repeat the take-over"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.rpc_context import RpcContext
+from trovemq_broker.cluster.config_calls import read_part
 from trovemq_broker.cluster_config.entries import Entry, Generation, Kind, Position
 from trovemq_broker.cluster_config.messages import Hello, Report, TablePart
 from trovemq_broker.cluster_config.protobuf import hello_to, report_to
@@ -16,6 +17,7 @@ from trovemq_broker.server.native.cluster_config_service import ClusterConfigSer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import cluster_config_pb2 as pb
+from trovemq_proto.varints import write_varint
 
 pytestmark = pytest.mark.asyncio
 
@@ -117,3 +119,14 @@ async def test_a_broker_that_is_not_the_owner_runs_no_forwarded_call() -> None:
     with pytest.raises(TroveError) as found:
         await service.forward_change(pb.ForwardChangeRequest(), RpcContext())
     assert found.value.spec is errors.CONFIG_OWNER_MOVED
+
+
+async def test_a_part_of_a_million_fields_was_parsed_before_it_was_refused() -> None:
+    entry = pb.ConfigEntry(kind="topic", name="orders").SerializeToString() + b"\x32\x00" * 1_000_000
+    data = pb.ConfigPart(number=1).SerializeToString()
+    data += b"\x2a" + write_varint(len(entry)) + entry
+    with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+        read_part(data)
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        read_part(b"\x0a\xff")
+    assert read_part(pb.ConfigPart(number=7).SerializeToString()).number == 7
