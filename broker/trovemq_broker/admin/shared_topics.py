@@ -7,6 +7,7 @@ its creation with the same settings on the brokers that have it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.placements import check_placement
 from trovemq_store.topics.config_marks import config_id
 from trovemq_store.topics.names import check_topic_name, is_system_topic
 from trovemq_store.topics.topics import (
@@ -39,7 +41,8 @@ _TAKEN_OVER: Final = ("creator", "perm")
 @dataclass(frozen=True, slots=True)
 class ChangedTopic:
     """An acknowledged change. `config`: a topic's settings, with the most queues that it has on a broker;
-    `placement`: queues by broker, of a deleted topic those that it had."""
+    `placement`: queues by broker; of a deleted topic those that it had, with 0 for a broker where it only
+    had messages."""
 
     config: TopicConfig
     placement: Mapping[str, int]
@@ -47,15 +50,22 @@ class ChangedTopic:
 
 
 class SharedTopics:
-    """`topics`: those of this broker. `draining()`: the brokers that ask for no new messages."""
+    """`topics`: those of this broker. `draining()`: the brokers that ask for no new messages. `holding()`:
+    the other brokers that have the topic, as the routes say."""
 
     def __init__(
-        self, config: SharedConfig, broker: str, topics: TopicTable, draining: Callable[[], Collection[str]]
+        self,
+        config: SharedConfig,
+        broker: str,
+        topics: TopicTable,
+        draining: Callable[[], Collection[str]],
+        holding: Callable[[str], Collection[str]] = lambda _topic: (),
     ) -> None:
         self._config = config
         self._broker = broker
         self._topics = topics
         self._draining = draining
+        self._holding = holding
         self._waiting = CreationsWaiting(Kind.TOPIC)
 
     def find(self, name: str) -> TopicConfig | None:
@@ -89,8 +99,8 @@ class SharedTopics:
 
         def make(table: ConfigTable) -> Sequence[ConfigChange]:
             check_topic_name(wanted.name)
-            if table.live(Kind.TOPIC, wanted.name) is not None:
-                raise _exists(wanted.name)
+            if (there := table.live(Kind.TOPIC, wanted.name)) is not None:
+                raise _exists(there)
             config = new_topic(wanted, {*self._topics.reserved, *table.members()})
             self._waiting.check(table, creation, wanted.name, wanted.creator)
             placement = self._placed(table, wanted, brokers)
@@ -147,13 +157,15 @@ class SharedTopics:
     async def delete(self, name: str) -> ChangedTopic:
         """TroveError TOPIC_NOT_FOUND, and those of SharedConfig.change."""
         found: list[Entry] = []
+        own = [self._broker] if name in self._topics else []
+        former = dict.fromkeys([*own, *self._holding(name)], 0)  # brokers from which it was spread to others
 
         def make(table: ConfigTable) -> Sequence[ConfigChange]:
             found.append(_required(table, name))
             return [ConfigChange(ChangeKind.DELETE, Kind.TOPIC, name, found[-1].version)]
 
         (result,) = await self._config.change(make)
-        return ChangedTopic(_config_of(found[-1]), found[-1].placement, result)
+        return ChangedTopic(_config_of(found[-1]), {**former, **found[-1].placement}, result)
 
     # --- placement ------------------------------------------------------------------------------------
     def _placed(self, table: ConfigTable, wanted: NewTopic, brokers: Sequence[str]) -> dict[str, int]:
@@ -163,6 +175,7 @@ class SharedTopics:
             if not brokers:
                 text = "all brokers of the cluster are drained: trovemq broker undrain NAME"
                 raise TroveError(errors.BROKER_DRAINED, text)
+        check_placement(wanted.name, brokers)
         self._check_brokers(table, brokers)
         return dict.fromkeys(brokers, wanted.queue_count)
 
@@ -172,6 +185,7 @@ class SharedTopics:
             raise _illegal(entry.name, "it needs queues on a broker", "placement")
         for broker, queues in placed.items():
             check_queue_count(f"{entry.name} on {broker}", queues, max(1, entry.queues_on(broker)))
+        check_placement(entry.name, placed)
         self._check_brokers(table, [broker for broker in placed if broker not in entry.placement])
         return placed
 
@@ -228,8 +242,17 @@ def _required(table: ConfigTable, name: str) -> Entry:
     return entry
 
 
-def _exists(name: str) -> TroveError:
-    return TroveError(errors.TOPIC_EXISTS, f"topic {name} exists already", topic=name)
+def _exists(entry: Entry) -> TroveError:
+    """With the topic as the owner has it: a follower that has passed the creation on may not have it yet."""
+    config = _config_of(entry)
+    return TroveError(
+        errors.TOPIC_EXISTS,
+        f"topic {entry.name} exists already",
+        topic=entry.name,
+        queue_count=str(config.queue_count),
+        message_type=config.message_type,
+        placement=json.dumps(dict(entry.placement)),
+    )
 
 
 def _illegal(name: str, what: str, field: str) -> TroveError:

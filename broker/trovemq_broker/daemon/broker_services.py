@@ -143,6 +143,7 @@ class BrokerServices:
             counters=self.statistics.counter_steps,
             shared=self.shared_changes,
             draining=lambda: self._draining(others),
+            holding=lambda topic: [one.broker for one in others.holding(topic)],
         )
         self._tracks = TrackService(core, self.queries.one_more)
         if security is not None and settings.audit_topic_enable:

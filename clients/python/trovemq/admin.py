@@ -9,7 +9,7 @@ from contextlib import aclosing
 from trovemq._admin.adoption import adopt, is_outside
 from trovemq._admin.brokers import Brokers
 from trovemq._admin.config import Config
-from trovemq._admin.creations import Created, found_there, topics_created
+from trovemq._admin.creations import Created, found_there, stated_topic, topics_created
 from trovemq._admin.groups import Groups, reset_target
 from trovemq._admin.spreading import SETTLE_S, Spreading, left_on
 from trovemq._admin.stores import Stores
@@ -29,6 +29,7 @@ from trovemq.models.cluster import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.placements import check_placement
 from trovemq_proto.records.properties import not_of
 
 # How long a changed topic may take to reach the routes that this client follows.
@@ -113,7 +114,8 @@ class Admin:
             except TroveError as error:
                 if error.spec is not errors.TOPIC_EXISTS:
                     raise
-                return await found_there(lambda: connection.describe_topic(name), error)
+                stated = stated_topic(error, info.name)
+                return await found_there(lambda: connection.describe_topic(name), error, stated)
             return Created(made)
 
         found = await ask_units(
@@ -197,6 +199,7 @@ class Admin:
         if isinstance(brokers, str) or not brokers or len(set(brokers)) < len(brokers):
             raise TroveError(errors.REQUEST_ILLEGAL, "brokers must be a list of different names")
         check_texts("brokers", list(brokers), errors.REQUEST_ILLEGAL)
+        check_placement(name, brokers)  # before a FIFO topic is closed
         if queue_count is not None:
             _check_queue_count(queue_count)
 

@@ -191,6 +191,43 @@ async def test_a_creation_said_not_found_when_the_topic_was_deleted_meanwhile() 
 
 
 @pytest.mark.asyncio
+async def test_a_topic_that_may_exist_is_an_error_where_a_follower_lags(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client knows the follower alone, which has passed the creation on, and has no such topic yet."""
+    monkeypatch.setattr("trovemq._admin.creations.ARRIVAL_S", (0.0,))
+    pool = Pool(away="bcd")
+    existed = TroveError(
+        errors.TOPIC_EXISTS,
+        "topic orders exists already",
+        topic="orders",
+        queue_count="3",
+        message_type="FIFO",
+        placement='{"b": 3}',
+    )
+
+    async def create(*_arguments: object) -> TopicDescription:
+        raise existed
+
+    monkeypatch.setattr(pool.brokers["a"], "create_topic", create)
+    found = await pool.admin.create_topic("orders", exist_ok=True)
+    assert [(one.topic, one.queue_count, one.message_type) for one in found] == [("orders", 3, "FIFO")]
+    assert found.existing == ("a",)
+    with pytest.raises(TroveError) as caught:
+        await pool.admin.create_topic("orders")
+    assert caught.value is existed
+
+
+@pytest.mark.asyncio
+async def test_a_spread_closed_a_fifo_topic_before_its_brokers_were_too_many() -> None:
+    pool = Pool({"orders": "ab"})
+    with pytest.raises(TroveError) as caught:
+        await pool.admin.spread_topic("orders", [f"{number:0>127}" for number in range(1_000)])
+    assert caught.value.spec is errors.LIMIT_EXCEEDED
+    assert pool.asked == []
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("given", [{"broker": "a"}, {"brokers": ["a"]}])
 async def test_a_named_broker_is_the_place_of_the_topic(given: dict[str, Any]) -> None:
     pool = Pool()

@@ -14,6 +14,7 @@ from tests.support.engine import flush, read_queue
 from tests.support.services_here import BrokerServices, in_process, small_broker_settings
 from tests.unit.cluster_config.config_parts import make
 from tests.unit.server.shared_cluster import ADMIN, Broker, Cluster, open_cluster, request_bytes
+from trovemq._admin.creations import stated_topic
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Kind
 from trovemq_broker.cluster_config.owner import ChangeResult, _update
 from trovemq_broker.cluster_config.table import ConfigTable
@@ -24,6 +25,7 @@ from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.creators import Creator
+from trovemq_store.topics.topics import NewTopic
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("CreateTopic", {"topic": "orders", "queue_count": 3, "message_type": "DELAY"}),
@@ -174,6 +176,59 @@ def test_a_change_names_the_brokers_that_make_it_later() -> None:
         deleted = await cluster.brokers["a"].ask("DeleteTopic", topic="orders")
         assert (list(deleted.deleted_on), list(deleted.pending)) == (["a", "c"], ["b"])
         assert list((await cluster.brokers["a"].ask("DeleteGroup", group="billing")).pending) == ["b"]
+
+    run(test)
+
+
+def test_a_deletion_after_a_spread_named_only_the_new_place_of_the_topic() -> None:
+    async def test(cluster: Cluster) -> None:
+        a, b = cluster.brokers["a"], cluster.brokers["b"]
+        await b.ask("CreateTopic", topic="orders", queue_count=2, brokers=["a", "b"])
+        await b.ask("AlterTopic", topic="orders", placement={"c": 2})
+        assert "orders" in a.core.store.topics, "its messages are there"
+        topics = a.services.all._admin._cluster
+        topics._holding = lambda topic: [
+            one.name for one in cluster.brokers.values() if one is not a and topic in one.core.store.topics
+        ]
+        cluster.away.add("b")
+        deleted = await a.ask("DeleteTopic", topic="orders")
+        assert (list(deleted.deleted_on), list(deleted.pending)) == (["a", "c"], ["b"])
+        assert "orders" not in a.core.store.topics
+
+    run(test)
+
+
+def test_a_topic_that_exists_is_described_by_the_owner_where_a_follower_lags() -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.away.add("b")
+        await cluster.brokers["a"].ask("CreateTopic", topic="orders", queue_count=3, brokers=["a", "c"])
+        with pytest.raises(TroveError) as caught:
+            await cluster.brokers["b"].ask("CreateTopic", topic="orders", queue_count=2)
+        assert caught.value.spec is errors.TOPIC_EXISTS
+        with pytest.raises(TroveError) as caught:
+            await cluster.brokers["a"].services.all._admin._cluster.create(NewTopic("orders", 2), [])
+        stated = stated_topic(caught.value, "b")
+        assert stated is not None
+        assert (stated.topic, stated.queue_count, dict(stated.placement)) == ("orders", 3, {"a": 3, "c": 3})
+
+    run(test)
+
+
+def test_a_topic_on_brokers_of_long_names_is_refused_before_anything_is_written() -> None:
+    async def test(cluster: Cluster) -> None:
+        names = [f"{number:0>127}" for number in range(1_000)]
+        version = cluster.owner.head.version
+        for rpc, fields in (
+            ("CreateTopic", {"topic": "wide", "brokers": names}),
+            ("AlterTopic", {"topic": "orders", "placement": dict.fromkeys(names, 1)}),
+        ):
+            if rpc == "AlterTopic":
+                await cluster.brokers["a"].ask("CreateTopic", topic="orders")
+                version = cluster.owner.head.version
+            with pytest.raises(TroveError, match=r"127,000 characters.*--brokers A,B") as caught:
+                await cluster.brokers["b"].ask(rpc, **fields)
+            assert caught.value.spec is errors.LIMIT_EXCEEDED
+            assert cluster.owner.head.version == version
 
     run(test)
 

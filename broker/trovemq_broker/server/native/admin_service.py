@@ -41,9 +41,10 @@ class AdminService:
         counters: Callable[[], Steps[dict[str, int]]],
         shared: SharedChanges | None = None,
         draining: Callable[[], Collection[str]] = tuple,
+        holding: Callable[[str], Collection[str]] = lambda _topic: (),
     ) -> None:
         """`broker_info`: a common_pb2.BrokerInfo, which is passed on. `draining`: the brokers that ask for no
-        new messages."""
+        new messages. `holding`: the other brokers that have a topic."""
         self._store = core.store
         self._broker = core.broker
         self._changes = core.topic_changes
@@ -55,7 +56,7 @@ class AdminService:
         self._counters = counters
         self._sizes = QueueSizes()
         self.shared = shared or SharedChanges()
-        self._cluster = SharedTopics(self.shared.config, core.broker, core.store.topics, draining)
+        self._cluster = SharedTopics(self.shared.config, core.broker, core.store.topics, draining, holding)
         self.shared.add(wire.SERVICE, self)
 
     def add_to(self, server: grpc.aio.Server) -> None:

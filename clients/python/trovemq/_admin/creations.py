@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Generic, Protocol, TypeVar
@@ -34,11 +35,13 @@ class Created(Generic[_Description]):
 
 
 async def found_there(
-    describe: Callable[[], Awaitable[_Description]], existed: TroveError
+    describe: Callable[[], Awaitable[_Description]],
+    existed: TroveError,
+    stated: _Description | None = None,
 ) -> Created[_Description]:
     """The existing one, for a comparison. A broker that has passed the creation on to the owner of the
-    configuration gets the entry a moment after the owner has it. Raises TroveError: `existed` if the user may
-    not see it, or it does not come."""
+    configuration gets the entry a moment after the owner has it; if it does not come, the owner's words
+    count: `stated`. Raises TroveError: `existed` if the user may not see it, or there are none."""
     for pause_s in (*ARRIVAL_S, 0.0):
         try:
             return Created(await describe(), existed)
@@ -48,7 +51,20 @@ async def found_there(
             if error.spec not in (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND):
                 raise
         await asyncio.sleep(pause_s)
-    raise existed
+    if stated is None:
+        raise existed
+    return Created(stated, existed)
+
+
+def stated_topic(existed: TroveError, broker: str) -> TopicDescription | None:
+    """The topic as the error of the configuration's owner describes it; None if it does not."""
+    fields = existed.fields
+    try:
+        placement = {str(name): int(count) for name, count in json.loads(fields["placement"]).items()}
+        queues, kind = int(fields["queue_count"]), fields["message_type"]
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return TopicDescription(fields.get("topic", ""), queues, kind, False, (), broker, {}, None, placement)
 
 
 def topics_created(
