@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -103,3 +104,27 @@ def test_summaries_of_verbs_were_cut_off_in_a_terminal_of_80_columns(
         verbs = run(*words, "--help").out.decode().partition("Commands:")[2]
         assert verbs, words
         assert "..." not in verbs, words
+
+
+@pytest.mark.parametrize("moment", ["import gc", "from trovemq.cli import main", "main()"])
+def test_ctrl_c_in_the_first_moment_printed_a_traceback(moment: str) -> None:
+    """At the first import of the command line's module, before its main() runs, and at its first step."""
+    code = f"""
+import builtins, signal, sys
+sys.argv = ["/usr/bin/trovemq", "--version"]
+def interrupting(name, *rest):
+    if name == "gc" and {moment == "import gc"}:
+        signal.raise_signal(signal.SIGINT)
+    return imported(name, *rest)
+imported, builtins.__import__ = builtins.__import__, interrupting
+from trovemq.cli import main
+if {moment == "main()"}:
+    import trovemq.cli
+    trovemq.cli.open_closed_streams = lambda: signal.raise_signal(signal.SIGINT)
+else:
+    signal.raise_signal(signal.SIGINT)
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert (ran.stderr, ran.stdout) == (b"", b"")
+    assert ran.returncode in (130, -signal.SIGINT), "Python ends itself by the signal after the hook"

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import sys
+
+TYPE_CHECKING = False  # as typing's, whose import takes longer
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 OBJECTS_BEFORE_COLLECTION = 100_000
 """With Python's default the modules would be examined many times while they are imported."""
 
 
+def on_exception(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Of the console script, as sys.excepthook: Ctrl-C before main() runs, or after it, prints nothing."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+
+
+if sys.argv[0].rpartition("/")[2] in ("trovemq", "-m"):  # this is the program, and no library of another one
+    sys.excepthook = on_exception
+
+import gc  # noqa: E402  Ctrl-C may come meanwhile
+import os  # noqa: E402
+
+
 def main() -> None:
     """The entry of the console script. Exit codes: 0 answer, 1 error, 2 usage, 130 Ctrl-C."""
-    # gRPC's C core would write its own lines among ours; it reads this variable when it is first imported.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
-    open_closed_streams()
     try:
+        # gRPC's C core would write its own lines among ours; it reads this variable at its first import.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
+        open_closed_streams()
         from trovemq.cli.app import run
 
         code = run(sys.argv[1:])
