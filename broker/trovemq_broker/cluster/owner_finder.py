@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoint, Endpoints
 from trovemq_broker.cluster_config.entries import Generation
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.logging import get_logger
+
+FIRST_GENERATION: Final = 1
+"""Of a table that no other broker has taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,17 @@ class OwnerFinder:
         if named is not None and named.address is not None:
             endpoints.reached(endpoints.at(named.name, named.address))
         self._reports_seen = -1
+        self._logged = ""
         self.successor: Successor | None = None
         self.hint = ""
         """The owner that another broker has named, which was asked by mistake."""
+        self._found = ""
+        """Without a table, and with a setting whose broker is away: the owner that the routes show."""
 
     def target(self) -> Endpoint | str:
         """Where the owner is; a text if that is not known. Its address is that of the setting, else of the
         routes, else the last one."""
+        self._look_for_another()
         name, named = self.owner(), self._named
         if not name or name == self._broker:
             return self._nobody()
@@ -61,6 +69,28 @@ class OwnerFinder:
             self.hint = ""
             return f"the address of the owner {name} is not known: it is not in the nameservers' routes"
         return found
+
+    def _look_for_another(self) -> None:
+        """For a broker that joins, where the broker of the setting is in no routes: the broker that has
+        taken over, if all brokers have its table. An address in the setting is tried every other time."""
+        named, before = self._named, self._found
+        self._found = ""
+        if self._stored.table.exists or named is None or self.successor is not None or self.hint:
+            return
+        shown = [one.config for one in self._routes.brokers if one.config is not None]
+        is_live = any(one.name == named.name for one in self._routes.brokers)
+        if is_live or len({one.id for one in shown}) != 1 or (before and named.address is not None):
+            return
+        newest = max(shown, key=lambda one: (one.generation, one.mark))
+        if newest.generation > FIRST_GENERATION and newest.owner not in (named.name, self._broker):
+            self._found = newest.owner
+            text = (
+                f"config_owner is {named.name}, which is away: {newest.owner} has taken over, in generation "
+                f"{newest.generation}, and is followed. Set config_owner={newest.owner}"
+            )
+            if text != self._logged:
+                self._logged = text
+                get_logger().warning("config.owner_lost", message=text)
 
     def _nobody(self) -> str:
         """Why no other broker is known as the owner. The next attempt asks that of the setting again."""
@@ -75,7 +105,7 @@ class OwnerFinder:
         """Its name; empty if it is not known."""
         successor = "" if self.successor is None else self.successor.owner
         if not self._stored.table.exists:
-            return successor or self.hint or ("" if self._named is None else self._named.name)
+            return successor or self.hint or self._found or ("" if self._named is None else self._named.name)
         return successor if self._stored.is_superseded else self._stored.head.owner
 
     def later(self) -> Successor | None:

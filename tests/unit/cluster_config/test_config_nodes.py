@@ -289,6 +289,33 @@ async def test_a_joining_broker_that_asks_a_follower_is_sent_to_the_owner() -> N
         assert third.node.condition.warning() == ""
 
 
+@pytest.mark.parametrize("setting", ["a", "a@127.0.0.1:1"])
+async def test_a_broker_whose_setting_names_a_lost_owner_waited_for_ever(setting: str) -> None:
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await owner.stop()
+        cluster.hidden = {"c"}  # a broker that joins is not registered
+        with logged() as log:
+            third = await cluster.add("c", setting)
+            await cluster.until(lambda: "a" in third.node.status().problem)
+            assert third.state == "joining", "the owner may come back: no broker has taken over"
+            await follower.node.take_over("", "")
+            await cluster.until(lambda: third.state == "current")
+        assert third.node.table.head.owner == "b"
+        warnings = [line for line in log.getvalue().splitlines() if "config.owner_lost" in line]
+        assert len(warnings) == 1
+        assert "Set config_owner=b" in warnings[0]
+
+
+async def test_a_broker_that_joins_followed_another_cluster_than_it_was_set_to() -> None:
+    """Its owner is not there yet, and the nameservers show brokers of another configuration."""
+    async with config_cluster() as cluster:
+        await two(cluster)
+        third = await cluster.add("c", "other")
+        await cluster.until(lambda: "other is not known" in third.node.status().problem)
+        assert third.state == "joining"
+
+
 async def test_a_take_over_left_a_warning_for_ever_on_brokers_with_the_setting() -> None:
     async with config_cluster() as cluster:
         _, follower = await two(cluster)
