@@ -39,6 +39,7 @@ class Registry:
         self.table = RouteTable(limits)
         self.limits = limits
         self.clock = clock
+        self.started = clock()
         self.turns = Turns()
         self.replies = ClusterReplies(self.table, clock, self.turns)
         self.watchers = Watchers(watchers_max)
@@ -142,7 +143,11 @@ class RouteService:
         self, request: route_pb2.GetServerInfoRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ServerInfo:
         return route_pb2.ServerInfo(
-            role=route_pb2.NAMESERVER, version=self._version, name=self._name(), now=clocks.wall_ms()
+            role=route_pb2.NAMESERVER,
+            version=self._version,
+            name=self._name(),
+            now=clocks.wall_ms(),
+            up_ms=max(self._registry.clock() - self._registry.started, 1),
         )
 
     async def get_route(

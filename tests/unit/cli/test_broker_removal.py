@@ -64,6 +64,9 @@ class Cluster:
         infos = [BrokerInfo("c", name, "10.0.0.1:8081") for name in ("b1", "b2")]
         return ClusterState(tuple(BrokerRoute(info, ()) for info in infos), 1, (LOST,))
 
+    async def awaited(self, _broker: str, *, within_s: float) -> ClusterState:
+        return await self.cluster()
+
     async def remainders(self, broker: str) -> tuple[Remainder, ...]:
         if self.silent:
             raise TroveError(errors.BROKER_UNREACHABLE, f"{broker} does not answer")

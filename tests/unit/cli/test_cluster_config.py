@@ -40,7 +40,7 @@ class Cluster:
     def admin(self) -> Cluster:
         return self
 
-    config = admin
+    config = brokers = admin
 
     async def close(self) -> None:
         """It has no connection."""
@@ -54,6 +54,9 @@ class Cluster:
         found = {one.broker: len(one.dropped) for one in self.statuses}
         self.statuses = [replace(one, dropped=()) for one in self.statuses]
         return found[broker]
+
+    async def awaited(self, _broker: str, *, within_s: float) -> ClusterState:
+        return await self.cluster()
 
     # `self` is admin.config, too
     async def status(self) -> BrokerAnswers[ConfigStatus]:

@@ -74,6 +74,9 @@ class Cluster:
         infos = [BrokerInfo("c", name, "10.0.0.1:8081") for name in ("b1", "b2", "b3")]
         return ClusterState(tuple(BrokerRoute(info, topics) for info in infos))
 
+    async def awaited(self, _broker: str, *, within_s: float) -> ClusterState:
+        return await self.cluster()
+
     async def drain(self, broker: str, **_: Any) -> DrainStatus:
         return DrainStatus(broker, "drained", False, 0)
 

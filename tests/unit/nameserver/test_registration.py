@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+import trovemq
 from tests.support.logs import logged
 from tests.support.stubs import ROUTES, add_fake, stub_of
 from trovemq_broker.cluster.nameserver_session import back_off_s
@@ -282,6 +283,24 @@ async def test_topics_left_out_came_in_only_when_the_broker_changed() -> None:
             first_topics.delete("bills")
             await until(lambda: sorted(live(app)["broker-b"]) == ["bills", "orders"])
             await until(lambda: not registrations.leaving_out())
+    await app.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_was_not_found_right_after_a_restart_of_its_nameserver() -> None:
+    app, address = await start_nameserver()
+    broker, _ = local_broker()
+    async with trovemq.connect(str(address)) as client:
+        found = asyncio.create_task(client.admin.brokers.awaited("broker-a"))
+        assert (await client.admin.cluster()).brokers == ()
+        async with registered(broker, address):
+            assert [one.broker.name for one in (await found).brokers] == ["broker-a"]
+        app.registry.started -= 11_000
+        async with trovemq.connect(str(address)) as later:
+            assert (await later.admin.brokers.awaited("broker-a")).brokers == ()
+        app.registry.started += 11_000
+        async with trovemq.connect(str(address)) as later:
+            assert (await later.admin.brokers.awaited("broker-z", within_s=0.0)).brokers == ()
     await app.stop()
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from trovemq._admin.removal import remainders
-from trovemq._common.arguments import check_number
+from trovemq._common.arguments import check_number, check_text
 from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers, outcomes_of
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.brokers import BrokerCalls
 from trovemq._wire.nameservers import forget
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.broker import BrokerCondition, DrainStatus, Remainder, SettingDescription
-from trovemq.models.cluster import BrokerInfo
+from trovemq.models.cluster import BrokerInfo, ClusterState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+AWAITED_S: Final = 0.25
 
 _Result = TypeVar("_Result")
 
@@ -63,6 +66,29 @@ class Brokers:
         """The losses of a removal of the broker now. Raises as `drain`; ACCESS_DENIED if the user does not
         see all of its topics."""
         return await remainders(self._pool, self._pool.routes.broker(broker))
+
+    async def awaited(self, broker: str, *, within_s: float = 10.0) -> ClusterState:
+        """The routes, fetched now, as soon as they have the broker, live or lost. A nameserver that has just
+        started does not know all brokers yet: if it is not there, waits until they have had 10 s.
+
+        Args:
+            broker: The broker.
+            within_s: Waits no longer than this.
+
+        Raises:
+            TroveError: BROKER_UNREACHABLE, …
+        """
+        check_text("broker", broker)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + within_s
+        while True:
+            left_s = min(self._pool.filling_s, ends_at - loop.time())
+            await self._pool.refresh()
+            state = self._pool.routes.state
+            is_known = state.broker(broker) is not None or any(one.name == broker for one in state.lost)
+            if is_known or left_s <= 0:
+                return state
+            await asyncio.sleep(min(AWAITED_S, left_s))
 
     async def forget(self, broker: str) -> BrokerAnswers[str]:
         """Has the nameservers forget a lost broker that does not come back. Nothing is done to a live one.

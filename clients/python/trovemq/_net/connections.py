@@ -29,6 +29,8 @@ SUSPECT_SECONDS = 1.0
 # A broker that stops cleanly leaves the routes first and acknowledges its open appends afterwards. A starting
 # nameserver knows no broker at first.
 LEAVING_SECONDS = 30.0
+FILLING_S = 10.0
+"""Brokers have registered at a nameserver again so long after its start: they try every 5 s at least."""
 
 
 class ConnectionPool:
@@ -57,6 +59,7 @@ class ConnectionPool:
         self._asking: set[asyncio.Task[Any]] = set()
         self._leaving: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._filled_at = 0.0
         self.closed = False
         self.loop: asyncio.AbstractEventLoop | None = None  # the one in which it is used, from `open` on
 
@@ -101,6 +104,8 @@ class ConnectionPool:
         """Begins to follow the server, and applies its first routes. Raises TroveError."""
         connection = self._connection(address)
         server = await connection.server_info()
+        if server.up_ms:
+            self._filled_at = max(self._filled_at, self._now() + FILLING_S - server.up_ms / 1000)
         watch = connection.watch_routes()
         state = await anext(watch)
         self._views.check_name(address, state, server)
@@ -157,6 +162,15 @@ class ConnectionPool:
         task = asyncio.get_running_loop().create_task(_close(stream, connection))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    @property
+    def filling_s(self) -> float:
+        """For how long the routes may lack brokers, because a nameserver has just started; 0: they do not."""
+        return max(self._filled_at - self._now(), 0.0)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     async def refresh(self) -> None:
         """Requests the present routes from the servers. Raises TroveError if none of them answers."""

@@ -72,7 +72,7 @@ async def remove(
 ) -> None:
     """Remove a broker for good. It is drained and stopped; refused while it has messages."""
     async with session.client() as client:
-        state = await session.call(client.admin.cluster())
+        state = await session.call(client.admin.brokers.awaited(broker, within_s=session.wait_s))
         lost = next((one for one in state.lost if one.name == broker), None)
         if lost is not None:
             left: Sequence[Remainder] = [Remainder("unknown", lost.topics)]

@@ -59,7 +59,8 @@ async def drain(
         if undo:
             status = await session.call(client.admin.brokers.undrain(broker))
         else:
-            routes = (await session.call(client.admin.cluster())).brokers  # a stopped one does not answer
+            known = client.admin.brokers.awaited(broker, within_s=session.wait_s) if broker else None
+            routes = (await session.call(known or client.admin.cluster())).brokers
             stop_wait_max_ms = within if stop else None
             begun = client.admin.brokers.drain(broker, grace_ms=grace, stop_wait_max_ms=stop_wait_max_ms)
             status = await drained(session, client, await session.call(begun))

@@ -154,7 +154,7 @@ async def config_owner(
 ) -> None:
     """Make a broker the owner of the cluster's configuration. For an owner that is lost."""
     async with session.client() as client:
-        state = await session.call(client.admin.cluster())
+        state = await session.call(client.admin.brokers.awaited(broker, within_s=session.wait_s))
         _check_live(state, broker)
         statuses = await session.call(client.admin.config.status())
         _check(statuses, broker, cluster, source)

@@ -177,6 +177,11 @@ class Session:
             message = f"{self._silent()} did not answer within {self.timeout_s:g} s"
             raise TroveError(errors.REQUEST_TIMEOUT, message, server=self.server) from None
 
+    @property
+    def wait_s(self) -> float:
+        """The longest wait for a broker that a nameserver does not know yet, in one request."""
+        return 0.9 * self.timeout_s
+
     def _silent(self) -> str:
         """Who has not answered: once there is a connection, a broker."""
         if self.connected is None:
