@@ -113,8 +113,7 @@ class BrokerServices:
             retention=self.tasks.retention.counters,
             store_service=self.store_service.counters,
         )
-        description = _description(store, advertised, tls_address, version)
-        self.view = LocalBroker(description, RoutedTopics(store), self._placement_of)
+        self.view = self._own_view(_description(store, advertised, tls_address, version))
         self._route = SelfRouteService(self.view, clock_ms)
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
@@ -200,6 +199,9 @@ class BrokerServices:
             self._cluster_config,
         ):
             service.add_to(server)
+
+    def _own_view(self, description: BrokerDescription) -> LocalBroker:
+        return LocalBroker(description, RoutedTopics(self.core.store), self._placement_of)
 
     def _draining(self, others: OtherBrokers) -> list[str]:
         """The brokers that ask for no new messages."""

@@ -12,8 +12,6 @@ import pytest
 from tests.support.logs import logged
 from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.admin.shared_groups import SharedGroups
-from trovemq_broker.cluster.config_dropped import PATH as DROPPED_PATH
-from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.follower import FollowerWork
 from trovemq_broker.cluster_config.messages import Hello, Report
@@ -21,7 +19,6 @@ from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.creators import Creator
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -380,48 +377,6 @@ async def test_changes_of_a_lost_owner_alone_are_dropped_and_reported() -> None:
         await owner.stop()
         await owner.start()
         assert owner.node.status().dropped == []
-
-
-async def test_a_user_whose_deletion_was_forgotten_kept_its_rights_on_an_old_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("trovemq_broker.cluster_config.owner.FORGET_FROM", 1)
-    async with config_cluster() as cluster:
-        owner, follower = await two(cluster)
-        users = [ConfigChange(ChangeKind.CREATE, Kind.USER, name) for name in ("ann", "eve")]
-        await owner.node.change(lambda _: users)
-        await owner.node.change(lambda _: [ConfigChange(ChangeKind.CREATE, Kind.RULE, "7")])
-        await cluster.until(lambda: follower.tables.names(Kind.RULE) == ["7"])
-        old = follower.files.after_process_kill()
-        for kind, name in ((Kind.RULE, "7"), (Kind.USER, "eve")):
-            await owner.delete(kind, name)
-        await owner.node.change(lambda _: [ConfigChange(ChangeKind.CREATE, Kind.RULE, "8")])
-        await owner.delete(Kind.RULE, "8")
-        await cluster.until(lambda: follower.tables.names(Kind.USER) == ["ann"])
-        await cluster.second()
-        await owner.node.second(ends_minute=True)
-        assert owner.node.table.get(Kind.USER, "eve") is None, "its deletion is forgotten"
-        await follower.stop()
-        follower.files = old
-        for kind, name in ((Kind.USER, "ann"), (Kind.USER, "eve"), (Kind.USER, "bob"), (Kind.RULE, "7")):
-            follower.tables.add(kind, name)  # as in its own file of the old copy
-        follower.tables.failing = {"eve"}
-        await follower.start()
-        await cluster.until(lambda: "no space" in follower.node.status().problem)
-        assert follower.state == "waiting", "the table of which eve is no part is not stored"
-        follower.tables.failing = set()
-        await cluster.until(lambda: follower.state == "current")
-        assert follower.tables.names(Kind.USER) == ["ann", "bob"]
-        assert follower.tables.names(Kind.RULE) == []
-        assert [note.key.name for note in follower.node.status().unlisted] == ["bob"]
-
-
-async def test_a_damaged_list_of_dropped_changes_stops_no_broker() -> None:
-    files = MemoryFileSystem()
-    files.write_atomic(DROPPED_PATH, b'{"dropped": [["queue", "orders", 3]]}')
-    with logged() as log:
-        assert DroppedChanges(files).notes == {}
-    assert "config.dropped_unreadable" in log.getvalue()
 
 
 async def test_a_lost_change_is_reported_before_its_last_copy_is_replaced(

@@ -198,7 +198,7 @@ def test_a_deletion_after_a_spread_named_only_the_new_place_of_the_topic() -> No
     run(test)
 
 
-def test_a_topic_that_exists_is_described_by_the_owner_where_a_follower_lags() -> None:
+def test_the_owner_describes_an_existing_topic_where_a_follower_lags() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.away.add("b")
         await cluster.brokers["a"].ask("CreateTopic", topic="orders", queue_count=3, brokers=["a", "c"])
@@ -214,7 +214,7 @@ def test_a_topic_that_exists_is_described_by_the_owner_where_a_follower_lags() -
     run(test)
 
 
-def test_a_topic_on_brokers_of_long_names_is_refused_before_anything_is_written() -> None:
+def test_a_topic_on_brokers_of_long_names_is_refused_before_a_write() -> None:
     async def test(cluster: Cluster) -> None:
         names = [f"{number:0>127}" for number in range(1_000)]
         version = cluster.owner.head.version
