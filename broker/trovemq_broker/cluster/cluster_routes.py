@@ -63,6 +63,7 @@ class ClusterRoutes:
         self._clock_s = clock_s
         self._views: dict[str, _View] = {}
         self._brokers: tuple[RoutedBroker, ...] = ()
+        self._names: frozenset[str] = frozenset()
         self._addresses: frozenset[tuple[Address, bool]] = frozenset()
         self._away: dict[str, tuple[Address, Address | None]] = {}
         """Where brokers were that have left; the latest AWAY_MAX of them."""
@@ -144,6 +145,10 @@ class ClusterRoutes:
         """The other brokers' names, sorted."""
         return [one.name for one in self.brokers]
 
+    def knows(self, broker: str) -> bool:
+        """Whether it is one of the other brokers, or was and is away."""
+        return (bool(self.brokers) and broker in self._names) or broker in self._away
+
     def draining(self) -> list[str]:
         """The other brokers that ask for messages to be sent elsewhere."""
         return [one.name for one in self.brokers if one.draining]
@@ -177,6 +182,7 @@ class ClusterRoutes:
         while len(self._away) > AWAY_MAX:
             del self._away[next(iter(self._away))]
         self._brokers = tuple(best[name][1] for name in sorted(best))
+        self._names = frozenset(best)
         self._addresses = frozenset(
             (_canonical(address), by_tls)
             for one in self._brokers

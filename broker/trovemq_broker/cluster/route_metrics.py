@@ -1,4 +1,4 @@
-"""The metrics of the cluster's routes."""
+"""The metrics of the cluster's routes, and of calls that are forwarded to other brokers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.registration import Registrations
 
@@ -37,3 +38,29 @@ class RoutesCollector(Collector):
         yield CounterMetricFamily(
             "trovemq_routes_replies", "Routes that nameservers have sent.", value=routes.reports
         )
+
+
+class ForwardsCollector(Collector):
+    """Calls of clients that are forwarded to other brokers."""
+
+    def __init__(self, calls: CallForwarder) -> None:
+        self._calls = calls
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "trovemq_forwards_open",
+            "Clients' calls and telemetry streams that are open at other brokers now.",
+            value=self._calls.open_calls,
+        )
+        yield CounterMetricFamily(
+            "trovemq_forwards", "Clients' calls that were forwarded.", value=self._calls.forwarded
+        )
+        failed = CounterMetricFamily(
+            "trovemq_forwards_failed", "Forwarded calls that failed, by error.", labels=("error",)
+        )
+        for symbol, count in self._calls.failed.items():
+            failed.add_metric((symbol,), count)
+        yield failed

@@ -21,10 +21,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.forwarding import Forwarder
 from trovemq_broker.cluster.registration import Registrations
-from trovemq_broker.cluster.route_metrics import RoutesCollector
+from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_broker.cluster.view import BrokerView
 from trovemq_broker.cluster_config.stored import StoredTable
@@ -195,6 +197,9 @@ class BrokerApp:
     ) -> None:
         settings = self._settings
         routes = ClusterRoutes(asyncio.get_running_loop().time)
+        calls = CallForwarder(
+            routes, Endpoints(routes, self._registration_channels), self._config_credentials
+        )
         services = BrokerServices(
             store,
             model,
@@ -211,6 +216,7 @@ class BrokerApp:
             tracing=self._tracing,
             others=routes,
             forward=Forwarder(routes, self._registration_channels).forward,
+            calls=calls,
             cluster=ClusterParts(stored, routes, self._registration_channels, self._config_credentials),
         )
         core = services.core
@@ -219,6 +225,7 @@ class BrokerApp:
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(services.statistics))
         self._registry.register(RoutesCollector(routes, registrations))
+        self._registry.register(ForwardsCollector(calls))
         self._readiness.add("nameservers", registrations.problem)
         self._readiness.add_warning("nameservers", registrations.warning)
         self._readiness.add_warning("topics_left_out", lambda: "; ".join(registrations.leaving_out()))
@@ -245,6 +252,7 @@ class BrokerApp:
         finally:
             self._problem = "stopped"
             await watches.stop()
+            await calls.close()
             await self._grpc.stop(LAST_REPLIES_S if core.group_commit.failure is not None else 0)
             await core.settle()
             core.group_commit.close()

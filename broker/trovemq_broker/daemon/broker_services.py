@@ -26,6 +26,7 @@ from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.core.forwarding import ForwardCalls
 from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers
 from trovemq_broker.server.monitoring.statistics import BrokerStatistics
 from trovemq_broker.server.monitoring.traffic import Traffic
@@ -42,6 +43,8 @@ from trovemq_broker.server.native.shared_changes import SharedChanges
 from trovemq_broker.server.native.store_service import StoreService
 from trovemq_broker.server.native.track_service import TrackService
 from trovemq_broker.server.native.transaction_service import TransactionService
+from trovemq_broker.server.rocketmq.forwarded_service import ForwardedService
+from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_daemon import clocks
@@ -83,11 +86,13 @@ class BrokerServices:
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
         forward: Forward | None = None,
+        calls: ForwardCalls | None = None,
         cluster: ClusterParts | None = None,
         shared: SharedConfig | None = None,
     ) -> None:
-        """`others`: the cluster's other brokers; `forward` passes a call on to one of them. `shared`: instead
-        of the node's own part in the cluster's configuration."""
+        """`others`: the cluster's other brokers; `forward` passes a recall on to one of them, `calls`
+        forwards the calls of clients that reach no other broker. `shared`: instead of the node's own part in
+        the cluster's configuration."""
         self.core = core = BrokerCore(
             *(store, model, settings, advertised, version),
             clock_ms=clock_ms,
@@ -132,6 +137,10 @@ class BrokerServices:
             tls_address=tls_address,
             forward=forward,
             placement_of=self._placement_of,
+            forwards=None if calls is None else Forwards(settings.name, others, calls, self._placement_of),
+        )
+        self._forwarded = ForwardedService(
+            self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, security
         )
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
@@ -196,7 +205,7 @@ class BrokerServices:
                 self._tracks,
                 self._route,
             ),
-            self._cluster_config,
+            *(self._cluster_config, self._forwarded),
         ):
             service.add_to(server)
 

@@ -345,6 +345,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "RemoveMember": _SUPER_ACT,
         "ClearDropped": _SUPER_ACT,
     },
+    "trovemq.v1.ForwardingService": {"Forward": _SUPER, "ForwardTelemetry": _SUPER},
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,
         "CreateUser": _SUPER_ACT,

@@ -24,11 +24,17 @@ _SERVICES: Final = (
     "/trovemq.v1.ConsumerService/",
     "/trovemq.v1.ProducerService/",
     "/trovemq.v1.TransactionService/",
+    "/trovemq.v1.ForwardingService/",
     "/apache.rocketmq.v2.MessagingService/",
 )
 _SERVED: Final = frozenset(
-    f"/apache.rocketmq.v2.MessagingService/{name}"
-    for name in ("Heartbeat", "NotifyClientTermination", "Telemetry")
+    {
+        *(
+            f"/apache.rocketmq.v2.MessagingService/{name}"
+            for name in ("Heartbeat", "NotifyClientTermination", "Telemetry")
+        ),
+        "/trovemq.v1.ForwardingService/ForwardTelemetry",
+    }
 )
 
 

@@ -6,9 +6,9 @@ permanent fault (a deleted group or topic) is reported as one of the handle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from trovemq_broker.groups.delivery.lease_resolvers import Handles, Leases, Refusals
 from trovemq_broker.groups.delivery.settlements import (
@@ -46,15 +46,33 @@ from trovemq_store.events.receipt_handle import broker_of_handle
 
 ENTRIES_STEP: Final = 512  # the most entries of a call that are settled in one step
 MAKERS_NAMED_MAX: Final = 4
+UNKNOWN_HANDLES_MAX: Final = 32
 _Received: TypeAlias = tuple[Call, Acknowledge]
+Makers: TypeAlias = dict[str, list[int]]
+"""Places of entries, by broker."""
+
+
+class Elsewhere(Protocol):
+    """Acknowledges messages at the broker that delivered them."""
+
+    async def __call__(
+        self, broker: str, call: Call, places: Sequence[int], count: int
+    ) -> Mapping[int, TroveError]:
+        """The refusals of the call's entries at these places; `count`: how many it has. Raises TroveError if
+        none was acknowledged."""
+        ...
 
 
 class Acknowledger:
-    """`others`: the cluster's other brokers. The refusal of a handle that one of them made names it."""
+    """`others`: the cluster's other brokers. The refusal of a handle that one of them made names it.
+    `elsewhere`: forwards the acknowledgement of such handles; None: they are refused."""
 
-    def __init__(self, core: BrokerCore, others: OtherBrokers = NO_OTHERS) -> None:
+    def __init__(
+        self, core: BrokerCore, others: OtherBrokers = NO_OTHERS, elsewhere: Elsewhere | None = None
+    ) -> None:
         self._core = core
         self._others = others
+        self._elsewhere = elsewhere
 
     def on_calls(self, calls: Sequence[Call]) -> None:
         """AckMessage: one result per entry, in order. The messages of a group and topic are settled
@@ -97,10 +115,51 @@ class Acknowledger:
             count = len(command.handles)
             own = {place: refused[begin + place] for place in range(count) if begin + place in refused}
             begin += count
-            call.answer(acknowledge_reply(command, own) if own else consumed_reply(command))
+            if makers := self._makers(command, own):
+                call.run(self._acknowledge_elsewhere(call, command, own, makers))
+            else:
+                call.answer(acknowledge_reply(command, own) if own else consumed_reply(command))
 
     async def _acknowledge_in_task(self, call: Call, command: Acknowledge) -> None:
-        call.answer(acknowledge_reply(command, await self.settle_in_steps(command)))
+        refused = await self.settle_in_steps(command)
+        if makers := self._makers(command, refused):
+            await self._acknowledge_elsewhere(call, command, refused, makers)
+        else:
+            call.answer(acknowledge_reply(command, refused))
+
+    # --- handles of other brokers -------------------------------------------------------------------
+    def _makers(self, command: Acknowledge, refused: Refusals) -> Makers:
+        """The places of the refused handles, by the other broker that made them. After a few handles that
+        no broker made, it looks at no others."""
+        makers: Makers = {}
+        if self._elsewhere is None:
+            return makers
+        names, unknown, last = self._others.names(), 0, ""
+        for place, error in refused.items():
+            if error.spec is not errors.RECEIPT_HANDLE_ILLEGAL or unknown >= UNKNOWN_HANDLES_MAX:
+                continue
+            asked = chain((last,), names) if last else names
+            maker = broker_of_handle(command.handles[place], *command.names, asked)
+            if maker is None:
+                unknown += 1
+            else:
+                makers.setdefault(maker, []).append(place)
+                last = maker
+        return makers
+
+    async def _acknowledge_elsewhere(
+        self, call: Call, command: Acknowledge, refused: Refusals, makers: Makers
+    ) -> None:
+        assert self._elsewhere is not None, "makers are asked for with it only"
+        found = dict(refused)
+        for maker, places in makers.items():
+            for place in places:
+                del found[place]
+            try:
+                found.update(await self._elsewhere(maker, call, places, len(command.handles)))
+            except TroveError as error:
+                found.update(dict.fromkeys(places, error))
+        call.answer(acknowledge_reply(command, found) if found else consumed_reply(command))
 
     async def settle_in_steps(self, command: Acknowledge) -> Refusals:
         """Acknowledges any number of messages. Returns the refusals, by index."""

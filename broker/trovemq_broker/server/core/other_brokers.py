@@ -60,6 +60,10 @@ class OtherBrokers(Protocol):
 
     def names(self) -> Sequence[str]: ...
 
+    def knows(self, broker: str) -> bool:
+        """Whether it is one of them, or was: the routes remember brokers that are away."""
+        ...
+
     def draining(self) -> Sequence[str]:
         """The brokers that ask for messages to be sent to others."""
         ...
@@ -95,6 +99,9 @@ class _NoOthers:
 
     def names(self) -> Sequence[str]:
         return ()
+
+    def knows(self, broker: str) -> bool:
+        return False
 
     def draining(self) -> Sequence[str]:
         return ()

@@ -24,6 +24,7 @@ from trovemq_broker.cluster_config.shared import NOT_SHARED, SharedConfig
 from trovemq_broker.security.creators import present_creator, reset_creator, set_creator
 from trovemq_broker.server.access.audit import outcome_of, outcome_of_error
 from trovemq_broker.server.access.broker_security import BrokerSecurity
+from trovemq_broker.server.access.forwarded_callers import forwarded_creator
 from trovemq_broker.server.access.needs import ROWS
 from trovemq_broker.server.wire.forwarded_calls import CallAsBytes, calls_of, read_forwarded, to_bytes
 from trovemq_broker.server.wire.native_calls import Reply, Request
@@ -31,7 +32,6 @@ from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.peers import peer_of_call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_store.topics.creators import Creator
 
 
 class ChangingService(Protocol):
@@ -125,7 +125,7 @@ class SharedChanges:
             raise TroveError(errors.CONFIG_OWNER_MOVED, text)
         call, make = known
         message = read_forwarded(call, request)
-        creator = self._creator(caller)
+        creator = forwarded_creator(self._security, caller)
         if self._security is not None:
             address = f" {source}".partition(" through ")[0].strip()
             self._security.admit(caller, address, ROWS[call.path], message, call.path)
@@ -157,23 +157,3 @@ class SharedChanges:
         finally:
             audit.called(row, path, caller, source, message, outcome, begun)
         return reply
-
-    def _creator(self, caller: str) -> Creator:
-        """The caller, as the access guard would name it. TroveError ACCESS_DENIED: with AUTHENTICATION_FAILED
-        the broker that forwards would log in again."""
-        security = self._security
-        if security is None:
-            return Creator(caller)
-        user = security.table.user(caller)
-        if user is None or not user.enabled:
-            what = f"user {caller[:80]!a} is not known here, or disabled"
-            if not caller:
-                what = "the broker that forwards it does not authenticate its callers, and the owner does"
-            raise TroveError(errors.ACCESS_DENIED, f"the change is refused: {what}")
-        check = partial(_check_entries, security, caller, user.is_super)
-        return Creator(caller, check)
-
-
-def _check_entries(security: BrokerSecurity, caller: str, is_super: bool, noun: str, count: int) -> None:
-    """TroveError LIMIT_EXCEEDED."""
-    security.quotas().check_entries(caller, noun, count, is_super=is_super)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from enum import Enum, auto
 from math import ceil
 from typing import Final, NamedTuple
@@ -25,6 +26,7 @@ from trovemq_broker.groups.delivery.redelivery import return_messages
 from trovemq_broker.groups.delivery.request import Delivered, DeliveredRun, ReceiveRequest, messages_of
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import POLLING_MAX_S, Receiver
+from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.polls import Poll, Polls
 from trovemq_broker.server.wire.receives import (
     RECEIVE_NOTHING,
@@ -38,8 +40,10 @@ from trovemq_broker.server.wire.receives import (
 )
 from trovemq_broker.server.wire.statuses import Context, client_id_of, metadata_value
 from trovemq_daemon.calls import Call
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
+RECEIVE_MESSAGE: Final = "ReceiveMessage"
 POLLING_SHARED_MIN_S: Final = 5.0
 POLLING_TICK_S: Final = 0.5  # a poll of POLLING_SHARED_MIN_S and more may end this late
 ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
@@ -82,12 +86,19 @@ class _Delivery(NamedTuple):
 
 
 class ReceiveCalls:
-    def __init__(self, core: BrokerCore, receiver: Receiver) -> None:
+    """`forwards`: to other brokers; None: every queue is one of this broker."""
+
+    def __init__(self, core: BrokerCore, receiver: Receiver, forwards: Forwards | None = None) -> None:
         self._core = core
+        self._forwards = forwards
         self._receiver = receiver
         self._taken: dict[Call, _Delivery] = {}
         """Messages of streams of replies that have not begun."""
         self._polls = Polls(core, self._nothing, self._look_again)
+
+    def forwarding(self, forwards: Forwards) -> ReceiveCalls:
+        """The same, with the forwarding of queues of other brokers."""
+        return ReceiveCalls(self._core, self._receiver, forwards)
 
     def on_calls(self, calls: Sequence[Call]) -> None:
         """ReceiveMessage."""
@@ -99,11 +110,25 @@ class ReceiveCalls:
 
     def _receive(self, call: Call) -> None:
         request = receive_of(call)
+        if self._forwards is not None and (broker := self._forwards.queue_broker(request.broker)):
+            call.run(self._receive_elsewhere(call, broker, self._forwards))
+            return
         taken = self._take_now(request, call)
         if isinstance(taken, _Delivery):
             self._answer(call, taken, request.alias)
         elif taken is not _WAITS:
             call.run(self._receive_in_task(call, request, looked=taken is _LOOKED))
+
+    async def _receive_elsewhere(self, call: Call, broker: str, forwards: Forwards) -> None:
+        """Forwards the call. The other broker has delivered the messages: they return to its queue when the
+        call is cancelled before its stream was written."""
+        replies = forwards.replies(broker, RECEIVE_MESSAGE, call.keep(), call.context)
+        try:
+            first = await replies.__anext__()
+        except StopAsyncIteration:
+            what = f"broker {broker} ended a receive without a reply"
+            raise TroveError(errors.BROKER_UNREACHABLE, what, broker=broker) from None
+        call.answer(_following(first, replies))
 
     async def _receive_in_task(self, call: Call, request: Receive, *, looked: bool) -> None:
         context = call.context
@@ -312,6 +337,13 @@ class ReceiveCalls:
             count_max=min(request.count_max, self._core.settings.receive_count_max),
             attempt_id=request.attempt_id,
         )
+
+
+async def _following(first: bytes, replies: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(replies):
+        yield first
+        async for reply in replies:
+            yield reply
 
 
 def _shared_end(now: float, polling_s: float, context: Context) -> float:

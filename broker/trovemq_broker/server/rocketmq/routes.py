@@ -27,7 +27,8 @@ send is refused with FIFO_BROKER_AWAY. Three languages differ:
 An assignment has no queues of brokers that are away: there is nothing to receive there now.
 
 A client that came by an address that no broker advertises (a forwarded port) may not reach the other ones. So
-its route has the queues of this broker only, at the address by which it came.
+its route has every queue at the address by which it came, and this broker forwards its calls (forwards.py).
+A broker that cannot forward shows its own queues only.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from trovemq_broker.server.core.other_brokers import (
     OtherQueues,
     no_placement,
 )
+from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.wire.conversion import converted
 from trovemq_broker.server.wire.routes import (
     AWAY_FIRST,
@@ -87,11 +89,11 @@ def require_topic(store: MessageStore, name: str) -> TopicConfig:
 
 
 class _Other(NamedTuple):
-    """The queues of another broker, and the address at which the client reaches it. first_id: the
-    id of its queue 0."""
+    """The queues of another broker, and the address at which the client reaches it: None is the one by which
+    it came. first_id: the id of its queue 0."""
 
     queues: OtherQueues
-    address: Address
+    address: Address | None
     first_id: int = 0
 
 
@@ -109,7 +111,7 @@ class _Away(NamedTuple):
 
 class Routes:
     """`offers_writes`: whether routes may offer queues of this broker for writing. `tls_address`: the one it
-    advertises for TLS, None if there is none."""
+    advertises for TLS, None if there is none. `forwards`: to other brokers, None: this broker cannot."""
 
     def __init__(
         self,
@@ -118,8 +120,10 @@ class Routes:
         others: OtherBrokers = NO_OTHERS,
         tls_address: Address | None = None,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
+        forwards: Forwards | None = None,
     ) -> None:
         self._core = core
+        self._forwards = forwards
         self._placement_of = placement_of
         self._offers_writes = offers_writes
         self._others = others
@@ -185,7 +189,10 @@ class Routes:
         by_tls = came_by_tls(context)
         address = self._own_address(by_tls)
         if not self._is_advertised(query.dialled, address, by_tls):
-            return self._alone(query, config, others, address)
+            if self._forwards is None:
+                return self._alone(query, config, others, address)
+            self._forwards.note(context)
+            return config, [_Other(one, None) for one in others], None
         reached = self._reached(others, by_tls)
         reached += self._away(name, others, reached, address, metadata_value(context, LANGUAGE_KEY))
         if config is None and not reached:

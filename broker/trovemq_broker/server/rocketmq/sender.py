@@ -3,6 +3,8 @@
 All messages of a request are checked before the first is stored. An entry is OK when its message is as
 durable as the flush mode promises.
 
+Messages of a topic that only other brokers have are forwarded (forwards.py), before anything is done here.
+
 Every call becomes one command (wire/send_requests.py). Delayed messages and half messages are written by
 their own stores, all others are submitted to the accumulator; the single messages of the calls of one
 iteration of the loop as one batch of each topic.
@@ -21,6 +23,7 @@ from trovemq_broker.produce.batches import Batch
 from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
+from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.joined_sends import JoinedSends
 from trovemq_broker.server.wire.rocketmq_messages import peer_host
 from trovemq_broker.server.wire.send_replies import Stored, reply_of, reply_of_stored
@@ -49,6 +52,7 @@ from trovemq_store.engine.steps import Steps, finished
 from trovemq_store.topics.message_kinds import NORMAL, accepted_kinds, check_kind
 from trovemq_store.topics.topics import TopicConfig
 
+SEND_MESSAGE: Final = "SendMessage"
 TOPICS_KNOWN: Final = 16_384  # whose types are kept
 FIELDS_SIZE_MAX: Final = 512  # bytes of a record without its body and properties, at most
 ANY_QUEUE_KINDS: Final = (NORMAL, PRIORITY)
@@ -74,9 +78,20 @@ Caller: TypeAlias = tuple[Peer, EpochMs]
 """And the time of the call."""
 
 
+class _ElsewhereError(Exception):
+    """Another broker stores the messages of the call; nothing was done here."""
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(broker)
+        self.broker: Final = broker
+
+
 class Sender:
-    def __init__(self, core: BrokerCore) -> None:
+    """`forwards`: to other brokers; None: every message is stored here."""
+
+    def __init__(self, core: BrokerCore, forwards: Forwards | None = None) -> None:
         self._core = core
+        self._forwards = forwards
         self._deferred = DeferredMessages(core)
         self._encoder = core.accumulator.encoder
         settings = core.store.settings
@@ -105,12 +120,22 @@ class Sender:
                         call.run(self._send_in_task(call))
                     else:
                         self._begin(send, call, joined)
+                except _ElsewhereError as elsewhere:
+                    call.keep()
+                    call.run(self._forward(call, elsewhere.broker))
                 except Exception as error:
                     call.answer(error)
             self._submit_joined(joined)
 
     async def _send_in_task(self, call: Call) -> None:
-        await self._begin_in_steps(reading_of(call), call, call.answer)
+        try:
+            await self._begin_in_steps(reading_of(call), call, call.answer)
+        except _ElsewhereError as elsewhere:
+            await self._forward(call, elsewhere.broker)
+
+    async def _forward(self, call: Call, broker: str) -> None:
+        assert self._forwards is not None, "it has named the broker"
+        call.answer(await self._forwards.one(broker, SEND_MESSAGE, call.keep(), call.context))
 
     async def send(self, read: ReadSend, context: Context) -> object:
         """Sends the messages of one request. Returns the reply, which may be serialised. Raises TroveError if
@@ -126,6 +151,7 @@ class Sender:
             await group_commit.wait_for_capacity()
         send = await turns.run_from_now(read(self._limits()))
         config = self._admit(send)
+        self._check_group(send, peer)
         send = await turns.run_from_now(self._decoded(send))
         self._store(send, config, peer, answer)
 
@@ -144,6 +170,7 @@ class Sender:
             self._join(send, message, call, joined)
             return
         config = self._admit(send)
+        self._check_group(send, call)
         send = finished(self._decoded(send))
         self._submit_joined(joined)  # their calls came before
         self._store(send, config, call, call.answer)
@@ -187,8 +214,27 @@ class Sender:
             appender.check_accepting()
         return config
 
+    def _check_group(self, send: Send, peer: Peer) -> None:
+        """Raises _ElsewhereError for a message group that belongs to another broker."""
+        group = send.messages[0].group
+        if group and self._forwards is not None:
+            client_id = client_id_of(peer.context if isinstance(peer, Call) else peer)
+            if broker := self._forwards.group_broker(send.topic, group, client_id):
+                raise _ElsewhereError(broker)
+
+    def _topic(self, topic: str, message: SentMessage) -> TopicConfig:
+        """Raises TroveError; _ElsewhereError for a topic that only other brokers have."""
+        config = self._core.store.topics.get(topic)
+        if config is not None:
+            return config
+        if self._forwards is not None:
+            broker = self._forwards.topic_broker(topic, message.group, message.message_id)
+            if broker:
+                raise _ElsewhereError(broker)
+        return self._core.appender.topic_for_write(topic)
+
     def _checked(self, topic: str, messages: Sequence[SentMessage]) -> TopicConfig:
-        config = self._core.store.topics.get(topic) or self._core.appender.topic_for_write(topic)
+        config = self._topic(topic, messages[0])
         accepted = accepted_kinds(config)
         kinds = [message.kind for message in messages]
         for kind in kinds:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -23,6 +23,8 @@ from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers, no_placement
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.rocketmq.admin import Admin
+from trovemq_broker.server.rocketmq.forwarding_calls import ForwardingCalls
+from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.group_views import GroupViews
 from trovemq_broker.server.rocketmq.liveness import Liveness
 from trovemq_broker.server.rocketmq.puller import Puller
@@ -44,12 +46,21 @@ Handlers: TypeAlias = dict[str, Any]
 """Each is a CallHandler, or grpc's of a stream of requests."""
 
 
+class _Often(NamedTuple):
+    """The parts whose methods are called often."""
+
+    sender: Sender
+    receives: ReceiveCalls
+    acknowledger: Acknowledger
+
+
 class RocketmqService:
     """`add_to` a server, before it starts; `end_streams` before it stops.
 
     `offers_writes`: whether routes may offer queues of this broker for writing. `others`: the cluster's other
-    brokers. `tls_address`: the one that this broker advertises, None without TLS. `forward`: passes a call on
-    to another broker, None: that is not possible. `placement_of`: the queues of a topic by broker.
+    brokers. `tls_address`: the one that this broker advertises, None without TLS. `forward`: passes a recall
+    on to another broker, None: that is not possible. `placement_of`: the queues of a topic by broker.
+    `forwards`: forwards the calls that belong to other brokers; None: all calls are handled here.
     """
 
     def __init__(
@@ -62,15 +73,20 @@ class RocketmqService:
         tls_address: Address | None = None,
         forward: Forward | None = None,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
+        forwards: Forwards | None = None,
     ) -> None:
         self._core = core
-        self.routes = Routes(core, offers_writes, others, tls_address, placement_of)
-        self.liveness = Liveness(core.registry, core.clock_ms)
-        self.telemetry = Telemetry(core)
+        self._forwards = forwards
+        self.routes = Routes(core, offers_writes, others, tls_address, placement_of, forwards)
+        mirrors = None if forwards is None else forwards.mirrors
+        self.liveness = Liveness(core.registry, core.clock_ms, mirrors)
+        self.telemetry = Telemetry(core, mirrors=mirrors)
         self.sender = Sender(core)
         self.receiver = Receiver(core)
         self.receives = ReceiveCalls(core, self.receiver)
         self.acknowledger = Acknowledger(core, others)
+        self._own = _Often(self.sender, self.receives, self.acknowledger)
+        self._often = self._own if forwards is None else _forwarding(core, self._own, others, forwards)
         self.ender = Ender(core, others, forward)
         self.puller = Puller(core)
         self.views = GroupViews(core)
@@ -104,7 +120,29 @@ class RocketmqService:
     # --- the calls ----------------------------------------------------------------------------------
     def messaging_handlers(self) -> Handlers:
         """The handler of each call, by name."""
-        calls: dict[str, Callable[..., Any]] = {
+        calls = self._calls()
+        if self._forwards is not None:
+            forwarding = ForwardingCalls(self._forwards)
+            calls |= forwarding.around(calls)
+        method = MESSAGING.methods_by_name["Telemetry"]
+        read = reader(GetMessageClass(method.input_type))
+        telemetry = method_handler(method, self.telemetry.telemetry, read)
+        return {
+            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
+            **self._often_called(self._often),
+            "Telemetry": telemetry,
+        }
+
+    def forwarded_handlers(self) -> Handlers:
+        """The handlers of the methods with one request, for calls that another broker has forwarded: they are
+        handled here."""
+        return {
+            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in self._calls().items()},
+            **self._often_called(self._own),
+        }
+
+    def _calls(self) -> dict[str, Callable[..., Any]]:
+        return {
             "QueryRoute": self.routes.query_route,
             "QueryAssignment": self.routes.query_assignment,
             "Heartbeat": self.liveness.heartbeat,
@@ -118,21 +156,13 @@ class RocketmqService:
             "GetOffset": self.puller.get_offset,
             "QueryOffset": self.puller.query_offset,
         }
-        method = MESSAGING.methods_by_name["Telemetry"]
-        read = reader(GetMessageClass(method.input_type))
-        telemetry = method_handler(method, self.telemetry.telemetry, read)
-        return {
-            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
-            **self._often_called(),
-            "Telemetry": telemetry,
-        }
 
-    def _often_called(self) -> Handlers:
+    def _often_called(self, often: _Often) -> Handlers:
         """The methods whose calls are handled together if they arrived together."""
         return {
-            "SendMessage": _turn_handler("SendMessage", self.sender.on_calls, self._core.traffic.refused),
-            "ReceiveMessage": _turn_handler("ReceiveMessage", self.receives.on_calls),
-            "AckMessage": _turn_handler("AckMessage", self.acknowledger.on_calls),
+            "SendMessage": _turn_handler("SendMessage", often.sender.on_calls, self._core.traffic.refused),
+            "ReceiveMessage": _turn_handler("ReceiveMessage", often.receives.on_calls),
+            "AckMessage": _turn_handler("AckMessage", often.acknowledger.on_calls),
         }
 
     def admin_handlers(self) -> Handlers:
@@ -158,6 +188,16 @@ class RocketmqService:
         return {
             name: _handler(ADMIN.methods_by_name[name], call, anonymous=True) for name, call in calls.items()
         }
+
+
+def _forwarding(core: BrokerCore, own: _Often, others: OtherBrokers, forwards: Forwards) -> _Often:
+    """The parts that forward what belongs to other brokers."""
+    acknowledge = ForwardingCalls(forwards).acknowledge
+    return _Often(
+        Sender(core, forwards),
+        own.receives.forwarding(forwards),
+        Acknowledger(core, others, acknowledge),
+    )
 
 
 def _handler(method: MethodDescriptor, call: Callable[..., Any], *, anonymous: bool = False) -> CallHandler:

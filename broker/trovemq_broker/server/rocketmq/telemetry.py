@@ -33,6 +33,7 @@ import grpc
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.rocketmq.client_settings import SettingsRules, accept_settings
+from trovemq_broker.server.rocketmq.mirrors import Mirrors
 from trovemq_broker.server.wire.client_commands import (
     ClientCommand,
     producer_of,
@@ -46,7 +47,7 @@ from trovemq_broker.server.wire.client_settings import (
     producer_settings,
 )
 from trovemq_broker.server.wire.statuses import STATUS_TEXT_SIZE_MAX, Context, Malformed, client_id_of
-from trovemq_broker.server.wire.telemetry import refused_command, telemetry_event
+from trovemq_broker.server.wire.telemetry import as_bytes, refused_command, telemetry_event
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -67,8 +68,10 @@ class TelemetryStream:
         context: Context,
         client_id: str,
         settings_wait_s: float,
+        mirrors: Mirrors | None = None,
     ) -> None:
         self._core = core
+        self._mirrors = mirrors
         self._rules = rules
         self._settings_wait_s = settings_wait_s
         self._context = context
@@ -97,6 +100,12 @@ class TelemetryStream:
             )
         self._outbox.append((needed, telemetry_command(command)))
         self._wake.set()
+
+    def pass_on(self, command: object) -> None:
+        """Sends the command of another broker, which has checked the user; not if too many wait."""
+        if len(self._outbox) < OUTBOX_MAX:
+            self._outbox.append((None, command))
+            self._wake.set()
 
     def may_be_asked(self, topic: str) -> bool:
         """Whether its user may send to the topic."""
@@ -133,6 +142,8 @@ class TelemetryStream:
             self._ended = True
             writer.cancel()
             self._core.registry.detach(self._client_id, self, self._core.clock_ms(), broke=broke)
+            if self._mirrors is not None:
+                self._mirrors.ended(self._client_id, self)
 
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
         """Ends the stream if a command could not be written: the client is gone."""
@@ -190,8 +201,12 @@ class TelemetryStream:
             await self._abort(grpc.StatusCode.INVALID_ARGUMENT, event.reason)
         if isinstance(event, ClientSettings):
             await self._answer(event, group)
+            if self._mirrors is not None:
+                self._mirrors.settled(self._client_id, self, as_bytes(command))
         elif event is not None:
             core.commands.answered(self._client_id, *event)
+            if self._mirrors is not None:
+                self._mirrors.answered(self._client_id, as_bytes(command))
 
     async def _answer(self, settings: ClientSettings, group: SubscriptionGroup | None) -> None:
         if not self._is_attached():
@@ -213,8 +228,11 @@ class TelemetryStream:
 class Telemetry:
     """The open streams."""
 
-    def __init__(self, core: BrokerCore, settings_wait_s: float = SETTINGS_WAIT_S) -> None:
+    def __init__(
+        self, core: BrokerCore, settings_wait_s: float = SETTINGS_WAIT_S, mirrors: Mirrors | None = None
+    ) -> None:
         self._core = core
+        self._mirrors = mirrors
         self._rules = SettingsRules(core.group_for_use, core.store.settings.body_size_max)
         self._settings_wait_s = settings_wait_s
         self._streams_max = STREAMS_PER_CLIENT * core.registry.clients_max
@@ -226,6 +244,13 @@ class Telemetry:
 
     async def telemetry(self, _requests: object, context: Context) -> None:
         """Handles one stream. Raises TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
+        await self._serve(context, self._mirrors)
+
+    async def forwarded(self, context: Context) -> None:
+        """Handles the stream of a client of another broker. Raises as telemetry()."""
+        await self._serve(context, None)
+
+    async def _serve(self, context: Context, mirrors: Mirrors | None) -> None:
         if self._closed:
             raise _stopping()
         if len(self._streams) >= self._streams_max:
@@ -236,7 +261,7 @@ class Telemetry:
             await context.write(refused_command(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
             raise
-        stream = TelemetryStream(self._core, self._rules, context, client_id, self._settings_wait_s)
+        stream = TelemetryStream(self._core, self._rules, context, client_id, self._settings_wait_s, mirrors)
         self._streams.add(stream)
         try:
             await stream.serve()

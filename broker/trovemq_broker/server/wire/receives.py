@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from trovemq_broker.filters.filter import Filter
 from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_broker.server.wire.filters import read_filter
+from trovemq_broker.server.wire.forwarded_messages import named_broker
 from trovemq_broker.server.wire.receive_elements import fast_element, topic_field
 from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration_ms, received
@@ -51,6 +52,11 @@ class Receive:
         request = self._request
         stated = request.HasField("long_polling_timeout")
         return duration_ms(request.long_polling_timeout) if stated else None
+
+    @property
+    def broker(self) -> str:
+        """The broker of the queue; "" if the client names none."""
+        return named_broker(self._request)
 
     @property
     def topic(self) -> str:

@@ -288,7 +288,7 @@ def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
     check_message(message, *limits)
     system = message.system_properties
     if system.message_group and system.queue_id >= AWAY_FIRST:
-        raise _away(message.topic.name)
+        raise broker_away(message.topic.name)
     has = system.HasField
     message_id = system.message_id
     gzip, digest, encoding = system.body_encoding == v2.GZIP, None, None
@@ -313,7 +313,8 @@ def _sent_message(message: v2.Message, limits: SendLimits) -> SentMessage:
     )
 
 
-def _away(topic: str) -> TroveError:
+def broker_away(topic: str) -> TroveError:
+    """FIFO_BROKER_AWAY."""
     text = (
         f"the broker of this message group of topic {topic} is away: start it, and send again; to use other"
         f" brokers: trovemq topic spread {topic} --brokers …"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from google.protobuf.message import DecodeError
+
 from trovemq_broker.server.wire.client_commands import CommandAnswer, telemetry_answer
 from trovemq_broker.server.wire.client_settings import ClientSettings, client_settings
 from trovemq_broker.server.wire.statuses import Malformed, status_of
@@ -19,6 +21,21 @@ def telemetry_event(command: object) -> ClientSettings | CommandAnswer | Malform
     if kind == "settings":
         return client_settings(command.settings)
     return telemetry_answer(command) if kind in ("thread_stack_trace", "verify_message_result") else None
+
+
+def read_command(data: bytes) -> TelemetryCommand | None:
+    """What another broker sends to its stream of a client; None for settings, a status, and other bytes: the
+    client gets those of its own broker only."""
+    try:
+        command = TelemetryCommand.FromString(data)
+    except DecodeError:
+        return None
+    return None if command.WhichOneof("command") in (None, "settings") else command
+
+
+def as_bytes(command: object) -> bytes:
+    assert isinstance(command, TelemetryCommand), "the method's reader made it"
+    return command.SerializeToString()
 
 
 def refused_command(error: TroveError) -> TelemetryCommand:

@@ -68,6 +68,9 @@ class Others:
     def names(self) -> list[str]:
         return sorted({one.broker for others in self.topics.values() for one in others})
 
+    def knows(self, broker: str) -> bool:
+        return broker in self.names() or broker in self.away
+
     def draining(self) -> list[str]:
         return sorted({one.broker for others in self.topics.values() for one in others if one.draining})
 

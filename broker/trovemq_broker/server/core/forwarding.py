@@ -1,0 +1,46 @@
+"""Calls of RocketMQ's protocol that another broker handles, as the services need them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple, Protocol
+
+from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
+
+
+class ForwardedCall(NamedTuple):
+    """`method`: of MessagingService, as in SendMessage. `remaining_s`: until the client's deadline, None if
+    it has none. `by_tls`: the call came by TLS, and is forwarded in no other way."""
+
+    client: ForwardedClient
+    method: str
+    request: bytes
+    remaining_s: float | None
+    by_tls: bool
+
+
+class ForwardedStream(Protocol):
+    """A telemetry stream at another broker."""
+
+    async def write(self, command: bytes) -> None:
+        """Raises TroveError BROKER_UNREACHABLE."""
+        ...
+
+    async def read(self) -> bytes | None:
+        """The next command; None at the end. Raises TroveError."""
+        ...
+
+    def cancel(self) -> None: ...
+
+
+class ForwardCalls(Protocol):
+    """Forwards calls to other brokers, one hop: a broker that gets a forwarded call handles it itself."""
+
+    def forward(self, broker: str, call: ForwardedCall) -> AsyncGenerator[bytes, None]:
+        """The replies. Raises TroveError BROKER_NOT_FOUND, BROKER_UNREACHABLE, REQUEST_TIMEOUT,
+        LIMIT_EXCEEDED, AUTHENTICATION_FAILED, and those of the other broker's check of the caller."""
+        ...
+
+    async def open_telemetry(self, broker: str, client: ForwardedClient, *, by_tls: bool) -> ForwardedStream:
+        """Raises as forward()."""
+        ...

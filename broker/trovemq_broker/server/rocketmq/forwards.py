@@ -1,0 +1,160 @@
+"""Decides which broker a call of RocketMQ's protocol is meant for, and forwards it there: for clients that
+came by an address that no broker advertises, and so send every call to this broker.
+
+| call                                   | the broker                                                        |
+|----------------------------------------|-------------------------------------------------------------------|
+| SendMessage, topic here                | this one; of such a client, for a message group of a topic with a |
+|                                        | placement, the one to which the group belongs                     |
+| SendMessage, topic elsewhere           | the one of those with the topic that the id of the first message  |
+|                                        | (or its message group) selects: a resend goes there, too          |
+| ReceiveMessage, PullMessage, offsets   | the one that the message queue names                              |
+| AckMessage, ChangeInvisibleDuration, … | the one that made the receipt handle                              |
+| EndTransaction                         | if the transaction is not open here, those with the topic, in the |
+|                                        | order in which its id selects them, until one accepts it          |
+| RecallMessage                          | the one that made the recall handle (transaction_ends.py)         |
+
+A call that was forwarded is handled by handlers without these rules: so it takes one hop at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import lru_cache, partial
+from typing import Any, Final
+from zlib import crc32
+
+from trovemq_broker.security.creators import present_creator
+from trovemq_broker.server.core.forwarding import ForwardCalls, ForwardedCall
+from trovemq_broker.server.core.other_brokers import NO_PLACEMENT, OtherBrokers, no_placement
+from trovemq_broker.server.rocketmq.mirrors import Mirrors
+from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
+from trovemq_broker.server.wire.send_requests import broker_away
+from trovemq_broker.server.wire.statuses import CLIENT_ID_KEY, REQUEST_ID_KEY, Context, metadata_value
+from trovemq_daemon.peers import came_by_tls
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.hashes import group_queue
+
+METADATA_KEYS: Final = (
+    CLIENT_ID_KEY,
+    REQUEST_ID_KEY,
+    "x-mq-language",
+    "x-mq-client-version",
+    "x-mq-protocol",
+    "traceparent",
+)
+"""The metadata that is passed on with a call."""
+MIRRORED: Final = ("SendMessage", "ReceiveMessage")
+"""With the first of these calls the client's telemetry stream is opened there, too."""
+TRANSACTION_BROKERS_MAX: Final = 4
+LISTS_KEPT: Final = 1_024
+NOTED_MAX: Final = 16_384
+"""Clients that came by an address that no broker advertises; the oldest are forgotten first. Official clients
+ask for routes every 30 s."""
+
+
+class Forwards:
+    """`broker`: the name of this one. `calls` reaches the others; `placement_of`: the queues of a topic by
+    broker."""
+
+    def __init__(
+        self,
+        broker: str,
+        others: OtherBrokers,
+        calls: ForwardCalls,
+        placement_of: Callable[[str], Mapping[str, int]] = no_placement,
+    ) -> None:
+        self._broker = broker
+        self._others = others
+        self._calls = calls
+        self._placement_of = placement_of
+        self._noted: dict[str, None] = {}
+        self.mirrors: Final = Mirrors()
+
+    # --- whither ------------------------------------------------------------------------------------
+    def queue_broker(self, name: str) -> str:
+        """The other broker of a queue that a request names; empty for this one, and for a name that is not
+        known."""
+        return name if name and name != self._broker and self._others.knows(name) else ""
+
+    def note(self, context: Context) -> None:
+        """The client of the call came by an address that no broker advertises."""
+        client_id = metadata_value(context, CLIENT_ID_KEY)
+        self._noted.pop(client_id, None)
+        self._noted[client_id] = None
+        if len(self._noted) > NOTED_MAX:
+            del self._noted[next(iter(self._noted))]
+
+    def group_broker(self, topic: str, group: str, client_id: str) -> str:
+        """The other broker to which the message group of the topic belongs, for a client that was noted;
+        empty for this one. TroveError FIFO_BROKER_AWAY."""
+        if not group or client_id not in self._noted:
+            return ""
+        placement = self._placement_of(topic)
+        owner = _owner(tuple(sorted(placement.items())), group) if len(placement) > 1 else self._broker
+        if owner == self._broker:
+            return ""
+        if owner not in self._others.names():
+            raise broker_away(topic)
+        return owner
+
+    def topic_broker(self, topic: str, group: str, message_id: str) -> str:
+        """The other broker that stores messages of a topic which is not here; empty if no other has it."""
+        placement = self._placement_of(topic) if group else NO_PLACEMENT
+        if (owner := _owner(tuple(sorted(placement.items())), group)) and owner != self._broker:
+            return owner
+        return next(iter(self._selected(topic, group or message_id)), "")
+
+    def transaction_brokers(self, topic: str, transaction_id: str) -> Sequence[str]:
+        """The other brokers that may have the transaction."""
+        return self._selected(topic, transaction_id)[:TRANSACTION_BROKERS_MAX]
+
+    def _selected(self, topic: str, key: str) -> list[str]:
+        """The other brokers that have the topic; those that take messages first, each of both in the order
+        in which the key selects them. A broker that joins or leaves changes the first of few keys only."""
+        holding = [one for one in self._others.holding(topic) if one.queue_count > 0]
+        return [
+            one.broker
+            for one in sorted(holding, key=lambda one: (one.draining, crc32(f"{one.broker}\n{key}".encode())))
+        ]
+
+    # --- the calls ----------------------------------------------------------------------------------
+    async def one(self, broker: str, method: str, request: bytes, context: Context) -> bytes:
+        """The only reply. Raises as ForwardCalls.forward, BROKER_UNREACHABLE if there is none."""
+        async with aclosing(self.replies(broker, method, request, context)) as replies:
+            async for reply in replies:
+                return reply
+        raise TroveError(errors.BROKER_UNREACHABLE, f"broker {broker} sent no reply", broker=broker)
+
+    def replies(
+        self, broker: str, method: str, request: bytes, context: Context
+    ) -> AsyncGenerator[bytes, None]:
+        """Raises as ForwardCalls.forward."""
+        client, by_tls = client_of(context), came_by_tls(context)
+        if method in MIRRORED:
+            open_ = partial(self._calls.open_telemetry, broker, client, by_tls=by_tls)
+            self.mirrors.ensure(metadata_value(context, CLIENT_ID_KEY).strip(), broker, open_)
+        call = ForwardedCall(client, method, request, context.time_remaining(), by_tls)
+        return self._calls.forward(broker, call)
+
+
+def client_of(context: Any) -> ForwardedClient:
+    """The client of a call, as the other broker gets it."""
+    found = [(key, metadata_value(context, key)) for key in METADATA_KEYS]
+    return ForwardedClient(
+        present_creator().name, str(context.peer()), [(key, value) for key, value in found if value]
+    )
+
+
+@lru_cache(LISTS_KEPT)
+def _queues(placement: tuple[tuple[str, int], ...]) -> list[str]:
+    """The broker of each queue, in the order of a route."""
+    places = [(number, broker) for broker, count in placement for number in range(count)]
+    return [broker for _, broker in sorted(places)]
+
+
+def _owner(placement: tuple[tuple[str, int], ...], group: str) -> str:
+    """The broker of the message group; empty if the topic has no queues."""
+    queues = _queues(placement)
+    return queues[group_queue(group, len(queues))] if queues else ""

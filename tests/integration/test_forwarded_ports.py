@@ -1,0 +1,219 @@
+"""RocketMQ's protocol through forwarded ports: two real brokers, of which clients reach only one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.integration.rocketmq_cluster import WAIT_S_MAX, ClusterClient
+from tests.support.port_forwarder import PortForwarder
+from tests.support.rocketmq_client import create_topics
+from tests.support.stubs import GROUPS, stub_of
+from trovemq.testing import BrokerProcess, NameserverProcess
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_proto.v1 import group_pb2
+
+pytestmark = pytest.mark.slow
+
+TOPIC, GROUP = "orders", "workers"
+BROKER_BROKEN_MS = 200
+EACH = 6
+
+
+@dataclass
+class Cluster:
+    processes: ExitStack
+    nameserver: NameserverProcess
+    brokers: dict[str, BrokerProcess] = field(default_factory=dict)
+    ports: dict[str, PortForwarder] = field(default_factory=dict)
+
+    def add(self, name: str, topics: dict[str, str]) -> None:
+        broker = BrokerProcess(
+            name=name,
+            nameservers=[self.nameserver],
+            heartbeat_interval_ms=60_000,
+            new_group_start="begin",
+        )
+        self.brokers[name] = self.processes.enter_context(broker)
+        create_topics(broker.address, topics)
+        self.ports[name] = self.processes.enter_context(PortForwarder(broker.address))
+
+    def client(self, broker: str, *, topic: str = TOPIC, by_port: bool = True) -> ClusterClient:
+        address = self.ports[broker].address if by_port else self.brokers[broker].address
+        return self.processes.enter_context(ClusterClient(address, GROUP, topic))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with ExitStack() as processes:
+        nameserver = NameserverProcess(broker_broken_ms=BROKER_BROKEN_MS, broker_silent_ms=600_000)
+        made = Cluster(processes, processes.enter_context(nameserver))
+        made.add("b1", {TOPIC: "NORMAL"})
+        made.add("b2", {TOPIC: "NORMAL", "elsewhere": "NORMAL", "deals": "TRANSACTION", "later": "DELAY"})
+        yield made
+
+
+def both(client: ClusterClient, topic: str | None = None) -> None:
+    client.until(lambda shown: shown == {"b1": "READ_WRITE", "b2": "READ_WRITE"}, topic)
+
+
+def addresses(queues: list[Any]) -> set[str]:
+    return {f"{at.host}:{at.port}" for one in queues for at in one.broker.endpoints.addresses}
+
+
+def test_all_messages_of_both_brokers_come_through_one_port(cluster: Cluster) -> None:
+    client = cluster.client("b1")
+    both(client)
+    assert addresses(client.route()) == {cluster.ports["b1"].address}
+    for name in ("b1", "b2"):
+        direct = cluster.client(name, by_port=False)
+        both(direct)
+        (queue, *_) = [one for one in direct.route() if one.broker.name == name]
+        for number in range(EACH):
+            assert direct.at(queue).send(TOPIC, f"{name} {number}".encode()).status.code == v2.OK
+    received = Counter[str]()
+    assigned = client.assignments()
+    assert [(one.broker.name, one.id) for one in assigned] == [("b1", -1), ("b2", -1)]
+    for queue in assigned:
+        messages = receive(client, queue, EACH)
+        received.update(one.body.decode() for one in messages)
+        assert {one.body.split()[0].decode() for one in messages} == {queue.broker.name}
+        changed = client.at(queue).change_invisible(GROUP, messages[0], 60)
+        assert changed.status.code == v2.OK, changed.status
+        messages[0].system_properties.receipt_handle = changed.receipt_handle
+        reply = client.acknowledge(queue, messages)
+        assert (reply.status.code, {one.status.code for one in reply.entries}) == (v2.OK, {v2.OK})
+    assert receive_replies(client.at(assigned[1]), assigned[1])[0].status.code == v2.MESSAGE_NOT_FOUND
+    assert received == Counter(f"{name} {number}" for name in ("b1", "b2") for number in range(EACH))
+
+
+def test_receipts_of_both_brokers_are_acknowledged_by_one_call(cluster: Cluster) -> None:
+    client = cluster.client("b1")
+    both(client)
+    taken = []
+    for name in ("b1", "b2"):
+        direct = cluster.client(name, by_port=False)
+        both(direct)
+        (queue, *_) = [one for one in direct.route() if one.broker.name == name]
+        assert direct.at(queue).send(TOPIC, name.encode()).status.code == v2.OK
+    first, second = client.assignments()
+    taken = [*receive(client, second, 1), *receive(client, first, 1)]
+    forged = service.AckMessageEntry(message_id="x", receipt_handle="no handle")
+    request = service.AckMessageRequest(group=v2.Resource(name=GROUP), topic=v2.Resource(name=TOPIC))
+    for one in taken:
+        system = one.system_properties
+        request.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
+    request.entries.append(forged)
+    reply = client.at(first).call("AckMessage", request, service.AckMessageResponse)
+    assert [one.status.code for one in reply.entries] == [v2.OK, v2.OK, v2.INVALID_RECEIPT_HANDLE]
+    assert [one.message_id for one in reply.entries] == [one.message_id for one in request.entries]
+
+
+def test_a_topic_of_the_other_broker_is_sent_to(cluster: Cluster) -> None:
+    client = cluster.client("b1", topic="elsewhere")
+    client.until(lambda shown: shown == {"b2": "READ_WRITE"})
+    (queue, *_) = client.route()
+    sent = client.at(queue).send("elsewhere", b"x", b"y")
+    assert (sent.status.code, [one.status.code for one in sent.entries]) == (v2.OK, [v2.OK] * 2)
+    messages = receive(client, queue, 2)
+    assert sorted(one.body for one in messages) == [b"x", b"y"]
+    assert client.acknowledge(queue, messages).status.code == v2.OK
+
+
+def test_delayed_messages_and_transactions_of_the_other_broker_end_there(cluster: Cluster) -> None:
+    client = cluster.client("b1", topic="later")
+    client.until(lambda shown: shown == {"b2": "READ_WRITE"})
+    at = client.at(client.route()[0])
+    due_ms = int(time.time() * 1_000) + 3_600_000
+    sent = at.send("later", b"x", message_type=v2.DELAY, deliver_at_ms=due_ms)
+    assert sent.status.code == v2.OK, sent.status
+    recalled = client.recall("later", sent.entries[0].recall_handle)
+    assert (recalled.status.code, recalled.message_id) == (v2.OK, sent.entries[0].message_id)
+
+    sent = at.send("deals", b"half", message_type=v2.TRANSACTION)
+    assert sent.status.code == v2.OK, sent.status
+    (entry,) = sent.entries
+    assert at.end_transaction("deals", entry, v2.COMMIT).status.code == v2.OK
+    refused = at.end_transaction("deals", entry, v2.COMMIT)
+    assert refused.status.code == v2.INVALID_TRANSACTION_ID
+
+
+def test_a_dead_broker_is_an_error_of_a_call_and_no_wait(cluster: Cluster) -> None:
+    client = cluster.client("b1")
+    both(client)
+    first, second = client.assignments()
+    at = client.at(second)
+    cluster.nameserver.kill()  # so that the dead broker stays in the routes
+    cluster.brokers["b2"].kill()
+    began = time.monotonic()
+    status = receive_status(at, second)
+    assert status.code == v2.PROXY_TIMEOUT
+    assert "broker b2 at" in status.message
+    assert time.monotonic() - began < 20
+    assert at.send(TOPIC, b"x").status.code == v2.OK
+    (message,) = receive(client, first, 1)
+    assert message.body == b"x"
+
+
+def receive(client: ClusterClient, queue: Any, count: int) -> list[Any]:
+    """Messages of this queue, as an official client asks: it names the queue's broker."""
+    taken: list[Any] = []
+    end = time.monotonic() + WAIT_S_MAX
+    while len(taken) < count and time.monotonic() < end:
+        replies = receive_replies(client.at(queue), queue)
+        assert replies[0].status.code in (v2.OK, v2.MESSAGE_NOT_FOUND), replies[0].status
+        taken += [reply.message for reply in replies if reply.WhichOneof("content") == "message"]
+    return taken
+
+
+def receive_status(at: Any, queue: Any) -> Any:
+    return receive_replies(at, queue)[0].status
+
+
+def receive_replies(at: Any, queue: Any, *, poll_s: float = 5) -> list[Any]:
+    request = service.ReceiveMessageRequest(
+        group=v2.Resource(name=GROUP),
+        message_queue=queue,
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+        batch_size=32,
+    )
+    request.invisible_duration.FromMilliseconds(30_000)
+    request.long_polling_timeout.FromMilliseconds(int(poll_s * 1000))
+    return at.stream("ReceiveMessage", request, service.ReceiveMessageResponse, seconds=poll_s + 25)
+
+
+def test_the_other_broker_knows_the_client_until_it_goes(cluster: Cluster) -> None:
+    client = cluster.client("b1")
+    both(client)
+    _, second = client.assignments()
+    direct = cluster.client("b2", by_port=False)
+    both(direct)
+    queue = next(one for one in direct.route() if one.broker.name == "b2")
+    assert direct.at(queue).send(TOPIC, b"x").status.code == v2.OK
+    receive(client, second, 1)
+    wait_until(lambda: client.client_id in members(cluster.brokers["b2"].address))
+    assert client.heartbeat(second).status.code == v2.OK
+    client.__exit__()
+    wait_until(lambda: client.client_id not in members(cluster.brokers["b2"].address))
+
+
+def members(address: str) -> set[str]:
+    with grpc.insecure_channel(address) as channel:
+        request = group_pb2.ListMembersRequest(group=GROUP)
+        reply = stub_of(GROUPS, channel).ListMembers(request, timeout=60)
+        return {one.client_id for one in reply.members}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
