@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.integration.port_forwarder import PortForwarder
 from tests.integration.rocketmq_cluster import WAIT_S_MAX, ClusterClient
-from tests.support.port_forwarder import PortForwarder
 from tests.support.rocketmq_client import create_topics
 from tests.support.stubs import GROUPS, stub_of
 from trovemq.testing import BrokerProcess, NameserverProcess
@@ -187,7 +187,10 @@ def receive_replies(at: Any, queue: Any, *, poll_s: float = 5) -> list[Any]:
     )
     request.invisible_duration.FromMilliseconds(30_000)
     request.long_polling_timeout.FromMilliseconds(int(poll_s * 1000))
-    return at.stream("ReceiveMessage", request, service.ReceiveMessageResponse, seconds=poll_s + 25)
+    found: list[Any] = at.stream(
+        "ReceiveMessage", request, service.ReceiveMessageResponse, seconds=poll_s + 25
+    )
+    return found
 
 
 def test_the_other_broker_knows_the_client_until_it_goes(cluster: Cluster) -> None:

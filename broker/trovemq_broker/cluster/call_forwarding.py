@@ -14,8 +14,8 @@ cannot set it. A session that the other broker does not know any more is replace
 was refused before anything was done.
 
 Invariants
-- At most CALLS_MAX calls, and as many telemetry streams, are open at one broker, each kind on a connection of
-  its own: fewer than a connection may have.
+- At most CALLS_MAX calls, and as many telemetry streams, are open at one broker, each kind on a separate
+  connection: fewer than a connection may have.
 - A connection stays open while its broker is in the routes at that address.
 """
 

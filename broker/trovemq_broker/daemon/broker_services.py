@@ -131,17 +131,7 @@ class BrokerServices:
             self.live,
             lambda: look(settings, store, self.tasks.retention, version, readiness or Readiness()),
         )
-        self.rocketmq = RocketmqService(
-            *(core, lambda: self.drain_control.offers_writes, self.live.set_log_level),
-            others=others,
-            tls_address=tls_address,
-            forward=forward,
-            placement_of=self._placement_of,
-            forwards=None if calls is None else Forwards(settings.name, others, calls, self._placement_of),
-        )
-        self._forwarded = ForwardedService(
-            self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, security
-        )
+        self._open_rocketmq(others, tls_address, forward, calls)
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
         self._admin = AdminService(
@@ -157,6 +147,26 @@ class BrokerServices:
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
         self._users = SecurityService(settings.name, clock_ms, security, self.shared_changes)
+
+    def _open_rocketmq(
+        self,
+        others: OtherBrokers,
+        tls_address: Address | None,
+        forward: Forward | None,
+        calls: ForwardCalls | None,
+    ) -> None:
+        """The services of RocketMQ's protocol, and of its calls that other brokers forward."""
+        self.rocketmq = RocketmqService(
+            *(self.core, lambda: self.drain_control.offers_writes, self.live.set_log_level),
+            others=others,
+            tls_address=tls_address,
+            forward=forward,
+            placement_of=self._placement_of,
+            forwards=None if calls is None else Forwards(self.core.broker, others, calls, self._placement_of),
+        )
+        self._forwarded = ForwardedService(
+            self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, self._security
+        )
 
     def _placement_of(self, topic: str) -> Mapping[str, int]:
         """The queues of a topic by broker, as the cluster's configuration has them."""

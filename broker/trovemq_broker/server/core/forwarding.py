@@ -42,5 +42,5 @@ class ForwardCalls(Protocol):
         ...
 
     async def open_telemetry(self, broker: str, client: ForwardedClient, *, by_tls: bool) -> ForwardedStream:
-        """Raises as forward()."""
+        """Raises the errors of a forwarded call."""
         ...

@@ -3,8 +3,8 @@
 The check of access lets super users call it, so brokers only. The client's user, whom the other broker has
 named, needs the same rights here. Its quotas count at the broker that it called.
 
-A reply of a stream is made when the one before it has been taken: so messages of a stream that is cut return
-to their queue as those of a client that goes away.
+A reply of a stream is made when the transport asks for it. So the messages of a stream that is cut return to
+their queue.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ForwardedContext:
         return self.has_ended or bool(self._outer.cancelled())
 
     async def write(self, reply: Any) -> None:
-        """Returns when the reply was taken."""
+        """Returns when the transport asks for the next reply."""
         self._replies.put_nowait(reply)
         await self._replies.join()
 
@@ -156,7 +156,7 @@ class ForwardedService:
     async def forward_telemetry(
         self, requests: AsyncIterator[Any], context: Context
     ) -> AsyncGenerator[Any, None]:
-        """Raises TroveError as forward(); the stream's own end with a status is REQUEST_ILLEGAL."""
+        """Raises TroveError REQUEST_ILLEGAL, ACCESS_DENIED, AUTHENTICATION_FAILED, LIMIT_EXCEEDED."""
         try:
             client = opening_client(await anext(requests))
         except StopAsyncIteration:

@@ -34,7 +34,7 @@ class ForwardingCalls:
         self._forwards = forwards
 
     def around(self, methods: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the methods that forward."""
+        """The methods that forward, by name."""
         made: dict[str, Any] = {name: self.by_queue(name, methods[name]) for name in OFFSETS}
         made |= {name: self.by_handle(name, methods[name]) for name in HANDLES}
         made["PullMessage"] = self.stream_by_queue("PullMessage", methods["PullMessage"])

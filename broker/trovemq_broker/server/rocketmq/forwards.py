@@ -72,7 +72,7 @@ class Forwards:
         self._noted: dict[str, None] = {}
         self.mirrors: Final = Mirrors()
 
-    # --- whither ------------------------------------------------------------------------------------
+    # --- the broker -----------------------------------------------------------------------------------
     def queue_broker(self, name: str) -> str:
         """The other broker of a queue that a request names; empty for this one, and for a name that is not
         known."""
@@ -121,7 +121,7 @@ class Forwards:
 
     # --- the calls ----------------------------------------------------------------------------------
     async def one(self, broker: str, method: str, request: bytes, context: Context) -> bytes:
-        """The only reply. Raises as ForwardCalls.forward, BROKER_UNREACHABLE if there is none."""
+        """The only reply. Raises the errors of ForwardCalls, BROKER_UNREACHABLE if there is none."""
         async with aclosing(self.replies(broker, method, request, context)) as replies:
             async for reply in replies:
                 return reply
@@ -130,7 +130,7 @@ class Forwards:
     def replies(
         self, broker: str, method: str, request: bytes, context: Context
     ) -> AsyncGenerator[bytes, None]:
-        """Raises as ForwardCalls.forward."""
+        """Raises the errors of ForwardCalls."""
         client, by_tls = client_of(context), came_by_tls(context)
         if method in MIRRORED:
             open_ = partial(self._calls.open_telemetry, broker, client, by_tls=by_tls)

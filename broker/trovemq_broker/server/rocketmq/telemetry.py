@@ -247,7 +247,8 @@ class Telemetry:
         await self._serve(context, self._mirrors)
 
     async def forwarded(self, context: Context) -> None:
-        """Handles the stream of a client of another broker. Raises as telemetry()."""
+        """Handles the stream of a client of another broker. Raises TroveError LIMIT_EXCEEDED,
+        SERVICE_NOT_AVAILABLE."""
         await self._serve(context, None)
 
     async def _serve(self, context: Context, mirrors: Mirrors | None) -> None:

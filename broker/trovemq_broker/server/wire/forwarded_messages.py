@@ -1,4 +1,4 @@
-"""ForwardingService: requests to values; what a broker reads of the replies that it passes on."""
+"""ForwardingService: requests to values, and the parts of replies that the forwarding broker reads."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def telemetry_event(command: object) -> ClientSettings | CommandAnswer | Malform
 
 
 def read_command(data: bytes) -> TelemetryCommand | None:
-    """What another broker sends to its stream of a client; None for settings, a status, and other bytes: the
-    client gets those of its own broker only."""
+    """A command of another broker for a client; None for settings, and for bytes that are not readable. The
+    client gets the settings of the broker that it has called."""
     try:
         command = TelemetryCommand.FromString(data)
     except DecodeError:

@@ -11,7 +11,7 @@ PART_SIZE_MAX = 65_536
 
 
 class PortForwarder:
-    """In a thread of its own event loop. `address` is where clients connect."""
+    """It runs an event loop in a thread. `address` is where clients connect."""
 
     def __init__(self, target: str) -> None:
         host, port = target.rsplit(":", 1)
