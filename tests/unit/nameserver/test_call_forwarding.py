@@ -1,0 +1,83 @@
+"""Clients' calls that are forwarded to other brokers: the limits and the errors before any reply."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.unit.nameserver.test_cluster_routes import answer, entry, read
+from trovemq.testing import free_port
+from trovemq_broker.cluster.call_forwarding import CALLS_MAX, CallForwarder
+from trovemq_broker.cluster.cluster_reply import ReplyReader
+from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.config_calls import Endpoints
+from trovemq_broker.cluster.registration import registration_channels
+from trovemq_broker.cluster.route_metrics import ForwardsCollector
+from trovemq_proto.errors import TroveError
+
+pytestmark = pytest.mark.asyncio
+
+ADDRESS = f"127.0.0.1:{free_port()}"
+
+
+class Client(NamedTuple):
+    caller: str = "alice"
+    peer: str = "ipv4:10.0.0.9:5000"
+    metadata: Any = (("x-mq-client-id", "me"),)
+
+
+class Call(NamedTuple):
+    client: Client = Client()
+    method: str = "SendMessage"
+    request: bytes = b""
+    remaining_s: float | None = 2.0
+    by_tls: bool = False
+
+
+def forwarder() -> CallForwarder:
+    """To broker `a`, at an address where nothing listens."""
+    routes = ClusterRoutes(lambda: 0.0)
+    routes.report("ns1", read(ReplyReader("C", "own"), answer(entry("a", {}, address=ADDRESS))))
+    channels = replace(registration_channels(), connect_timeout_ms=200)
+    return CallForwarder(routes, Endpoints(routes, channels), None)
+
+
+async def refusal(to: CallForwarder, broker: str = "a", call: Call | None = None) -> str:
+    with pytest.raises(TroveError) as caught:
+        async with aclosing(to.forward(broker, call or Call())) as replies:
+            await replies.__anext__()
+    return caught.value.symbol
+
+
+@pytest.mark.parametrize(
+    ("broker", "call", "symbol"),
+    [
+        ("a", Call(), "BROKER_UNREACHABLE"),
+        ("a", Call(by_tls=True), "BROKER_UNREACHABLE"),
+        ("gone", Call(), "BROKER_NOT_FOUND"),
+    ],
+)
+async def test_a_broker_that_cannot_be_reached(broker: str, call: Call, symbol: str) -> None:
+    to = forwarder()
+    assert await refusal(to, broker, call) == symbol
+    assert (to.open_calls, to.failed) == (0, {symbol: 1})
+    with pytest.raises(TroveError, match=symbol):
+        await to.open_telemetry(broker, call.client, by_tls=call.by_tls)
+    assert to.open_calls == 0
+    await to.close()
+
+
+async def test_the_calls_that_are_open_at_a_broker_have_a_limit_and_a_metric() -> None:
+    to = forwarder()
+    key = "a", False
+    for _ in range(CALLS_MAX):
+        to._begin(key)
+    assert await refusal(to) == "LIMIT_EXCEEDED"
+    figures = {sample.name: sample.value for one in ForwardsCollector(to).collect() for sample in one.samples}
+    assert figures["trovemq_forwards_open"] == CALLS_MAX
+    to._end(key)
+    assert await refusal(to) == "BROKER_UNREACHABLE"
+    await to.close()
