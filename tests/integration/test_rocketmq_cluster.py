@@ -123,16 +123,16 @@ def test_any_broker_recalls_a_delayed_message_of_another(cluster: Cluster) -> No
     assert (reply.status.code, reply.message_id) == (v2.OK, entry.message_id)
 
 
-def test_a_receipt_handle_at_the_wrong_broker_names_the_right_one(cluster: Cluster) -> None:
+def test_a_receipt_handle_at_the_wrong_broker_goes_to_the_right_one(cluster: Cluster) -> None:
     client = cluster.client("b1")
     client.until(lambda shown: len(shown) == 2)
     first, second = client.assignments()
     assert client.at(second).send(TOPIC, b"x").status.code == v2.OK
     received = client.receive(second, 1)
+    assert client.acknowledge(first, received).status.code == v2.OK
+    received[0].system_properties.receipt_handle += "0"
     (refused,) = client.acknowledge(first, received).entries
     assert refused.status.code == v2.INVALID_RECEIPT_HANDLE
-    assert "is of broker b2, and this is b1" in refused.status.message
-    assert client.acknowledge(second, received).status.code == v2.OK
 
 
 def test_the_last_known_brokers_stay_without_nameservers(cluster: Cluster) -> None:

@@ -13,9 +13,12 @@ from tests.support.config_figures import FakeFigures, FakeStatus
 from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
 from tests.support.services_here import security_on
+from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
+from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
-from trovemq_broker.cluster.route_metrics import RoutesCollector
+from trovemq_broker.cluster.registration import registration_channels
+from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
 from trovemq_broker.daemon.security import AccessCollector
 from trovemq_broker.groups.lag.stored import lag_steps
 from trovemq_broker.server.access.gate import Gate
@@ -115,7 +118,10 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.rpc.add_transport(Transport(), TransportBudget(replies.budget, 1 << 20), ConnectionLimit())
     gate = Gate(authorization=True, cluster="C", clock_ms=lambda: NOW_MS)
     bench.registry.register(AccessCollector(gate, security_on(MemoryFileSystem())))
-    bench.registry.register(RoutesCollector(ClusterRoutes(lambda: 0.0)))
+    routes = ClusterRoutes(lambda: 0.0)
+    bench.registry.register(RoutesCollector(routes))
+    calls = CallForwarder(routes, Endpoints(routes, registration_channels()), None)
+    bench.registry.register(ForwardsCollector(calls))
     bench.registry.register(ConfigCollector(FakeFigures(FakeStatus("alone"))))
     families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}

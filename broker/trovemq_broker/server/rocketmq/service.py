@@ -191,7 +191,7 @@ class RocketmqService:
 
 
 def _forwarding(core: BrokerCore, own: _Often, others: OtherBrokers, forwards: Forwards) -> _Often:
-    """The parts that forward what belongs to other brokers."""
+    """The parts that forward calls to other brokers."""
     acknowledge = ForwardingCalls(forwards).acknowledge
     return _Often(
         Sender(core, forwards),

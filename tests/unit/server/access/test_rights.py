@@ -93,6 +93,9 @@ trovemq.v1.ClusterConfigService
     TakeOverConfig: super
     RemoveMember: super
     ClearDropped: super
+trovemq.v1.ForwardingService
+    Forward: super
+    ForwardTelemetry: super
 trovemq.v1.SecurityService
     Authenticate: open
     CreateUser: super
