@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ import pytest
 
 from tests.integration.port_forwarder import PortForwarder
 from tests.integration.rocketmq_cluster import WAIT_S_MAX, ClusterClient
-from tests.support.rocketmq_client import create_topics
+from tests.support.rocketmq_client import create_topics, message
 from tests.support.stubs import GROUPS, stub_of
 from trovemq.testing import BrokerProcess, NameserverProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -220,3 +222,20 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_broker_that_stands_still_is_an_error_within_the_deadline(cluster: Cluster) -> None:
+    client = cluster.client("b1", topic="elsewhere")
+    client.until(lambda shown: shown == {"b2": "READ_WRITE"})
+    at = client.at(client.route()[0])
+    assert at.send("elsewhere", b"x").status.code == v2.OK
+    cluster.nameserver.kill()  # so that the broker stays in the routes
+    pid = cluster.brokers["b2"].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        request = service.SendMessageRequest(messages=[message("elsewhere", b"y")])
+        reply = at.call("SendMessage", request, service.SendMessageResponse, seconds=3)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert reply.status.code == v2.PROXY_TIMEOUT, reply.status
+    assert "broker b2" in reply.status.message

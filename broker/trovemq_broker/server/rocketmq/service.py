@@ -88,6 +88,7 @@ class RocketmqService:
         self._own = _Often(self.sender, self.receives, self.acknowledger)
         self._often = self._own if forwards is None else _forwarding(core, self._own, others, forwards)
         self.ender = Ender(core, others, forward)
+        self._own_ender = Ender(core, others)
         self.puller = Puller(core)
         self.views = GroupViews(core)
         self.admin = Admin(core, self.views, self.sender.send, self.routes, set_log_level)
@@ -136,8 +137,9 @@ class RocketmqService:
     def forwarded_handlers(self) -> Handlers:
         """The handlers of the methods with one request, for calls that another broker has forwarded: they are
         handled here."""
+        calls = {**self._calls(), "RecallMessage": self._own_ender.recall}
         return {
-            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in self._calls().items()},
+            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
             **self._often_called(self._own),
         }
 
