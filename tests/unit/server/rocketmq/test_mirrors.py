@@ -20,7 +20,7 @@ SETTINGS = TelemetryCommand(settings=v2.Settings(client_type=v2.PRODUCER)).Seria
 
 
 class There:
-    """The stream at the other broker. `commands`: what it sends; None ends it."""
+    """The stream at the other broker. `commands`: the messages that it sends; None ends it."""
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
