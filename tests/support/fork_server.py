@@ -51,8 +51,13 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 DAEMON: Final = ("trovemq_daemon.cli", "uvicorn.protocols.http.h11_impl", "uvloop")
 PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
-    "trovemq_broker": ("trovemq_broker.daemon.app", "trovemq_broker.daemon.rocketmq_keys", *DAEMON),
-    "trovemq_nameserver": ("trovemq_nameserver.app", *DAEMON),
+    "trovemq_broker": (
+        "trovemq_broker.daemon.app",
+        "trovemq_broker.daemon.rocketmq_keys",
+        "tests.support.early_imports",
+        *DAEMON,
+    ),
+    "trovemq_nameserver": ("trovemq_nameserver.app", "tests.support.early_imports", *DAEMON),
     "trovemq.cli": ("trovemq.cli.app", "trovemq.client"),
     "trovemq_broker.tools": (
         "trovemq_store.backup.restore",
