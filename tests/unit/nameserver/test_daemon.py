@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support.fork_server import popen, run
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +26,7 @@ def command(*arguments: str) -> list[str]:
 @contextmanager
 def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """The process and its first line of log."""
-    process = subprocess.Popen(
-        command("--log-format", "json", *arguments), stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    process = popen(command("--log-format", "json", *arguments), stderr=subprocess.PIPE, text=True)
     with process:
         try:
             assert process.stderr is not None
@@ -44,13 +41,10 @@ def test_it_serves_until_ctrl_c_and_its_port_is_its_own() -> None:
         with httpx.Client(trust_env=False) as client:
             assert client.get(f"http://{line['http']}/readyz").status_code == 200
             assert "trovemq_registered_brokers 0.0" in client.get(f"http://{line['http']}/metrics").text
-        second = subprocess.run(
-            command("--listen", line["listen"], "--http", "off"),
-            capture_output=True, text=True, cwd=ROOT, timeout=240, check=False,
-        )  # fmt: skip
+        second = run(command("--listen", line["listen"], "--http", "off"))
         assert second.returncode == 6
         assert len(second.stderr.splitlines()) == 1
-        assert line["listen"] in second.stderr
+        assert line["listen"] in second.stderr.decode()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0
 
@@ -66,9 +60,8 @@ def test_it_serves_until_ctrl_c_and_its_port_is_its_own() -> None:
     ],
 )
 def test_wrong_input_is_a_usage_error(arguments: list[str], message: str) -> None:
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=240, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.search(message, done.stderr)
-    assert "Traceback" not in done.stderr
+    done = run(command(*arguments))
+    said = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert re.search(message, said)
+    assert "Traceback" not in said
