@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 STEPS = 30
 SCRIPTS = 40
-DEFAULT = 8
-PARTS = 8
+DEFAULT = 4
+PARTS = 4
 LOOKS = 2
 
 

@@ -56,7 +56,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 from trovemq_store.topics.topics import TopicTable
 
 TOTAL: Final = 20_000
-DEFAULT: Final = 1_000
+DEFAULT: Final = 500
 SIZE_MAX: Final = 8_192
 EXTREMES: Final = (
     0,

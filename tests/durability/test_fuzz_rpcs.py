@@ -143,7 +143,7 @@ def test_no_bytes_break_the_reader_of_requests(trials: Trials, monkeypatch: pyte
     monkeypatch.setattr(request_bounds, "SIZE_ALWAYS_FINE", 0)
     types = [method.input_type for method in methods_of((*NATIVE, *ROCKETMQ, *NAMESERVER)).values()]
     maker, done = MessageMaker(random.Random(0), Values()), 0
-    for number in trials.numbers(20_000, default=4_000):
+    for number in trials.numbers(20_000, default=2_000):
         with trials.one(number) as source:
             maker.begin(source)
             descriptor = types[number % len(types)]

@@ -30,7 +30,7 @@ UNREAD: Final = ("timerwheel", "timerlog/")
 """Large, and no part of the engine's recovery."""
 KEYS_ASKED: Final = 6
 RECOVERED_TWICE: Final = 0.25
-DEFAULT: Final = 40
+DEFAULT: Final = 20
 ENDS_MAX: Final = 8
 CATCH_UP_BYTES: Final = 1 << 20
 

@@ -45,7 +45,7 @@ from trovemq_store.index.dispatcher import Dispatcher
 from trovemq_store.log.commit_log import CommitLog
 
 TOTAL: Final = 2_000
-DEFAULT: Final = 120
+DEFAULT: Final = 60
 WHAT: Final = "failed allocations"
 IN_MEMORY: Final = Path("/dev/shm")
 STRIDE: Final = 5

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 STEPS = 60
 TOTAL = 400
-DEFAULT = 16
+DEFAULT = 8
 PARTS = 8
 LOOK_EVERY = 12
 

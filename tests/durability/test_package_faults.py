@@ -13,7 +13,7 @@ from tests.durability.package_faults import PACKAGE_FAULTS
 from tests.durability.planted import Planted, Planting, find
 from tests.support.trials import SOAK, Trials
 
-DEFAULT: Final = 12
+DEFAULT: Final = 6
 """How many `make test` plants, chosen by chance, and the same ones in each run."""
 
 

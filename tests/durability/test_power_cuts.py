@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 WHAT: Final = "power cuts of a mounted file system"
 STORES: Final = 10
 DEFAULT_STORES: Final = 2
-CUTS: Final = 10 if SOAK else 4
+CUTS: Final = 10 if SOAK else 2
 """Of one store, one after another."""
 STEPS_MAX: Final = 160
 STEPS_OF_ONE_MAX: Final = 5

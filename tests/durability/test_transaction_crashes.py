@@ -30,9 +30,9 @@ pytestmark = pytest.mark.slow
 
 SECTOR: Final = 512
 SCRIPTS: Final = 10
-DEFAULT_SCRIPTS: Final = 2
+DEFAULT_SCRIPTS: Final = 1
 FAULTS: Final = 200
-DEFAULT_FAULTS: Final = 20
+DEFAULT_FAULTS: Final = 10
 DAEMONS: Final = 5
 DEFAULT_DAEMONS: Final = 1
 KILLS: Final = 20 if SOAK else 3

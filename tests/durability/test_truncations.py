@@ -25,8 +25,8 @@ from trovemq_store.engine.message_store import MessageStore
 pytestmark = pytest.mark.slow
 
 RECORDS_CUT: Final = 4
-DEFAULT_LOG_CUTS: Final = 100
-DEFAULT_FILE_CUTS: Final = 8
+DEFAULT_LOG_CUTS: Final = 50
+DEFAULT_FILE_CUTS: Final = 4
 RECORD_CRC_SIZE: Final = 20
 TAILS: Final = ("zeros", "random", "another place's records", "the file ends")
 SEGMENT: Final = TINY.commit_log_file_size
@@ -154,7 +154,7 @@ def test_records_that_were_cut_do_not_come_back(trials: Trials, clean: bool) -> 
     """Two records were written at the end, and the first lost a sector, or all: then the second is cut too. A
     new record of the first one's size ends where the second one began."""
     total, done = 400, 0
-    for number in trials.numbers(total, default=40):
+    for number in trials.numbers(total, default=20):
         with trials.one(number) as source:
             one = case(clean)
             files = Files.of(one.contents)

@@ -11,7 +11,7 @@ from trovemq_broker.cluster_config import messages, owner, table_file
 
 STEPS = 250
 TOTAL = 4_000
-DEFAULT = 120
+DEFAULT = 60
 PARTS = 4
 GOAL = "walks of the cluster's configuration"
 

@@ -14,7 +14,7 @@ from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_rpc.testing.pipe import Faults
 
 SEEDS = 300 if SOAK else 10
-CANCELS = 100_000 if SOAK else 6_000
+CANCELS = 100_000 if SOAK else 3_000
 CUT = Faults(piece_size_max=1 << 14, delay_s_max=0.02)
 CUT_AND_LOST = Faults(piece_size_max=1 << 14, delay_s_max=0.02, stall_chance=0.01, loss_chance=0.0005)
 LOST = {"UNAVAILABLE"}

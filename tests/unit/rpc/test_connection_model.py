@@ -9,7 +9,7 @@ from tests.unit.rpc.connection_pair import Pair
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.testing.pipe import Faults
 
-SEEDS = 2_000 if SOAK else 60
+SEEDS = 2_000 if SOAK else 30
 SMALL = Limits(
     stream_window=20_000, connection_window=100_000, frame_size_max=16_384, concurrent_streams_max=5
 )

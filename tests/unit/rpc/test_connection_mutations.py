@@ -14,7 +14,7 @@ from trovemq_rpc.http2.errors import ConnectionFault
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.testing.pipe import Faults
 
-INPUTS = 100_000 if SOAK else 1_500
+INPUTS = 100_000 if SOAK else 750
 PER_RECORDING = 100
 LIMITS = Limits(stream_window=1 << 16, connection_window=1 << 17)
 ANSWER, TRAILERS = Connection.encode(RESPONSE), Connection.encode([(b"grpc-status", b"0")])
