@@ -227,7 +227,7 @@ def test_new_topics_lay_on_a_broker_that_had_been_removed(tmp_path: Path) -> Non
 
 
 def test_a_wrong_setting_ends_the_start_with_its_reason(tmp_path: Path) -> None:
-    with running(tmp_path, "--set", "no_such_setting=1") as command:
+    with running(tmp_path, "--brokers", "1", "--set", "no_such_setting=1") as command:
         _, err = command.process.communicate(timeout=END_S_MAX)
         error = json.loads(err.splitlines()[-1])
         assert (command.process.returncode, error["error"]) == (1, "DAEMON_FAILED")
@@ -242,14 +242,14 @@ def test_settings_of_another_broker_kept_all_from_starting(tmp_path: Path) -> No
         "TROVEMQ_BROKER_HTTP_TLS": "true",
         "TROVEMQ_NAMESERVER_USERS_FILE": str(tmp_path / "none"),
     }
-    with running(tmp_path, variables=variables) as command:
+    with running(tmp_path, "--brokers", "1", variables=variables) as command:
         command.until_ready()
         code, notes = command.ended(signal.SIGTERM)
     assert (code, [note["message"] for note in notes]) == (0, [f"ignored, use --set: {', '.join(variables)}"])
 
 
 def test_a_port_of_another_process_is_a_named_error(tmp_path: Path) -> None:
-    with running(tmp_path) as command:
+    with running(tmp_path, "--brokers", "1") as command:
         command.until_ready()
         assert command.ended(signal.SIGTERM)[0] == 0
     address = command.rows["broker-1"]["address"]
@@ -264,7 +264,7 @@ def test_a_port_of_another_process_is_a_named_error(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
-    with running(tmp_path) as command:
+    with running(tmp_path, "--brokers", "1") as command:
         command.until_ready()
         broker = command.rows["broker-1"]["pid"]
         os.kill(broker, signal.SIGSTOP)  # it cannot stop

@@ -6,7 +6,6 @@ import gzip
 import inspect
 import json
 import os
-import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fork_server import run
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.cluster.registration import RegistrationSettings
 from trovemq_broker.consumer_settings import ConsumerSettings
@@ -293,22 +293,19 @@ def test_store_settings_take_every_field_from_the_settings() -> None:
         assert getattr(made, field.name) != field.default, field.name
 
 
-def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "trovemq_broker", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-        check=False,
-    )
+def run_broker(*arguments: str) -> tuple[int, str, str]:
+    """The exit code, standard output and standard error."""
+    done = run([sys.executable, "-m", "trovemq_broker", *arguments])
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @pytest.mark.slow
 def test_print_config_shows_values_and_sources_and_starts_nothing() -> None:
-    done = run_broker("--print-config", "--set", "flushDiskType=ASYNC_FLUSH", "--listen", "127.0.0.1:0")
-    assert done.returncode == 0
-    rows = dict(line.split(" = ", 1) for line in done.stdout.splitlines())
+    code, out, _ = run_broker(
+        "--print-config", "--set", "flushDiskType=ASYNC_FLUSH", "--listen", "127.0.0.1:0"
+    )
+    assert code == 0
+    rows = dict(line.split(" = ", 1) for line in out.splitlines())
     assert list(rows) == list(settings_of(BrokerSettings))
     assert rows["flush_mode"].split("  # ")[1].startswith("--set flushDiskType")
     assert rows["listen"].startswith('"127.0.0.1:0"')
@@ -320,9 +317,9 @@ def test_print_config_shows_values_and_sources_and_starts_nothing() -> None:
     "arguments", [["--nonsense"], ["--set", "x=1"], ["--listen", "0.0.0.0:1"], ["extra"]]
 )
 def test_usage_errors_have_exit_code_2(arguments: list[str]) -> None:
-    done = run_broker(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
+    code, out, err = run_broker(*arguments)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
 
 
 def test_the_retention_policy_is_rocketmqs() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support import fork_server
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.support.golden import GOLDEN_NAMES, unpack
 from trovemq_broker.tools.__main__ import app
@@ -164,7 +164,7 @@ def test_a_store_that_is_open_is_left_alone(root: Path) -> None:
 
     store = open_store(RealFileSystem(root), SMALL_SYNC)
     command = [sys.executable, "-m", "trovemq_broker.tools", "repair", "--store", str(root)]
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = fork_server.run(command)
     store.close(NOW_MS)
     assert done.returncode == 1
     assert b"STORE_LOCKED" in done.stderr

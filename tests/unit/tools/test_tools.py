@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support import fork_server
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from trovemq_broker.cluster_config.owner import begin_founding
@@ -401,7 +401,7 @@ def test_readable_lines(small: Path) -> None:
 @pytest.mark.slow
 def test_as_a_process(small: Path) -> None:
     command = [sys.executable, "-m", "trovemq_broker.tools", "export", "--store", str(small)]
-    done = subprocess.run(command, capture_output=True, check=True)
+    done = fork_server.run(command, check=True)
     assert [json.loads(line) for line in done.stdout.splitlines()] == load_manifest("small")["messages"]
     assert done.stderr == b""
 
