@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 from coverage import Coverage
 
+_OTHERS: Final = ("durability", "golden_stores", "integration", "interop", "pipeline", "world")
 _UNIT: Final = (
     "bench",
     "cli",
@@ -26,7 +27,7 @@ _UNIT: Final = (
     "settings",
 )
 UNTRACED: Final = (
-    *(f"tests/{folder}/" for folder in ("durability", "golden_stores", "integration", "interop", "pipeline")),
+    *(f"tests/{folder}/" for folder in _OTHERS),
     *(f"tests/unit/{folder}/" for folder in _UNIT),
 )
 
