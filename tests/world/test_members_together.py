@@ -18,6 +18,7 @@ from tests.support.consuming import GROUP
 from tests.support.fake_loop import run, turns
 from tests.support.memory_broker import TestBroker, message
 from tests.support.rpc_context import RpcContext
+from tests.support.trials import SOAK
 from tests.unit.server.test_consume_stream import parts_with
 from trovemq._common.backoff import Backoff
 from trovemq._consume.group_subscription import GroupSubscription, MessageFilter
@@ -270,7 +271,7 @@ STEP = st.one_of(
 @given(steps=st.lists(STEP, max_size=16))
 @example(steps=[("join", 3, 3.0, None, 1), ("send", 12, 0), ("send", 12, 1), ("pause", 1.0), ("leave", 0)])
 @example(steps=[("reset",), ("lose", 0), ("join", 2, 0.3, None, 1), ("lose", 3), ("reset",)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if SOAK else 30, deadline=None)
 def test_every_message_is_done_whoever_joins_and_leaves(orderly: bool, steps: list[tuple[Any, ...]]) -> None:
     async def scene() -> None:
         cluster = Cluster(orderly=orderly)

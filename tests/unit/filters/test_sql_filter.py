@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.trials import SOAK
 from trovemq_broker.filters.conditions import number_in
 from trovemq_broker.filters.filter import EXPRESSION_LENGTH_MAX, Filter, parse_filter
 from trovemq_broker.filters.sql import IN_TEXTS_MAX, NESTING_MAX
@@ -424,7 +425,7 @@ def is_refused(tree: Tree) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.untraced
-@settings(max_examples=400)
+@settings(max_examples=400 if SOAK else 100)
 @given(trees, messages, st.sampled_from([str.upper, str.lower, str.title]))
 def test_agrees_with_a_plain_evaluator(
     tree: Tree, message: dict[str, str], word: Callable[[str], str]

@@ -18,6 +18,7 @@ from tests.support.engine import NOW_MS, SMALL, open_store, own_properties, read
 from tests.support.engine import with_crc_property as with_crc
 from tests.support.fake_loop import fake_time, run, turns
 from tests.support.memory_broker import TestBroker
+from tests.support.trials import SOAK
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import AppendSettings
@@ -243,7 +244,7 @@ def fail_writes(store: MessageStore, error: Exception) -> None:
 
 @pytest.mark.slow
 @given(TURNS, st.sampled_from(["", "", "held", *FAILURES]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if SOAK else 100, deadline=None)
 def test_joined_frames_are_stored_answered_and_counted_as_each_by_itself(sent: Any, end: str) -> None:
     same_both_ways([[(0, USUAL)], *sent], end)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.trials import SOAK
 from trovemq_broker.server.wire import acknowledgements
 from trovemq_broker.server.wire.acknowledgements import (
     NAMES_KEPT,
@@ -60,7 +61,7 @@ def test_both_readers_make_the_same_command(
 
 
 @given(at=st.integers(0, 60), byte=st.integers(0, 255), cut=st.integers(0, 3), more=st.binary(max_size=3))
-@settings(max_examples=300)
+@settings(max_examples=300 if SOAK else 100)
 def test_both_readers_make_the_same_of_damaged_bytes(at: int, byte: int, cut: int, more: bytes) -> None:
     data = bytearray(request(HANDLE).SerializeToString())
     data[at % len(data)] = byte

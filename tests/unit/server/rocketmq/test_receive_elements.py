@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_broker import message
+from tests.support.trials import SOAK
 from trovemq_broker.groups.delivery.request import Delivered
 from trovemq_broker.server.wire.receive_elements import fast_element, topic_field
 from trovemq_broker.server.wire.rocketmq_messages import received
@@ -77,7 +78,7 @@ def one(record: bytes, topic: str, queue_id: int, queue_offset: int, attempt: in
     handle=st.sampled_from(["H", "h" * 127, "h" * 128]),
     namespace=st.sampled_from(["", "ns"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if SOAK else 100, deadline=None)
 def test_an_element_has_the_bytes_of_protobuf(
     body: bytes, block: bytes, topic: str, namespace: str, magic: int, **fields: Any
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.oracles import send_request
+from tests.support.trials import SOAK
 from trovemq_broker.server.wire.rocketmq_messages import BORN_MS_MAX
 from trovemq_broker.server.wire.send_requests import STEP, SendLimits, SentMessage, fast_send, read_send
 from trovemq_broker.server.wire.statuses import reader
@@ -122,7 +123,7 @@ def changed(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=2), CHANGES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500 if SOAK else 100, deadline=None)
 def test_both_readers_give_the_same_command(messages: list[v2.Message], changes: Any) -> None:
     data = changed(service.SendMessageRequest(messages=messages).SerializeToString(), changes)
     assert command(data) == expected(data)
