@@ -89,4 +89,14 @@ SERVICE_FAULTS: Final = (
         "wire.delayed_send(request, body_size_max, self._core.clock_ms(), delay_max_ms)",
         ("tests/unit/server/test_producer_service.py::test_a_delay_began_when_a_full_broker_had_space",),
     ),
+    Planted(
+        "A delayed message was stored twice if the broker was killed within 100 ms of its delivery",
+        "broker/trovemq_broker/timers/timers.py",
+        "rows = unrecorded_rows(self._store, self._table, recorded_end, self._late_ended)",
+        "rows = self._table.calendar.rows()[:0]",
+        (
+            "tests/unit/timers/test_killed_deliveries.py::"
+            "test_a_message_whose_broker_died_after_delivery_came_twice",
+        ),
+    ),
 )

@@ -31,7 +31,7 @@ from trovemq_broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, Ti
 from trovemq_broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from trovemq_broker.transactions.transaction_log import TransactionsState
 from trovemq_broker.transactions.transactions import Transactions
-from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import EventKind
@@ -133,19 +133,21 @@ class ConsumerState:
 
     def _load(self, now_ms: EpochMs) -> None:
         state = self._file.load()
-        deliveries = None
+        deliveries, recorded_end = None, LOG_ORIGIN
         if state is not None and not state.closed and state.log_end > self._store.end_offset:
             # of a log that lost its end since: offsets in it will be those of other messages
             deliveries, state = state.delivery, None
         if state is not None and not (state.closed and state.log_end != self._store.end_offset):
             self._restore(state)
+            recorded_end = state.log_end
         elif state is None and self.events.next_offset > 0:
             self._replay(QUEUE_ORIGIN, deliveries)  # the snapshot was lost, or does not count
         else:
             self._import_from_rocketmq(now_ms)
+            recorded_end = self._store.end_offset
         self.timers.catch_up()
         self.transactions.catch_up()
-        self.timers.settle()
+        self.timers.settle(max(recorded_end, self.events.recorded_end))
         self.transactions.settle()
         self.delivery.complete_replay()
 

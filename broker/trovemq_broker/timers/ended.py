@@ -28,6 +28,11 @@ class EndedOffsets:
             ranges.append((begin, end))
         self._merged.pop(source, None)
 
+    def add_all(self, other: EndedOffsets) -> None:
+        for source, ranges in other._ranges.items():
+            for begin, end in ranges:
+                self.add(source, begin, end)
+
     def covers(self, source: int, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the offsets have ended."""
         if source not in self._ranges:

@@ -5,8 +5,8 @@ catch_up() builds the table of pending messages from the records. A record ends 
 marker in the wheel topic, or by being appended again.
 
 Invariants
-- A copy is appended not before its time, and before its event: if the event is lost there is a second copy,
-  never none.
+- A copy is appended not before its time, and before its event. If the event is lost, settle() finds the copy:
+  a message is delivered once.
 - A refused append ends no row: a later step delivers the message.
 """
 
@@ -31,6 +31,7 @@ from trovemq_broker.timers.lookups import (
     waiting_until,
 )
 from trovemq_broker.timers.sources import WHEEL_SOURCE, queue_of, source_of
+from trovemq_broker.timers.unrecorded import unrecorded_rows
 from trovemq_broker.timers.waiting_table import TimersState, WaitingTable
 from trovemq_broker.timers.wheel_records import (
     WHEEL_TOPIC,
@@ -41,7 +42,7 @@ from trovemq_broker.timers.wheel_records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
 from trovemq_store.engine.deduplication import withdraw
@@ -70,6 +71,8 @@ class Timers:
         self._settings = settings
         self._table = WaitingTable(store)
         self._ended = EndedOffsets()
+        self._late_ended = EndedOffsets()  # by events after the end to which all events are in the log
+        self._late_from = LOG_ORIGIN
         self._wheel_end = 0
         self.enqueued: Counter[str] = Counter()
         """Since the start, by real topic: messages that schedule() stored."""
@@ -318,7 +321,14 @@ class Timers:
         """Replays a TIMER_ENDED event; settle() is to be called after the last one."""
         source = source_of(event.topic, event.queue_id)
         if source is not None:
-            self._ended.add(source, event.offset, event.offset + event.count)
+            self._divide_ended()
+            self._late_ended.add(source, event.offset, event.offset + event.count)
+
+    def _divide_ended(self) -> None:
+        if self._late_from != self._events.recorded_end:
+            self._late_from = self._events.recorded_end
+            self._ended.add_all(self._late_ended)
+            self._late_ended = EndedOffsets()
 
     def snapshot(self) -> TimersState:
         """The state for restore(), with the events that were added before."""
@@ -328,16 +338,24 @@ class Timers:
         """To be called before anything else."""
         self._table.restore(state)
 
-    def settle(self) -> None:
-        """Completes the replay with the records in the log."""
+    def settle(self, recorded_end: PhysicalOffset) -> None:
+        """Completes the replay with the records in the log. recorded_end: the events of everything before
+        are in the log."""
         self.catch_up()
-        if not self._ended:
-            return
-        for block in self._table.calendar.blocks():
+        self._divide_ended()
+        self._end(self._ended)
+        rows = unrecorded_rows(self._store, self._table, recorded_end, self._late_ended)
+        self._record_ended(rows, self._store.last_store_timestamp)
+        for source, offset in zip(rows["source"].tolist(), rows["offset"].tolist(), strict=True):
+            self._late_ended.add(source, offset, offset + 1)
+        self._end(self._late_ended)
+        self._ended, self._late_ended = EndedOffsets(), EndedOffsets()
+
+    def _end(self, ended: EndedOffsets) -> None:
+        for block in self._table.calendar.blocks() if ended else ():
             for source in np.unique(block["source"]).tolist():
-                ended = self._ended.covers(source, block["offset"])
-                self._table.calendar.end(block, ended & (block["source"] == source))
-        self._ended = EndedOffsets()
+                covered = ended.covers(source, block["offset"])
+                self._table.calendar.end(block, covered & (block["source"] == source))
 
     def import_from_rocketmq(self, files: FileSystem, now_ms: EpochMs) -> None:
         """Continues from RocketMQ's files, instead of restore(). Raises StorageError, and TroveError

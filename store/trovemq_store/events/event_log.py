@@ -18,7 +18,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -39,6 +39,8 @@ class EventLog:
         self._pending: list[Event] = []
         self.appended_count = 0
         """Events in the log since the start."""
+        self.recorded_end = LOG_ORIGIN
+        """After a replay: every event that was added while the log was shorter is in the log."""
         self._next_offset = store.consume_queues.next_offset(EVENTS_TOPIC, EVENTS_QUEUE_ID)
 
     @property
@@ -89,7 +91,12 @@ class EventLog:
     def replay(self, begin: QueueOffset) -> Iterator[Event]:
         """Every event of the log from that queue offset on, in order; an unreadable record is skipped."""
         for _, message in messages_from(self._store, EVENTS_TOPIC, EVENTS_QUEUE_ID, begin):
+            count = 0
             try:
-                yield from decode_events(message.body)
+                for event in decode_events(message.body):
+                    count += 1
+                    yield event
             except ValueError:
                 continue
+            if count < EVENTS_MAX:  # a full record may be followed by others of its flush
+                self.recorded_end = message.physical_offset

@@ -47,7 +47,7 @@ class Broker:
             self.timers.restore(state)
         for event in () if import_from_rocketmq else self.events.replay(QueueOffset(events_from)):
             self.timers.apply(event)
-        self.timers.settle()
+        self.timers.settle(self.store.end_offset if import_from_rocketmq else self.events.recorded_end)
 
     def schedule(
         self, body: bytes, deliver_ms: EpochMs, now_ms: EpochMs = NOW_MS, **fields: Any

@@ -285,7 +285,7 @@ def test_an_unreadable_page_of_the_delayed_queue_stopped_the_broker() -> None:
     again = Broker(files, store_settings=roomy)  # type: ignore[arg-type]
     files.unreadable[f"consumequeue/{WHEEL_TOPIC}/0/{0:020d}"] = page
     again.timers = Timers(again.store, again.writer, again.events, SETTINGS)
-    again.timers.settle()
+    again.timers.settle(again.store.end_offset)
     lost = range(page[0] // 20, -(-page[1] // 20))
     while again.deliver(NOW_MS + 5_000):
         pass
