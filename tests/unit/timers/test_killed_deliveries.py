@@ -71,7 +71,7 @@ def test_a_message_that_waited_longer_in_a_newer_segment_came_twice() -> None:
     assert again(broker).bodies() == [b"a"]
 
 
-def test_messages_without_a_key_and_equal_ones_come_as_often_as_they_were_sent() -> None:
+def test_equal_messages_without_a_key_come_as_often_as_they_were_sent() -> None:
     broker = Broker()
     record = message(b"same")
     record = replace(record, properties={})
