@@ -99,4 +99,15 @@ SERVICE_FAULTS: Final = (
             "test_a_message_whose_broker_died_after_delivery_came_twice",
         ),
     ),
+    Planted(
+        "A nameserver lost a broker that lived: a message of an orderly group that a member was handling went"
+        " to another member when its lease ended, before it was acknowledged",
+        "clients/python/trovemq/_consume/group_stream.py",
+        "        return self._has_work or self._inbox.has_lane(self._broker)",
+        "        return self._has_work",
+        (
+            "tests/unit/sdk/test_void_batches.py::"
+            "test_a_message_in_hand_went_to_others_as_routes_lost_its_broker",
+        ),
+    ),
 )

@@ -252,6 +252,44 @@ async def test_messages_of_brokers_that_left_the_routes_are_for_others() -> None
     await member.over()
 
 
+async def test_a_message_in_hand_went_to_others_as_routes_lost_its_broker() -> None:
+    """The nameserver has lost the broker, which lives: a stream that has ended renews no lease."""
+    member = Member()
+    stream = await member.receive("broker-a", orderly=True)
+    await stream.batch(0, 3)
+    started = member.inbox.take()
+    assert started is not None
+    await member.sessions_end()
+    await turns(10)
+    assert returned(stream) == [1, 2], "what the program did not get is for others"
+    await stream.settled_each()
+    ended = [stream.cancelled]
+    async with started.process():
+        pass
+    await turns(10)
+    await stream.settled_each()
+    await turns(10)
+    ended.append(stream.cancelled)
+    assert ended == [False, True], "its stream renews the lease until it is settled"
+    await member.over()
+
+
+async def test_a_stream_to_a_broker_that_is_gone_ends_with_a_message_in_hand() -> None:
+    here = Scene()
+    here.inbox.ordered = True
+    (message,) = await here.opened(1)
+    here.running.cancel()
+    await turns(10)
+    assert not here.now.cancelled
+    for streams in (1, 2):  # one that was answered is opened again
+        assert len(here.streams) == streams
+        await here.now.reply(TroveError(errors.BROKER_UNREACHABLE, "gone"))
+        await asyncio.sleep(60)
+    assert len(here.streams) == 2
+    assert here.inbox.has_lane(message.broker), "the program has it still"
+    await here.over()
+
+
 async def test_a_refused_return_was_logged_as_an_exception_that_nobody_saw(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -12,7 +12,9 @@
 |                                       | then credit. Messages that the program did not get are returned:   |
 |                                       | the broker may have ended their leases                             |
 | the broker leaves the routes          | the same: without the stream the broker gives them to others, also |
-|                                       | if it is the nameserver that has lost it                           |
+|                                       | if it is the nameserver that has lost it. In an orderly group the  |
+|                                       | stream stays until the messages that the program has are settled,  |
+|                                       | or the broker is gone: no other member gets them meanwhile         |
 | a settlement is too late              | its messages are delivered again                                   |
 | a reset made deliveries void          | the messages that the program did not get are returned, too; the   |
 |                                       | broker refuses those that are void, and counts no attempt of others|
@@ -88,7 +90,7 @@ class GroupStream(Settlements):
         self._receiving = False
         self._held = False
         self._batch_count = 0
-        self._is_open = self._stop_said = self._stopped = self._leave_said = False
+        self._is_open = self._stop_said = self._stopped = self._leave_said = self._heard = False
         self._credit = Credit(inbox)
         self._look = Alarm(self._wake.set)
         self.member = Member(broker, settings.handler, self._wake.set)
@@ -126,6 +128,10 @@ class GroupStream(Settlements):
 
     @property
     def _wanted(self) -> bool:
+        return self._has_work or self._inbox.has_lane(self._broker)
+
+    @property
+    def _has_work(self) -> bool:
         return self._receiving or self._held or self._unsettled > 0
 
     def _end_if_idle(self) -> None:
@@ -168,8 +174,8 @@ class GroupStream(Settlements):
                 if self._receiving and self._owner.is_final(error):
                     raise
                 _log.debug("consuming %s from %s: %s", self._settings.topic, self._broker, error)
-            if self.member.leaving:
-                return
+            if self.member.leaving or not (self._heard or self._has_work):
+                return  # the second: the broker has left the routes, and is gone
             failures = 1 if self._batch_count != batches else failures + 1
             self._send_again()
             self._release_waiting()
@@ -183,7 +189,7 @@ class GroupStream(Settlements):
         self._arrived.clear()  # of a stream that ended for good: the broker has taken them back
         self._received_batch = self._confirmed_batch = self._frames_unanswered = 0
         self._stop_said = self._stopped = self._leave_said = False
-        self._is_open = True
+        self._is_open, self._heard = True, False
         tasks: set[asyncio.Task[None]] = set()
         try:
             start = start_of(settings.filter_type, settings.filter, settings.invisible_ms, hostname())
@@ -193,7 +199,9 @@ class GroupStream(Settlements):
             for task in tasks:
                 task.add_done_callback(partial(_end_with, stream))
             while True:
-                self._take(await stream.read())
+                answer = await stream.read()
+                self._heard = True
+                self._take(answer)
                 if self._arrived and stream.writable:
                     self._confirm_now(stream)
         finally:

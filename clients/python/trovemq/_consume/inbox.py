@@ -127,6 +127,10 @@ class Inbox:
         """The number of messages that the program may take now."""
         return len(self._ready) if self._first is None else self.count
 
+    def has_lane(self, broker: str) -> bool:
+        """Orderly groups: whether messages of this broker wait, or are with the program."""
+        return any(name == broker for name, *_ in self._lanes)
+
     @property
     def size(self) -> int:
         """The bytes of the waiting messages."""
