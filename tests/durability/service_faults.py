@@ -110,4 +110,15 @@ SERVICE_FAULTS: Final = (
             "test_a_message_in_hand_went_to_others_as_routes_lost_its_broker",
         ),
     ),
+    Planted(
+        "During `topic spread` a send to a FIFO topic failed with `TOPIC_NOT_FOUND`: its new broker did not"
+        " have the topic yet",
+        "clients/python/trovemq/_produce/delivery.py",
+        "        return placed and not routes.has_topic(topic, broker) and any(having)",
+        "        return False and any(having) and placed",
+        (
+            "tests/unit/sdk/test_fifo_queues.py::"
+            "test_sends_failed_as_a_broker_did_not_have_the_moved_topic_yet",
+        ),
+    ),
 )

@@ -218,6 +218,24 @@ async def test_sends_wait_while_their_topic_is_closed(
 
 
 @pytest.mark.asyncio
+async def test_sends_failed_as_a_broker_did_not_have_the_moved_topic_yet(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    empty = other.route({"bills": 1})
+    nameserver.set_routes(fifo(broker, {"b1": 0, "b2": 1}), empty)
+    client = await connect(nameserver, send_attempts_max=1)
+
+    async def comes(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        if len(other.frames) < 3:
+            return other.refusal(frame, TroveError(errors.TOPIC_NOT_FOUND, "not here"))
+        return other.acknowledgement(frame)
+
+    other.on_frame = comes
+    await client.send("steps", b"x", message_group="g")
+    assert len(other.frames) == 3
+
+
+@pytest.mark.asyncio
 async def test_waiting_messages_go_to_the_new_queues_of_their_topic(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:

@@ -113,10 +113,20 @@ class Delivery:
             self._again(batch, error, move=False)
         elif error.retriable:
             self._again(batch, error)
+        elif error.spec is errors.TOPIC_NOT_FOUND and self._moves_there(batch):
+            text = f"broker {outcome.broker} does not have topic {batch.topic} yet"
+            self._again(batch, TroveError(errors.TOPIC_CLOSED, text, topic=batch.topic))
         elif error.spec is errors.TOPIC_NOT_FOUND:
             self._begin(self._explain(batch, error))
         else:
             self._give_up(batch, error)
+
+    def _moves_there(self, batch: Batch) -> bool:
+        """Whether other brokers know already that the FIFO topic has queues on the batch's broker."""
+        routes, topic, broker = self._pool.routes, batch.topic, batch.slot.broker
+        placed = batch.ordered and routes.is_fifo(topic) and bool(routes.placement(topic).get(broker))
+        having = (one.broker.name for one in routes.state.brokers if routes.has_topic(topic, one.broker.name))
+        return placed and not routes.has_topic(topic, broker) and any(having)
 
     def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
         """No reply will come."""
