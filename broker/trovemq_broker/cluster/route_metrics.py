@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.registration import Registrations
 
 
 class RoutesCollector(Collector):
     """Brokers in the routes, nameservers that are followed, replies."""
 
-    def __init__(self, routes: ClusterRoutes, registrations: Registrations) -> None:
+    def __init__(self, routes: ClusterRoutes, leaving_out: Callable[[], Sequence[str]]) -> None:
+        """leaving_out: the nameservers whose routes lack topics of this broker."""
         self._routes = routes
-        self._registrations = registrations
+        self._leaving_out = leaving_out
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -31,7 +31,7 @@ class RoutesCollector(Collector):
             (
                 "trovemq_routes_incomplete",
                 "Nameservers whose limits leave out topics of this broker.",
-                len(self._registrations.leaving_out()),
+                len(self._leaving_out()),
             ),
         ):
             yield GaugeMetricFamily(name, what, value=value)

@@ -40,7 +40,11 @@ from trovemq_broker.daemon.opening import (
     wall_ms,
 )
 from trovemq_broker.daemon.own_address import own_address
-from trovemq_broker.daemon.readiness_reasons import add_store_reasons, drain_warning
+from trovemq_broker.daemon.readiness_reasons import (
+    add_registration_reasons,
+    add_store_reasons,
+    drain_warning,
+)
 from trovemq_broker.daemon.recovery_log import log_recovery
 from trovemq_broker.daemon.security import AccessCollector, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
@@ -224,12 +228,9 @@ class BrokerApp:
         watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
         self._registry.register(BrokerCollector(services.statistics))
-        self._registry.register(RoutesCollector(routes, registrations))
+        self._registry.register(RoutesCollector(routes, registrations.leaving_out))
         self._registry.register(ForwardsCollector(calls))
-        self._readiness.add("nameservers", registrations.problem)
-        self._readiness.add_warning("nameservers", registrations.warning)
-        self._readiness.add_warning("topics_left_out", lambda: "; ".join(registrations.leaving_out()))
-        self._readiness.add_warning("clock_difference", registrations.clock_warning)
+        add_registration_reasons(self._readiness, registrations)
         add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
         show_config(self._readiness, self._registry, self._serving_gate, services.config)

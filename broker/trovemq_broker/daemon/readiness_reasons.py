@@ -7,6 +7,7 @@ words; docs/how-to/run-in-production.md describes what to do.
 from __future__ import annotations
 
 from trovemq_broker.admin.drain import Drain
+from trovemq_broker.cluster.registration import Registrations
 from trovemq_broker.daemon.background import StoreTasks
 from trovemq_broker.maintenance.clock_task import clock_warning
 from trovemq_broker.server.core.broker_core import BrokerCore
@@ -22,6 +23,14 @@ def add_store_reasons(readiness: Readiness, core: BrokerCore, tasks: StoreTasks)
     readiness.add_warning("topics", core.store.topics.limit_warning)
     readiness.add_warning("groups", core.model.groups.limit_warning)
     readiness.add_warning("clock", lambda: clock_warning(core.store, tasks.clock_trust))
+
+
+def add_registration_reasons(readiness: Readiness, registrations: Registrations) -> None:
+    """Adds the check `nameservers`, and the warnings about registrations."""
+    readiness.add("nameservers", registrations.problem)
+    readiness.add_warning("nameservers", registrations.warning)
+    readiness.add_warning("topics_left_out", lambda: "; ".join(registrations.leaving_out()))
+    readiness.add_warning("clock_difference", registrations.clock_warning)
 
 
 def drain_warning(drain: Drain) -> str:

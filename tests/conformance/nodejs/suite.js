@@ -1,5 +1,5 @@
 'use strict';
-// What users do with the official Node.js client of RocketMQ 5, against one broker or several.
+// Uses of the official Node.js client of RocketMQ 5, against one broker or several.
 //
 // A receive asks the next broker, and waits there for 5 s also while another one has messages. So with several
 // brokers (BROKERS) the time to receive in is longer, and a receive of each shows that there are no more

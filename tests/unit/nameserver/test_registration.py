@@ -318,7 +318,7 @@ async def test_leaving_is_quick_where_the_nameserver_was_never_there() -> None:
 def test_the_back_off_is_bounded_and_spread(attempt: int, jitter: float) -> None:
     settings = RegistrationSettings(registration_retry_min_ms=200, registration_retry_max_ms=5_000)
     wait = back_off_s(attempt, settings, jitter)
-    assert 0.1 <= wait < 5.0
+    assert 0.1 <= wait <= 5.0
     assert wait <= 0.2 * 2 ** min(attempt - 1, 10)
     assert back_off_s(attempt + 1, settings, jitter) >= wait
 

@@ -122,7 +122,7 @@ async def test_all_nameservers_away_keeps_the_routes_and_says_so() -> None:
     broker, _ = local_broker()
     registry = CollectorRegistry()
     async with following(address) as routes, registered(broker, address) as registrations:
-        registry.register(RoutesCollector(routes, registrations))
+        registry.register(RoutesCollector(routes, registrations.leaving_out))
         await until(lambda: names(routes) == ["broker-a"])
         with logged() as log:
             await app.stop()

@@ -261,7 +261,7 @@ async def test_a_message_in_hand_went_to_others_as_routes_lost_its_broker() -> N
     assert started is not None
     await member.sessions_end()
     await turns(10)
-    assert returned(stream) == [1, 2], "what the program did not get is for others"
+    assert returned(stream) == [1, 2], "messages that the program did not get are for others"
     await stream.settled_each()
     ended = [stream.cancelled]
     async with started.process():

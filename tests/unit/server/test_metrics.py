@@ -119,7 +119,7 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     gate = Gate(authorization=True, cluster="C", clock_ms=lambda: NOW_MS)
     bench.registry.register(AccessCollector(gate, security_on(MemoryFileSystem())))
     routes = ClusterRoutes(lambda: 0.0)
-    bench.registry.register(RoutesCollector(routes))
+    bench.registry.register(RoutesCollector(routes, list))
     calls = CallForwarder(routes, Endpoints(routes, registration_channels()), None)
     bench.registry.register(ForwardsCollector(calls))
     bench.registry.register(ConfigCollector(FakeFigures(FakeStatus("alone"))))

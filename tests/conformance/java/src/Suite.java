@@ -32,7 +32,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionChecker;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
- * What users do with the official Java client of RocketMQ 5, against one broker or several.
+ * Uses of the official Java client of RocketMQ 5, against one broker or several.
  *
  * <p>A receive asks the next broker, and waits there for 5 s also while another one has messages. So with several
  * brokers (BROKERS) the time to receive in is longer, and a receive of each shows that there are no more
