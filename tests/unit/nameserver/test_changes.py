@@ -56,8 +56,12 @@ class Stream:
         return "ipv4:127.0.0.1:1"
 
     async def ask(self, heartbeat: route_pb2.Heartbeat) -> route_pb2.HeartbeatReply:
+        """AssertionError if the stream has ended: nothing would ever answer."""
         self._requests.put_nowait(HeartbeatReader()(heartbeat.SerializeToString()))
-        return await self._replies.get()
+        reply = asyncio.create_task(self._replies.get())
+        await asyncio.wait((reply, self._task), return_when=asyncio.FIRST_COMPLETED)
+        assert reply.done(), "the stream has ended"
+        return reply.result()
 
     async def end(self) -> None:
         self._requests.put_nowait(None)
@@ -214,7 +218,9 @@ class ChangesMachine(RuleBasedStateMachine):
         reply = self.run(self.changes.streams[name].ask(heartbeat))
         assert (reply.all_topics, reply.changes, reply.HasField("error")) == (True, True, False)
         assert self.changes.registry.table.version == before
-        self.run(self.model.streams[name].ask(route_pb2.Heartbeat(data_version=self._version_at(name))))
+        heartbeat = route_pb2.Heartbeat(data_version=self._version_at(name))
+        if self.run(self.model.streams[name].ask(heartbeat)).HasField("error"):  # it has expired
+            self.run(self.model.break_stream(name))
 
     def _version_at(self, name: str) -> int:
         route = table_of(self.model).get(name)

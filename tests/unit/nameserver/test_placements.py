@@ -153,7 +153,7 @@ def test_topics_of_100_brokers_share_their_placement() -> None:
         fields: Callable[[], list[tuple[str, int, str, Placement]]] = lambda: list(  # noqa: E731
             topics_from_wire(fifo(name, placement) for name in names)
         )
-        return [finished(checked_topics(fields(), known)) for _ in range(5)]
+        return [finished(checked_topics(fields(), known)) for _ in range(10)]
 
     tracemalloc.start()
     try:

@@ -70,6 +70,7 @@ class Brokers(SyncWrapper[brokers.Brokers]):
     undrain = waits(brokers.Brokers.undrain)
     drain_status = waits(brokers.Brokers.drain_status)
     condition = waits(brokers.Brokers.condition)
+    awaited = waits(brokers.Brokers.awaited)
     remainders = waits(brokers.Brokers.remainders)
     forget = waits(brokers.Brokers.forget)
     settings = waits(brokers.Brokers.settings)
@@ -82,6 +83,7 @@ class Config(SyncWrapper[config.Config]):
     status = waits(config.Config.status)
     take_over = waits(config.Config.take_over)
     remove_member = waits(config.Config.remove_member)
+    clear_dropped = waits(config.Config.clear_dropped)
 
 
 class Admin(SyncWrapper[aio.Admin]):
