@@ -81,7 +81,7 @@ GOALS: Final = (
     Goal("v2", "kills of a daemon under RocketMQ's calls", 3, 60),
     Goal("leaving", "short jobs", 60, 1_000),
     Goal("leaving", "members that leave", 10, 100),
-    Goal("cluster", "steps of real clusters", 8, 1_000),
+    Goal("cluster", "steps of real clusters", 8, 400),
     Goal("rpc", "mutated inputs to a connection", 750, 100_000),
     Goal("rpc", "cancels by real clients", 3_000, 100_000),
     Goal("rpc", "random streams between two cores, by seed", 90, 6_000),

@@ -22,7 +22,7 @@ from tests.world.cluster_steps import BEGINNING, Step, all_up, begun, draw, read
 
 pytestmark = pytest.mark.slow
 
-SEEDS: Final = 5
+SEEDS: Final = 2
 STEPS: Final = 200
 STEPS_DEFAULT: Final = 8
 ROUND: Final = 40
