@@ -186,7 +186,7 @@ class RegistrationService:
             )
             reply.left_out.CopyFrom(error_to_wire(TroveError(errors.LIMIT_EXCEEDED, text, limit=limit)))
             if left_out != self._left_out(broker.name):
-                get_logger().error("broker.topics_left_out", broker=broker.name, message=text)
+                get_logger().warning("broker.topics_left_out", broker=broker.name, message=text)
         return replace(broker, topics_left_out=left_out), kept
 
     def _left_out(self, broker: str) -> int:

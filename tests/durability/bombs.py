@@ -130,7 +130,7 @@ def bombs() -> dict[str, Bomb]:
     ack = service_pb2.AckMessageRequest(
         group=v2.Resource(name="g"), topic=v2.Resource(name="orders"), entries=entries
     )
-    topics = [common_pb2.TopicRoute(topic=f"t{i}", queue_count=1) for i in range(70_000)]
+    topics = [common_pb2.TopicRoute(topic=f"t{i}", queue_count=1) for i in range(300_000)]
     broker = common_pb2.BrokerInfo(cluster="c", name="b", address="10.0.0.1:8081")
     send, receive = f"{MESSAGING}SendMessage", f"{MESSAGING}ReceiveMessage"
     many = range(MILLION)
@@ -193,7 +193,7 @@ def bombs() -> dict[str, Bomb]:
             service_pb2.TelemetryCommand(settings=settings).SerializeToString(),
         ),
         "unknown groups, 100,000 deep": (send, b"\x7b" * 100_000),
-        "70,000 topics of one broker": (
+        "300,000 topics of one broker": (
             f"{NATIVE}RegistrationService.Register",
             route_pb2.Heartbeat(broker=broker, topics=topics, data_version=1).SerializeToString(),
         ),

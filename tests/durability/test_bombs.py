@@ -63,7 +63,7 @@ REFUSALS = {
     "200,000 acknowledgements": "BAD_REQUEST",
     "200,000 subscriptions": "INVALID_ARGUMENT",
     "unknown groups, 100,000 deep": "BAD_REQUEST",
-    "70,000 topics of one broker": "LIMIT_EXCEEDED",
+    "300,000 topics of one broker": "LIMIT_EXCEEDED",
     "4,194,304 empty topics of one broker": "LIMIT_EXCEEDED",
     "a placement of a million brokers": "LIMIT_EXCEEDED",
     "four million fields of a frame": "BATCH_ILLEGAL",
