@@ -115,8 +115,17 @@ REPLICATION_FAULTS: Final = (
         f"{PACKAGE}promotion.py",
         "return promised + sorted(voters).index(node)",
         "return promised",
-        WALK,
-        {"TRIAL": "750"},
+        ("tests/unit/replication/test_follower.py::test_no_two_nodes_lead_in_one_epoch",),
+    ),
+    Planted(
+        "two operators who gather promises at once ask for one epoch",
+        f"{PACKAGE}promotion.py",
+        " + _PLACES * sorted(voters).index(gatherer)",
+        "",
+        (
+            "tests/unit/replication/test_follower.py"
+            "::test_after_answering_one_operator_a_follower_followed_the_others_leader",
+        ),
     ),
     Planted(
         "a report above the sent bytes counts",

@@ -5,7 +5,8 @@ one of them. Of their stored sets the newest is that one or a later one, and eac
 that was committed: it was in the sets that counted, or had synced it all before it was added.
 
 A node that promised takes no frame of a lower epoch any more, so that the former leader commits nothing that
-the choice does not know.
+the choice does not know. Nor does the leader of another gathering, also of one at the same time: of two, one
+has the lower epochs, and no leader's epoch of it reaches the other's promise.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.replica.epochs import Epochs
 
-EPOCH_STEP: Final = 8
-"""Above NODES_MAX: each leader of one promised epoch has another number."""
+_PLACES: Final = 8
+"""Above NODES_MAX: a digit for a node's place among the voters."""
+EPOCH_STEP: Final = _PLACES * _PLACES
+"""The last two digits of an epoch, to that base: who gathered the promises, and who leads."""
 
 
 class Promised(NamedTuple):
@@ -37,14 +40,14 @@ def needed(voters: int, in_sync_min: int) -> int:
     return voters - in_sync_min + 1
 
 
-def epoch_to_promise(highest: Epoch) -> Epoch:
-    """`highest`: that was promised anywhere, as far as it is known."""
-    return (highest // EPOCH_STEP + 1) * EPOCH_STEP
+def epoch_to_promise(highest: Epoch, gatherer: Node, voters: Sequence[Node]) -> Epoch:
+    """`highest`: that was promised anywhere, as far as it is known. `gatherer`: the voter that asks for the
+    promises. It promises first, and makes one choice for each epoch."""
+    return (highest // EPOCH_STEP + 1) * EPOCH_STEP + _PLACES * sorted(voters).index(gatherer)
 
 
 def epoch_of_leader(promised: Epoch, node: Node, voters: Sequence[Node]) -> Epoch:
-    """The last digit of an epoch, to the base of 8, is the leader's place among the voters. So no two nodes
-    ever lead in one epoch, also where two operators gather promises of the same one."""
+    """Another one for each leader, and below each promise of another gathering with a higher one."""
     return promised + sorted(voters).index(node)
 
 

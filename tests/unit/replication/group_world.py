@@ -466,7 +466,9 @@ class World:
         """The operator asks every node that answers; a node that leads steps down first."""
         reached = [node for node in self.nodes.values() if node.up and node.paused_until <= self.now_ms]
         reached = [node for node in reached if self.random.random() < 0.95]
-        epoch = epoch_to_promise(max([node.state.promised for node in reached], default=0))
+        gatherer = reached[0].name if reached else self.named
+        highest = max([node.state.promised for node in reached], default=0)
+        epoch = epoch_to_promise(highest, gatherer, list(self.nodes))
         answers = []
         for node in reached:
             self._step_down(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from zlib import crc32
 
 import pytest
@@ -279,8 +280,26 @@ def test_too_few_promises_or_a_lost_copy_choose_nobody(answers: list[Promised]) 
     assert refused.value.spec is errors.NOT_ENOUGH_REPLICAS
 
 
+def test_after_answering_one_operator_a_follower_followed_the_others_leader() -> None:
+    """The answer lacked the records that it acknowledged to that leader, and they were lost."""
+    low, high = (epoch_to_promise(1, gatherer, "abc") for gatherer in "ac")
+    node = Node()
+    node.state.promised = high
+    leader = epoch_of_leader(low, "a", "abc")
+    epochs = OLD.begun(leader, PhysicalOffset(80))
+    assert refusal(node.take(welcome(epoch=leader, epochs=epochs))) is errors.EPOCH_STALE
+
+
+def test_each_leader_of_a_gathering_is_below_the_next_ones_promise() -> None:
+    voters = "abcdefg"
+    promises = [epoch_to_promise(200, gatherer, voters) for gatherer in voters]
+    for low, high in pairwise([*promises, epoch_to_promise(max(promises), "a", voters)]):
+        assert max(epoch_of_leader(low, node, voters) for node in voters) < high
+
+
 def test_no_two_nodes_lead_in_one_epoch() -> None:
-    assert epoch_to_promise(0) == 8
-    assert epoch_to_promise(10) == 16
-    assert {epoch_of_leader(16, node, ["c", "a", "b"]) for node in "abc"} == {16, 17, 18}
+    voters = ["c", "a", "b"]
+    assert epoch_to_promise(0, "a", voters) == 64
+    assert epoch_to_promise(100, "b", voters) == 136
+    assert {epoch_of_leader(136, node, voters) for node in "abc"} == {136, 137, 138}
     assert [needed(3, 2), needed(2, 2), needed(5, 3), needed(1, 1)] == [2, 1, 3, 1]
