@@ -225,7 +225,7 @@ class Follower:
     def _take_data(self, frame: Data) -> list[FollowerAction]:
         self._check_epoch(frame.epoch)
         log = self._log
-        if frame.offset != log.end or not 0 < len(frame.data) <= FRAME_BYTES_MAX or frame.blank < 0:
+        if frame.offset != log.end or not _has_frame_size(frame.data) or frame.blank < 0:
             text = f"{len(frame.data)} bytes at {frame.offset}; the log ends at {log.end}"
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, text)
         if zlib.crc32(frame.data) != frame.crc:
@@ -273,3 +273,9 @@ class Follower:
             self._stored_version = self.state.in_sync.version
         log = self._log
         return [SendProgress(Progress(self.epoch, log.end, log.flushed, self._stored_version, self._echo_ms))]
+
+
+def _has_frame_size(data: bytes) -> bool:
+    """At most FRAME_BYTES_MAX, or one record that is larger: its first four bytes are its size."""
+    size = len(data)
+    return 0 < size <= FRAME_BYTES_MAX or (size > 0 and int.from_bytes(data[:4]) == size)

@@ -24,6 +24,7 @@ NowMs: TypeAlias = int
 """Of a clock that never steps back; it starts anywhere."""
 
 FRAME_BYTES_MAX: Final = 1 << 20
+"""Of a frame with several records; a larger record has a frame alone."""
 NODES_MAX: Final = 7
 
 

@@ -62,8 +62,8 @@ class LeaderLog(Protocol):
     def flushed(self) -> Offset: ...
 
     def read(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
-        """Whole records of one segment from the offset on, at least one; and the number of zeros after the
-        last of them, where they fill the segment."""
+        """Whole records of one segment from the offset on; and the number of zeros after the last of them,
+        where they fill the segment. A record that is larger than size_max comes alone."""
 
 
 @dataclass(frozen=True, slots=True)

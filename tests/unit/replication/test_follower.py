@@ -161,6 +161,15 @@ def test_a_frame_of_another_place_epoch_or_content_writes_nothing(
     assert node.log.end == 80
 
 
+def test_a_follower_refused_a_record_larger_than_a_frame_for_ever() -> None:
+    node = Node()
+    node.take(welcome())
+    size = FRAME_BYTES_MAX + 1
+    content = size.to_bytes(4) + bytes(size - 4)
+    frame = data(80, data=content, crc=crc32(content))
+    assert last_report(node.take(frame)).end == 80 + size
+
+
 def test_a_frame_before_the_welcome_is_refused() -> None:
     node = Node()
     assert refusal(node.take(data(100, epoch=1))) is errors.REPLICA_FRAME_ILLEGAL
