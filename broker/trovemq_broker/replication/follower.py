@@ -5,6 +5,8 @@
     data(frame)        -> appended; heartbeat(frame) -> StoreSet
     flushed(), done()  -> Progress
 
+While an action is under way the caller gives no frame, and opens no other stream: hello() comes after done().
+
 Invariants
 - A promise is on disk before anything is appended or reported in its epoch (rule 3).
 - The log is cut to the common point of both lists only, never to the commit, and never below it (rule 4).
@@ -133,12 +135,15 @@ class Follower:
         self._heard_ms: NowMs = 0
         self._echo_ms: NowMs = 0
         self._leader_end: Offset = LOG_ORIGIN
+        self._under_way = False
+        """Whether an action was given out, and done() has not followed."""
         self._ahead: tuple[StartedEpoch, ...] = ()
         """Leaderships of which this log has no record yet."""
 
     # --- the stream -------------------------------------------------------------------------------------
     def hello(self, now_ms: NowMs, *, learner: bool = False) -> Hello:
         """The first frame of a new stream."""
+        assert not self._under_way, "a second Cut or Join would take records that were reported meanwhile"
         self.epoch, self._welcome, self._stored_version = 0, None, 0
         self._heard_ms = now_ms
         state, log = self.state, self._log
@@ -158,7 +163,11 @@ class Follower:
 
     def frame(self, frame: LeaderFrame, now_ms: NowMs) -> list[FollowerAction]:
         """A frame of the leader. Nothing follows an End."""
+        assert not self._under_way, "frames wait while an action is under way"
         self._heard_ms = now_ms
+        return self._given(self._taken(frame))
+
+    def _taken(self, frame: LeaderFrame) -> list[FollowerAction]:
         try:
             match frame:
                 case Welcome():
@@ -172,9 +181,15 @@ class Follower:
 
     def done(self) -> list[FollowerAction]:
         """The action is done, and `state` says so: the next one, or the report."""
+        assert self._under_way, "done() follows an action"
+        self._under_way = False
         if self._welcome is not None:
-            return self._next_of_welcome(self._welcome)
+            return self._given(self._next_of_welcome(self._welcome))
         return self._report()
+
+    def ended(self) -> None:
+        """The stream has ended. The done() of an action that is under way gives no other."""
+        self.epoch, self._welcome = 0, None
 
     def flushed(self) -> list[FollowerAction]:
         """The log's synced end has moved."""
@@ -182,6 +197,8 @@ class Follower:
 
     def tick(self, now_ms: NowMs) -> list[FollowerAction]:
         """Time has passed."""
+        if self._under_way:
+            self._heard_ms = now_ms  # the leader's frames wait: it is not the silent one
         if now_ms - self._heard_ms >= SILENCE_MS:
             return [End(TroveError(errors.BROKER_UNREACHABLE, f"the leader is silent for {SILENCE_MS} ms"))]
         return []
@@ -192,6 +209,10 @@ class Follower:
         return max(0, self._leader_end - self._log.end)
 
     # --- helpers ----------------------------------------------------------------------------------------
+    def _given(self, actions: list[FollowerAction]) -> list[FollowerAction]:
+        self._under_way = any(isinstance(one, Promise | Cut | Join | StoreSet) for one in actions)
+        return actions
+
     def _take_welcome(self, welcome: Welcome) -> list[FollowerAction]:
         if self.epoch or self._welcome is not None:
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, "a second Welcome")

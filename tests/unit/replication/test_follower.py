@@ -247,6 +247,29 @@ def test_the_stream_of_a_silent_leader_ends() -> None:
     assert refusal(node.side.tick(3_000)) is errors.BROKER_UNREACHABLE
 
 
+def test_a_join_of_more_than_three_seconds_ended_its_own_stream() -> None:
+    node = Node(end=40, commit=40)
+    epochs, begin = Epochs.of([(1, 0), (9, 500)]), PhysicalOffset(400)
+    frame = welcome(400, epochs=epochs, begin=begin, end=PhysicalOffset(600), joins=True)
+    assert node.side.frame(frame, 0) == [Promise(9)]
+    node.do(Promise(9))
+    assert node.side.done() == [Join(begin, OLD)]
+    assert node.side.tick(60_000) == []
+    node.do(Join(begin, OLD))
+    assert last_report(node.side.done()).end == 400
+    assert node.side.tick(62_999) == []
+    assert refusal(node.side.tick(63_000)) is errors.BROKER_UNREACHABLE
+
+
+def test_a_stream_that_ended_within_a_promise_cuts_nothing() -> None:
+    node = Node()
+    assert node.side.frame(welcome(), 0) == [Promise(9)]
+    node.side.ended()
+    node.do(Promise(9))
+    assert node.side.done() == []
+    assert node.side.hello(0).end == 100
+
+
 # --- the choice -----------------------------------------------------------------------------------------
 def promised(who: Identity, epoch: int, end: int, in_sync: InSyncSet | None, last: int = 1) -> Promised:
     return Promised(who, epoch, Epochs.of([(last, 0)]), PhysicalOffset(end), in_sync)
