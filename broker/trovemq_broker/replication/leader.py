@@ -186,11 +186,11 @@ class Leader:
 
     def hello(self, stream: Stream, hello: Hello, now_ms: NowMs) -> list[LeaderAction]:
         """A follower has opened a stream."""
-        if hello.promised > self.epoch:
-            error = TroveError(errors.EPOCH_STALE, f"epoch {self.epoch} ended: {hello.promised} is promised")
-            return [StepDown(hello.promised), EndStream(stream, error)]
         try:
-            self._check(hello)
+            self._check(hello)  # first: a stranger's promise ends nothing
+            if hello.promised > self.epoch:
+                text = f"epoch {self.epoch} ended: {hello.promised} is promised"
+                return [StepDown(hello.promised), EndStream(stream, TroveError(errors.EPOCH_STALE, text))]
             welcome = self._welcome(hello)
         except TroveError as error:
             return [EndStream(stream, error)]

@@ -191,6 +191,13 @@ def test_a_stranger_or_another_log_is_refused(fields: dict[str, object], error: 
     assert not any(isinstance(one, Send) for one in group.actions)
 
 
+@pytest.mark.parametrize("fields", [{"group": "other"}, {"identity": Identity("stranger", "s", 0)}])
+def test_a_higher_promise_of_a_stranger_ended_the_leadership(fields: dict[str, object]) -> None:
+    group = Group(A, B)
+    actions = group.hello(1, B, promised=16, **fields)  # type: ignore[arg-type]
+    assert [type(one) for one in actions] == [EndStream]
+
+
 def test_a_higher_promise_ends_the_leadership() -> None:
     group = Group(A, B)
     actions = group.hello(1, B, promised=16)
