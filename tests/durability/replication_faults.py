@@ -39,7 +39,7 @@ REPLICATION_FAULTS: Final = (
     Planted(
         "a copy is added that lacks a committed record",
         f"{PACKAGE}in_sync.py",
-        "if not copy.is_connected or copy.flushed < needed:",
+        "if not copy.is_connected or copy.held < needed:",
         "if not copy.is_connected:",
         ("tests/unit/replication/test_leader.py::test_a_copy_that_lacks_a_committed_record_is_not_added",),
     ),

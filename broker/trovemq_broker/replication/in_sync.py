@@ -6,7 +6,7 @@ of the one before does not answer. A confirmed one ends all that were made befor
 
 Invariants
 - A set has at least `in_sync_min` copies, and the leader's. At that size a copy is replaced, not dropped.
-- A copy is added once it has synced all that is committed, and this epoch's first record.
+- A copy is added once it holds all that is committed, and this epoch's first record.
 - Until the first set of an epoch is confirmed, nothing is committed: a set of the epoch before, which this
   leader does not know, may be stored elsewhere, and would win a promotion.
 """
@@ -28,6 +28,7 @@ PROPOSALS_MAX: Final = 16
 
 class Copy(NamedTuple):
     """A follower, as its leader sees it. `lag_ms`: how long ago it had all that the leader had then.
+    `held`: up to there it counts: synced, or with async flush appended.
     `is_dead`: its machine refuses connections: the process has ended."""
 
     identity: Identity
@@ -35,7 +36,7 @@ class Copy(NamedTuple):
     is_connected: bool
     is_dead: bool
     lag_ms: int
-    flushed: Offset
+    held: Offset
 
 
 class InSyncChanges:
@@ -122,7 +123,7 @@ class InSyncChanges:
     def _is_ready(self, copy: Copy, now_ms: NowMs, needed: Offset) -> bool:
         if copy.identity in self.newest.copies or not copy.is_voter or self._is_lost(copy):
             return False
-        if not copy.is_connected or copy.flushed < needed:
+        if not copy.is_connected or copy.held < needed:
             return False
         at_minimum = len(self.newest.copies) <= self.in_sync_min
         return at_minimum or not self._is_held_out(copy.identity.node, now_ms)

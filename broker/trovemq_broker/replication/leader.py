@@ -329,7 +329,7 @@ class Leader:
                 peer.stream is not None,
                 peer.is_dead,
                 now_ms - peer.since_ms,
-                peer.flushed,
+                self._position(peer),
             )
             for peer in self._peers.values()
         ]

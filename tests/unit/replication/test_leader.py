@@ -242,6 +242,17 @@ def test_a_copy_that_lacks_a_committed_record_is_not_added() -> None:
     assert group.leader.in_sync.newest.nodes == ["a", "b"]
 
 
+def test_with_async_flush_a_copy_was_never_added_under_load() -> None:
+    """Each sync of it ended after others had committed more."""
+    group = open_group(is_sync=False)
+    group.hello(3, C)
+    end = group.append()
+    group.report(1, end, flushed=110, version=5)
+    group.report(3, end, flushed=110)
+    group.take(group.leader.tick(1_000), 1_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b", "c"]
+
+
 def test_a_learner_is_never_added() -> None:
     group = open_group()
     group.hello(3, C, learner=True)
