@@ -234,10 +234,12 @@ def test_copies_of_both_sets_count_until_the_new_one_is_confirmed() -> None:
 
 def test_a_copy_that_lacks_a_committed_record_is_not_added() -> None:
     group = open_group()
+    group.hello(3, C)
+    group.report(3, 110)
     end = group.append()
     group.report(1, end, version=5)
-    group.hello(3, C)
     group.report(3, end, flushed=110)
+    assert group.leader.commit == end
     group.take(group.leader.tick(1_000), 1_000)
     assert group.leader.in_sync.newest.nodes == ["a", "b"]
 
