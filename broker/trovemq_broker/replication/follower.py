@@ -235,11 +235,11 @@ class Follower:
             return [Promise(welcome.epoch)]
         if welcome.joins and (log.begin, log.end) != (welcome.begin, welcome.begin):
             return [Join(welcome.begin, welcome.epochs.truncated(welcome.begin))]
-        epochs = welcome.epochs.truncated(welcome.cut_to)
+        epochs = state.epochs.truncated(welcome.cut_to)  # the leader may know fewer, or more
         if log.end != welcome.cut_to or state.epochs != epochs:
             return [Cut(welcome.cut_to, epochs)]
         self.epoch, self._leader_end = welcome.epoch, welcome.end
-        self._ahead = welcome.epochs.entries[len(epochs) :]
+        self._ahead = tuple(one for one in welcome.epochs if one.start >= welcome.cut_to)
         self._welcome = None
         return self._report()
 

@@ -218,6 +218,17 @@ def test_a_log_that_ends_before_the_leaders_starts_again() -> None:
     assert last_report(actions).end == 400
 
 
+def test_a_follower_cut_its_log_for_an_epoch_that_the_leader_had_forgotten() -> None:
+    """The cut changes nothing: the node's file keeps the epochs of that log. It was given out for ever."""
+    node = Node(epochs=Epochs.of([(1, 0), (9, 40)]))
+    node.state.promised = 9
+    epochs = Epochs.of([(9, 40), (17, 100)])
+    frame = welcome(100, epoch=17, epochs=epochs, begin=PhysicalOffset(50), end=PhysicalOffset(110))
+    assert node.take(frame)[:-1] == [Promise(17)]
+    node.take(data(100, epoch=17))
+    assert node.state.epochs == Epochs.of([(1, 0), (9, 40), (17, 100)])
+
+
 def test_only_a_copy_of_the_set_stores_it() -> None:
     node = Node()
     node.take(welcome())
