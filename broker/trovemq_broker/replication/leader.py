@@ -345,14 +345,19 @@ class Leader:
         frame = self._heartbeat(now_ms)
         return [Send(peer.stream, frame) for peer in self._peers.values() if peer.stream is not None]
 
+    def _epoch_end_after(self, offset: Offset) -> Offset:
+        """Where the epoch of the records there ends: a frame has records of one epoch."""
+        if offset >= self._epochs.entries[-1].start:
+            return self._log.end
+        return next(one.start for one in self._epochs if one.start > offset)
+
     def _data(self, peer: _Peer) -> list[LeaderAction]:
         """As much as the follower's window takes."""
         if peer.stream is None:
             return []
         frames: list[LeaderAction] = []
         while peer.sent < self._log.end and peer.sent - peer.end < WINDOW_BYTES:
-            next_epoch = next((one.start for one in self._epochs if one.start > peer.sent), self._log.end)
-            size_max = min(FRAME_BYTES_MAX, next_epoch - peer.sent)  # a frame has records of one epoch
+            size_max = min(FRAME_BYTES_MAX, self._epoch_end_after(peer.sent) - peer.sent)
             data, blank = self._log.read(peer.sent, size_max)
             frame = Data(self.epoch, peer.sent, self.commit, data, zlib.crc32(data), blank)
             peer.sent = frame.end
