@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.forwarding import ForwardCalls, ForwardedCall
 from trovemq_broker.server.core.other_brokers import NO_PLACEMENT, OtherBrokers, no_placement
-from trovemq_broker.server.rocketmq.mirrors import Mirrors
+from trovemq_broker.server.rocketmq.mirrors import ClientKey, Mirrors
 from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
 from trovemq_broker.server.wire.send_requests import broker_away
 from trovemq_broker.server.wire.statuses import CLIENT_ID_KEY, REQUEST_ID_KEY, Context, metadata_value
@@ -70,7 +70,7 @@ class Forwards:
         self._calls = calls
         self._placement_of = placement_of
         self._noted: dict[str, None] = {}
-        self.mirrors: Final = Mirrors()
+        self.mirrors: Final = Mirrors(calls)
 
     # --- the broker -----------------------------------------------------------------------------------
     def queue_broker(self, name: str) -> str:
@@ -133,8 +133,8 @@ class Forwards:
         """Raises the errors of ForwardCalls."""
         client, by_tls = client_of(context), came_by_tls(context)
         if method in MIRRORED:
-            open_ = partial(self._calls.open_telemetry, broker, client, by_tls=by_tls)
-            self.mirrors.ensure(metadata_value(context, CLIENT_ID_KEY).strip(), broker, open_)
+            client_id = metadata_value(context, CLIENT_ID_KEY).strip()
+            self.mirrors.ensure(ClientKey(client.caller, client_id), broker)
         call = ForwardedCall(client, method, request, context.time_remaining(), by_tls)
         return self._calls.forward(broker, call)
 

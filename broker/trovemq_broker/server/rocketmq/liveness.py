@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trovemq_broker.server.core.clients import ClientRegistry
-from trovemq_broker.server.rocketmq.mirrors import Mirrors
+from trovemq_broker.server.rocketmq.mirrors import Mirrors, client_key
 from trovemq_broker.server.wire.conversion import converted, nothing
 from trovemq_broker.server.wire.liveness import check_heartbeat, heartbeat_reply, termination_reply
 from trovemq_broker.server.wire.statuses import Context, client_id_of
@@ -29,7 +29,7 @@ class Liveness:
         client_id = client_id_of(context)
         self._registry.heard(client_id, self._clock_ms())
         if self._mirrors is not None:
-            self._mirrors.heard(client_id)
+            self._mirrors.heard(client_key(client_id))
 
     @converted(nothing, termination_reply)
     async def notify_client_termination(self, _command: None, context: Context) -> None:

@@ -13,16 +13,21 @@ counts it as a member of its group, and can ask it about transactions.
 
 A stream that breaks is opened again by the next call. There are at most STREAMS_MAX; a client beyond that is
 not known at the other broker, whose leases then last as long as the client asked for.
+
+Invariant: a stream at another broker has the user and the address of the stream here that gets its commands.
+Clients of other users may have the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
-from trovemq_broker.server.core.forwarding import ForwardedStream
+from trovemq_broker.security.creators import present_creator
+from trovemq_broker.server.core.forwarding import ForwardCalls, ForwardedStream
+from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
 from trovemq_broker.server.wire.telemetry import read_command
 from trovemq_daemon.logging import get_logger
 from trovemq_proto.errors import TroveError
@@ -31,8 +36,17 @@ STREAMS_MAX: Final = 8_192
 WAITING_MAX: Final = 64
 """Commands that wait to be sent on one stream."""
 
-Open = Callable[[], Any]
-"""Opens the stream: an awaitable of a ForwardedStream."""
+
+class ClientKey(NamedTuple):
+    """A client of a user. `caller`: the access key, empty without users."""
+
+    caller: str
+    client_id: str
+
+
+def client_key(client_id: str) -> ClientKey:
+    """Of the client of the present call."""
+    return ClientKey(present_creator().name, client_id)
 
 
 class Receiving(Protocol):
@@ -43,12 +57,20 @@ class Receiving(Protocol):
         ...
 
 
+class Origin(NamedTuple):
+    """Whose stream it is, as other brokers get it, and whether it came by TLS."""
+
+    client: ForwardedClient
+    by_tls: bool
+
+
 @dataclass(slots=True, eq=False)
 class _Known:
     """A client with a stream here. `settings`: its last ones, serialised."""
 
     stream: Receiving
     settings: bytes
+    origin: Origin
     mirrors: dict[str, _Mirror] = field(default_factory=dict)
 
 
@@ -59,40 +81,43 @@ class _Mirror:
 
 
 class Mirrors:
-    def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+    """`calls` opens the streams."""
+
+    def __init__(self, calls: ForwardCalls) -> None:
+        self._calls = calls
+        self._known: dict[ClientKey, _Known] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     # --- for the client's stream here -----------------------------------------------------------------
-    def settled(self, client_id: str, stream: Receiving, settings: bytes) -> None:
-        known = self._known.get(client_id)
-        if known is None or known.stream is not stream:
-            if known is not None:
-                self._end(known)
-            self._known[client_id] = _Known(stream, settings)
+    def settled(self, key: ClientKey, stream: Receiving, settings: bytes, origin: Origin) -> None:
+        known = self._known.get(key)
+        if known is not None and known.stream is stream:
+            known.settings = settings
+            self.heard(key)
             return
-        known.settings = settings
-        self.heard(client_id)
+        if known is not None:
+            self._end(known)
+        self._known[key] = _Known(stream, settings, origin)
 
-    def heard(self, client_id: str) -> None:
+    def heard(self, key: ClientKey) -> None:
         """The client is alive."""
-        known = self._known.get(client_id)
-        if known is not None and known.mirrors:
+        known = self._known.get(key)
+        if known is not None:
             self._send(known, known.settings)
 
-    def answered(self, client_id: str, command: bytes) -> None:
+    def answered(self, key: ClientKey, command: bytes) -> None:
         """The client's answer to a command."""
-        known = self._known.get(client_id)
+        known = self._known.get(key)
         if known is not None:
             self._send(known, command)
 
-    def ended(self, client_id: str, stream: Receiving) -> None:
-        known = self._known.get(client_id)
+    def ended(self, key: ClientKey, stream: Receiving) -> None:
+        known = self._known.get(key)
         if known is not None and known.stream is stream:
-            del self._known[client_id]
+            del self._known[key]
             self._end(known)
 
     def _send(self, known: _Known, command: bytes) -> None:
@@ -106,20 +131,27 @@ class Mirrors:
                 mirror.task.cancel()
 
     # --- for forwarded calls --------------------------------------------------------------------------
-    def ensure(self, client_id: str, broker: str, open_: Open) -> None:
+    def ensure(self, key: ClientKey, broker: str) -> None:
         """The client's stream at that broker is opened, if it has one here and none there."""
-        known = self._known.get(client_id)
+        known = self._known.get(key)
         if known is None or broker in known.mirrors or self._count >= STREAMS_MAX:
             return
         mirror = known.mirrors[broker] = _Mirror(asyncio.Queue())
         mirror.waiting.put_nowait(known.settings)
         self._count += 1
-        mirror.task = asyncio.create_task(self._run(known, broker, mirror, open_), name="telemetry-mirror")
+        mirror.task = asyncio.create_task(self._run(known, broker, mirror), name="telemetry-mirror")
+        mirror.task.add_done_callback(partial(self._ended, known, broker))
 
-    async def _run(self, known: _Known, broker: str, mirror: _Mirror, open_: Open) -> None:
+    def _ended(self, known: _Known, broker: str, _task: asyncio.Task[None]) -> None:
+        """Also of a task that was cancelled before it began."""
+        self._count -= 1
+        del known.mirrors[broker]
+
+    async def _run(self, known: _Known, broker: str, mirror: _Mirror) -> None:
         stream: ForwardedStream | None = None
+        origin = known.origin
         try:
-            stream = await open_()
+            stream = await self._calls.open_telemetry(broker, origin.client, by_tls=origin.by_tls)
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(_write_all(mirror.waiting, stream))
                 await _pass_on_all(stream, known.stream)
@@ -130,9 +162,6 @@ class Mirrors:
         finally:
             if stream is not None:
                 stream.cancel()
-            self._count -= 1
-            if known.mirrors.get(broker) is mirror:
-                del known.mirrors[broker]
 
 
 async def _write_all(waiting: asyncio.Queue[bytes], stream: ForwardedStream) -> None:

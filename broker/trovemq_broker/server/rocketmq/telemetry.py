@@ -33,7 +33,8 @@ import grpc
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.rocketmq.client_settings import SettingsRules, accept_settings
-from trovemq_broker.server.rocketmq.mirrors import Mirrors
+from trovemq_broker.server.rocketmq.forwards import client_of
+from trovemq_broker.server.rocketmq.mirrors import Mirrors, Origin, client_key
 from trovemq_broker.server.wire.client_commands import (
     ClientCommand,
     producer_of,
@@ -49,6 +50,7 @@ from trovemq_broker.server.wire.client_settings import (
 from trovemq_broker.server.wire.statuses import STATUS_TEXT_SIZE_MAX, Context, Malformed, client_id_of
 from trovemq_broker.server.wire.telemetry import as_bytes, refused_command, telemetry_event
 from trovemq_daemon.grpc_transport import is_end
+from trovemq_daemon.peers import came_by_tls
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -72,6 +74,7 @@ class TelemetryStream:
     ) -> None:
         self._core = core
         self._mirrors = mirrors
+        self._key = client_key(client_id)
         self._rules = rules
         self._settings_wait_s = settings_wait_s
         self._context = context
@@ -143,7 +146,7 @@ class TelemetryStream:
             writer.cancel()
             self._core.registry.detach(self._client_id, self, self._core.clock_ms(), broke=broke)
             if self._mirrors is not None:
-                self._mirrors.ended(self._client_id, self)
+                self._mirrors.ended(self._key, self)
 
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
         """Ends the stream if a command could not be written: the client is gone."""
@@ -202,11 +205,12 @@ class TelemetryStream:
         if isinstance(event, ClientSettings):
             await self._answer(event, group)
             if self._mirrors is not None:
-                self._mirrors.settled(self._client_id, self, as_bytes(command))
+                origin = Origin(client_of(self._context), came_by_tls(self._context))
+                self._mirrors.settled(self._key, self, as_bytes(command), origin)
         elif event is not None:
             core.commands.answered(self._client_id, *event)
             if self._mirrors is not None:
-                self._mirrors.answered(self._client_id, as_bytes(command))
+                self._mirrors.answered(self._key, as_bytes(command))
 
     async def _answer(self, settings: ClientSettings, group: SubscriptionGroup | None) -> None:
         if not self._is_attached():

@@ -14,6 +14,8 @@ from google.protobuf.duration_pb2 import Duration
 from tests.support.fake_loop import fake_time
 from tests.support.memory_broker import ROOMY, TestBroker
 from tests.support.rpc_context import Aborted, RpcContext
+from trovemq_broker.security.creators import reset_creator, set_creator
+from trovemq_broker.server.rocketmq.mirrors import ClientKey, Origin
 from trovemq_broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry
 from trovemq_broker.server.wire.statuses import reader
 from trovemq_proto.errors import TroveError
@@ -25,6 +27,7 @@ from trovemq_proto.rocketmq.v2.service_pb2 import (
     ThreadStackTrace,
     VerifyMessageResult,
 )
+from trovemq_store.topics.creators import Creator
 from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 NOW_MS = EpochMs(1_700_000_000_000)
@@ -433,3 +436,40 @@ async def test_thousands_of_clients_are_served() -> None:
     assert len(bench.registry.expire(bench.core.now_ms)) == 1_000
     await asyncio.gather(*(task for _, task in opened))
     assert len(bench.telemetry) == 0
+
+
+class Passed:
+    """The client's streams at other brokers."""
+
+    def __init__(self) -> None:
+        self.settings: list[bytes] = []
+        self.answers: list[bytes] = []
+        self.users: list[tuple[ClientKey, str]] = []
+
+    def settled(self, key: ClientKey, _stream: object, settings: bytes, origin: Origin) -> None:
+        self.settings.append(settings)
+        self.users.append((key, origin.client.caller))
+
+    def answered(self, _key: object, answer: bytes) -> None:
+        self.answers.append(answer)
+
+    def ended(self, _key: object, _stream: object) -> None:
+        pass
+
+
+@pytest.mark.asyncio
+async def test_streams_at_other_brokers_are_of_the_streams_own_user() -> None:
+    bench, passed = Bench(), Passed()
+    mirrors: Any = passed
+    bench.telemetry = Telemetry(bench.core, mirrors=mirrors)
+    opened = []
+    for user in ("alice", "mallory"):
+        token = set_creator(Creator(user))
+        opened.append(bench.open("same-id"))
+        reset_creator(token)
+        await bench.settled(opened[-1][0], producer_settings("orders"))
+    await until(lambda: len(passed.users) == 2)
+    assert passed.users == [(ClientKey(user, "same-id"), user) for user in ("alice", "mallory")]
+    for context, task in opened:
+        context.requests.put_nowait(grpc.aio.EOF)
+        await task
