@@ -48,7 +48,12 @@ from trovemq_broker.server.wire.client_settings import (
     producer_settings,
 )
 from trovemq_broker.server.wire.statuses import STATUS_TEXT_SIZE_MAX, Context, Malformed, client_id_of
-from trovemq_broker.server.wire.telemetry import as_bytes, refused_command, telemetry_event
+from trovemq_broker.server.wire.telemetry import (
+    answer_as_bytes,
+    refused_command,
+    settings_as_bytes,
+    telemetry_event,
+)
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.peers import came_by_tls
 from trovemq_proto import errors
@@ -206,11 +211,11 @@ class TelemetryStream:
             await self._answer(event, group)
             if self._mirrors is not None:
                 origin = Origin(client_of(self._context), came_by_tls(self._context))
-                self._mirrors.settled(self._key, self, as_bytes(command), origin)
+                self._mirrors.settled(self._key, self, settings_as_bytes(command), origin)
         elif event is not None:
             core.commands.answered(self._client_id, *event)
-            if self._mirrors is not None:
-                self._mirrors.answered(self._key, as_bytes(command))
+            if self._mirrors is not None and (answer := answer_as_bytes(command)):
+                self._mirrors.answered(self._key, answer)
 
     async def _answer(self, settings: ClientSettings, group: SubscriptionGroup | None) -> None:
         if not self._is_attached():

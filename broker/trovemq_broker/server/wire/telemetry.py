@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from google.protobuf.message import DecodeError
 
 from trovemq_broker.server.wire.client_commands import CommandAnswer, telemetry_answer
@@ -9,6 +11,9 @@ from trovemq_broker.server.wire.client_settings import ClientSettings, client_se
 from trovemq_broker.server.wire.statuses import Malformed, status_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
+
+ANSWER_SIZE_MAX: Final = 1 << 20
+"""Of an answer that is passed on to other brokers."""
 
 
 def telemetry_event(command: object) -> ClientSettings | CommandAnswer | Malformed | None:
@@ -33,9 +38,16 @@ def read_command(data: bytes) -> TelemetryCommand | None:
     return None if command.WhichOneof("command") in (None, "settings") else command
 
 
-def as_bytes(command: object) -> bytes:
+def settings_as_bytes(command: object) -> bytes:
+    """A command with the settings alone, whose size is checked: the rest of a message has no limit."""
     assert isinstance(command, TelemetryCommand), "the method's reader made it"
-    return command.SerializeToString()
+    return TelemetryCommand(settings=command.settings).SerializeToString()
+
+
+def answer_as_bytes(command: object) -> bytes:
+    """The answer to a command; empty for one that is too large to wait for another broker."""
+    assert isinstance(command, TelemetryCommand), "the method's reader made it"
+    return command.SerializeToString() if command.ByteSize() <= ANSWER_SIZE_MAX else b""
 
 
 def refused_command(error: TroveError) -> TelemetryCommand:

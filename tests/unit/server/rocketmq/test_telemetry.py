@@ -473,3 +473,24 @@ async def test_streams_at_other_brokers_are_of_the_streams_own_user() -> None:
     for context, task in opened:
         context.requests.put_nowait(grpc.aio.EOF)
         await task
+
+
+@pytest.mark.asyncio
+async def test_of_a_large_message_no_more_is_kept_than_its_settings() -> None:
+    bench, passed = Bench(), Passed()
+    mirrors: Any = passed
+    bench.telemetry = Telemetry(bench.core, mirrors=mirrors)
+    context, task = bench.open()
+    settings = producer_settings("orders")
+    padding = v2.Status(message="x" * 2_000_000)
+    bench.send(context, TelemetryCommand(settings=settings, status=padding))
+    await until(lambda: bool(passed.settings))
+    assert TelemetryCommand.FromString(passed.settings[0]) == TelemetryCommand(settings=settings)
+    for trace in ("x" * 2_000_000, "short"):
+        answer = ThreadStackTrace(thread_stack_trace=trace)
+        bench.send(context, TelemetryCommand(thread_stack_trace=answer))
+    await until(lambda: bool(passed.answers))
+    (found,) = passed.answers
+    assert TelemetryCommand.FromString(found).thread_stack_trace.thread_stack_trace == "short"
+    context.requests.put_nowait(grpc.aio.EOF)
+    await task
