@@ -45,7 +45,7 @@ class ForwardingCalls:
         """A method whose request names a message queue, which may be one of another broker."""
 
         async def call(request: Any, context: Context) -> Any:
-            broker = self._forwards.queue_broker(named_broker(request))
+            broker = self._forwards.offsets_broker(named_broker(request))
             if not broker:
                 return await method(request, context)
             return await self._forwards.one(broker, name, request.SerializeToString(), context)
@@ -56,7 +56,7 @@ class ForwardingCalls:
         """The same of a method with a stream of replies."""
 
         async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-            broker = self._forwards.queue_broker(named_broker(request))
+            broker = self._forwards.offsets_broker(named_broker(request))
             replies = (
                 self._forwards.replies(broker, name, request.SerializeToString(), context)
                 if broker

@@ -49,6 +49,7 @@ MIRRORED: Final = ("SendMessage", "ReceiveMessage")
 """With the first of these calls the client's telemetry stream is opened there, too."""
 TRANSACTION_BROKERS_MAX: Final = 4
 LISTS_KEPT: Final = 1_024
+NAME_SHOWN_MAX: Final = 160
 NOTED_MAX: Final = 16_384
 """Clients that came by an address that no broker advertises; the oldest are forgotten first. Official clients
 ask for routes every 30 s."""
@@ -77,6 +78,15 @@ class Forwards:
         """The other broker of a queue that a request names; empty for this one, and for a name that is not
         known."""
         return name if name and name != self._broker and self._others.knows(name) else ""
+
+    def offsets_broker(self, name: str) -> str:
+        """The same for a call about a queue's offsets, which count at that broker only. TroveError
+        BROKER_NOT_FOUND for a name that is not known: after a start the routes come later than clients."""
+        broker = self.queue_broker(name)
+        if name and not broker and name != self._broker:
+            text = f"broker {name[:NAME_SHOWN_MAX]!a} is away: it is not in the routes"
+            raise TroveError(errors.BROKER_NOT_FOUND, text)
+        return broker
 
     def note(self, context: Context) -> None:
         """The client of the call came by an address that no broker advertises."""

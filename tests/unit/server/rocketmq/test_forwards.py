@@ -38,7 +38,9 @@ REPLIES: dict[str, Any] = {
     "AckMessage": service.AckMessageResponse,
     "ChangeInvisibleDuration": service.ChangeInvisibleDurationResponse,
     "EndTransaction": service.EndTransactionResponse,
+    "PullMessage": service.PullMessageResponse,
     "QueryOffset": service.QueryOffsetResponse,
+    "UpdateOffset": service.UpdateOffsetResponse,
     "QueryRoute": service.QueryRouteResponse,
 }
 
@@ -226,6 +228,29 @@ async def test_a_dead_broker_is_a_named_error() -> None:
     queue = v2.MessageQueue(topic=v2.Resource(name="orders"), broker=v2.Broker(name="broker-b"))
     (offset,) = await a.call("QueryOffset", service.QueryOffsetRequest(message_queue=queue))
     assert offset.status.code == v2.PROXY_TIMEOUT
+
+
+async def test_an_offset_of_a_broker_that_is_not_known_yet_is_not_set_here() -> None:
+    """After a start this broker serves clients before it has the routes."""
+    a, _ = two()
+    for number in range(4):
+        await a.send("orders", b"%d" % number)
+    (reply,) = await a.call("QueryRoute", service.QueryRouteRequest(topic=v2.Resource(name="orders")))
+    taken = next(one for one in reply.message_queues if one.broker.name == "broker-a")
+    a.others.topics.clear()
+    queue = v2.MessageQueue(topic=v2.Resource(name="orders"), id=taken.id, broker=v2.Broker(name="broker-b"))
+    update = service.UpdateOffsetRequest(group=v2.Resource(name="workers"), message_queue=queue, offset=0)
+    (refused,) = await a.call("UpdateOffset", update)
+    assert refused.status.code == v2.NOT_FOUND
+    assert "broker-b" in refused.status.message
+    pull = service.PullMessageRequest(group=v2.Resource(name="workers"), message_queue=queue, batch_size=1)
+    (status, *_) = await a.call("PullMessage", pull)
+    assert status.status.code == v2.NOT_FOUND
+    for name in ("", "broker-a"):
+        queue.broker.name = name
+        update.message_queue.CopyFrom(queue)
+        (done,) = await a.call("UpdateOffset", update)
+        assert done.status.code == v2.OK, done.status
 
 
 async def test_a_forwarded_port_shows_every_queue_at_that_address() -> None:
