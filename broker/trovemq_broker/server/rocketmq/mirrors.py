@@ -6,13 +6,15 @@ counts it as a member of its group, and can ask it about transactions.
 | here                                    | at the other broker                                              |
 |-----------------------------------------|------------------------------------------------------------------|
 | a send or a receive is forwarded        | the client's stream is opened, with its last settings            |
-| the client sends settings, a heartbeat  | the last settings are sent again: they count as a heartbeat      |
+| the client sends settings, a heartbeat  | the last settings are sent again: they count as a heartbeat;     |
+|                                         | a stream that broke is opened again                              |
 | it answers a command                    | gets the answer: it knows by the nonce if it has asked           |
 | its stream ends                         | its stream ends                                                  |
+| its next stream has sent settings       | its stream is opened again                                       |
 | gets its commands, but not its settings | sends a command                                                  |
 
-A stream that breaks is opened again by the next call. There are at most STREAMS_MAX; a client beyond that is
-not known at the other broker, whose leases then last as long as the client asked for.
+There are at most STREAMS_MAX; a client beyond that is not known at the other broker, whose leases then last
+as long as the client asked for.
 
 Invariant: a stream at another broker has the user and the address of the stream here that gets its commands.
 Clients of other users may have the same id.
@@ -30,11 +32,20 @@ from trovemq_broker.server.core.forwarding import ForwardCalls, ForwardedStream
 from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
 from trovemq_broker.server.wire.telemetry import read_command
 from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 STREAMS_MAX: Final = 8_192
 WAITING_MAX: Final = 64
 """Commands that wait to be sent on one stream."""
+COMES_BACK: Final = (
+    errors.BROKER_NOT_FOUND,
+    errors.BROKER_UNREACHABLE,
+    errors.REQUEST_TIMEOUT,
+    errors.AUTHENTICATION_FAILED,
+)
+"""The errors of a broker that starts again: the next heartbeat opens the stream again. After others the next
+call does."""
 
 
 class ClientKey(NamedTuple):
@@ -86,6 +97,9 @@ class Mirrors:
     def __init__(self, calls: ForwardCalls) -> None:
         self._calls = calls
         self._known: dict[ClientKey, _Known] = {}
+        self._wanted: dict[ClientKey, dict[str, None]] = {}
+        """The brokers to which calls of a client were forwarded, also while it has no stream here; the client
+        whose last such call is the oldest is forgotten first."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -100,13 +114,15 @@ class Mirrors:
             return
         if known is not None:
             self._end(known)
-        self._known[key] = _Known(stream, settings, origin)
+        self._known[key] = known = _Known(stream, settings, origin)
+        self._open_wanted(key, known)
 
     def heard(self, key: ClientKey) -> None:
         """The client is alive."""
         known = self._known.get(key)
         if known is not None:
             self._send(known, known.settings)
+            self._open_wanted(key, known)
 
     def answered(self, key: ClientKey, command: bytes) -> None:
         """The client's answer to a command."""
@@ -132,14 +148,28 @@ class Mirrors:
 
     # --- for forwarded calls --------------------------------------------------------------------------
     def ensure(self, key: ClientKey, broker: str) -> None:
-        """The client's stream at that broker is opened, if it has one here and none there."""
+        """The client's stream at that broker is opened, if it has one here and none there; if it has none
+        here, as soon as it has."""
+        wanted = self._wanted.pop(key, None) or {}
+        wanted[broker] = None
+        self._wanted[key] = wanted
+        if len(self._wanted) > STREAMS_MAX:
+            del self._wanted[next(iter(self._wanted))]
         known = self._known.get(key)
-        if known is None or broker in known.mirrors or self._count >= STREAMS_MAX:
+        if known is not None:
+            self._open(key, known, broker)
+
+    def _open_wanted(self, key: ClientKey, known: _Known) -> None:
+        for broker in self._wanted.get(key, ()):
+            self._open(key, known, broker)
+
+    def _open(self, key: ClientKey, known: _Known, broker: str) -> None:
+        if broker in known.mirrors or self._count >= STREAMS_MAX:
             return
         mirror = known.mirrors[broker] = _Mirror(asyncio.Queue())
         mirror.waiting.put_nowait(known.settings)
         self._count += 1
-        mirror.task = asyncio.create_task(self._run(known, broker, mirror), name="telemetry-mirror")
+        mirror.task = asyncio.create_task(self._run(key, known, broker, mirror), name="telemetry-mirror")
         mirror.task.add_done_callback(partial(self._ended, known, broker))
 
     def _ended(self, known: _Known, broker: str, _task: asyncio.Task[None]) -> None:
@@ -147,7 +177,7 @@ class Mirrors:
         self._count -= 1
         del known.mirrors[broker]
 
-    async def _run(self, known: _Known, broker: str, mirror: _Mirror) -> None:
+    async def _run(self, key: ClientKey, known: _Known, broker: str, mirror: _Mirror) -> None:
         stream: ForwardedStream | None = None
         origin = known.origin
         try:
@@ -158,7 +188,11 @@ class Mirrors:
                 writer.cancel()
         except* TroveError as failed:
             first = failed.exceptions[0]
-            get_logger().info("telemetry.not_forwarded", broker=broker, message=str(first))
+            comes_back = isinstance(first, TroveError) and first.spec in COMES_BACK
+            if not comes_back:
+                self._wanted.get(key, {}).pop(broker, None)
+            if stream is not None or not comes_back:  # else each heartbeat would log it
+                get_logger().info("telemetry.not_forwarded", broker=broker, message=str(first))
         finally:
             if stream is not None:
                 stream.cancel()

@@ -99,14 +99,6 @@ async def test_settings_heartbeats_and_answers_reach_the_other_broker() -> None:
     assert (there.cancelled, len(mirrors)) == (1, 0)
 
 
-async def test_a_client_without_a_stream_here_has_none_there() -> None:
-    there = There()
-    mirrors = mirrors_at(there)
-    mirrors.ensure(ALICE, "b")
-    await turns()
-    assert (there.got, len(mirrors)) == ([], 0)
-
-
 async def test_the_client_gets_the_other_brokers_commands_only() -> None:
     here, there = Here(), There()
     mirrors = mirrors_at(there)
@@ -190,4 +182,55 @@ async def test_streams_at_other_brokers_have_a_limit(monkeypatch: pytest.MonkeyP
         mirrors.ensure(ALICE, broker)
     assert len(mirrors) == 1
     mirrors.ended(ALICE, here)
+    await turns()
+
+
+async def test_a_client_that_connects_again_is_known_there_again() -> None:
+    """Its waiting receive begins before its telemetry stream, and no other call comes meanwhile."""
+    first, second, there = Here(), Here(), There()
+    mirrors = mirrors_at(there)
+    settle(mirrors, first)
+    mirrors.ensure(ALICE, "b")
+    await turns()
+    mirrors.ended(ALICE, first)
+    mirrors.ensure(ALICE, "b")
+    await turns()
+    assert len(mirrors) == 0
+    settle(mirrors, second)
+    await turns()
+    assert (there.got, len(mirrors)) == ([SETTINGS, SETTINGS], 1)
+    mirrors.ended(ALICE, second)
+    await turns()
+
+
+@pytest.mark.parametrize(
+    ("error", "comes_back"), [(errors.BROKER_UNREACHABLE, True), (errors.ACCESS_DENIED, False)]
+)
+async def test_a_heartbeat_opens_a_stream_again_that_broke(error: Any, comes_back: bool) -> None:
+    here, there = Here(), There()
+    mirrors = mirrors_at(there)
+    settle(mirrors, here)
+    mirrors.ensure(ALICE, "b")
+    await turns()
+    there.commands.put_nowait(TroveError(error, "it broke"))
+    await turns()
+    assert len(mirrors) == 0
+    mirrors.heard(ALICE)
+    await turns()
+    assert len(mirrors) == comes_back
+    mirrors.ended(ALICE, here)
+    await turns()
+
+
+async def test_the_clients_that_have_been_forwarded_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STREAMS_MAX", 1)
+    here, there = Here(), There()
+    mirrors = mirrors_at(there)
+    for key in (ALICE, MALLORY):
+        mirrors.ensure(key, "b")
+    settle(mirrors, here)
+    assert len(mirrors) == 0, "the oldest is forgotten"
+    settle(mirrors, here, MALLORY)
+    assert len(mirrors) == 1
+    mirrors.ended(MALLORY, here)
     await turns()
