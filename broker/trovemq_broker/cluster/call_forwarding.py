@@ -6,7 +6,8 @@
 | it does not listen, or the connection  | BROKER_UNREACHABLE; a send may have been stored                   |
 | broke                                  |                                                                   |
 | it does not answer in time             | REQUEST_TIMEOUT, shortly before the client's own deadline         |
-| CALLS_MAX calls are open at it         | LIMIT_EXCEEDED                                                    |
+| CALLS_MAX calls are open at it, or     | LIMIT_EXCEEDED                                                    |
+| RECEIVES_MAX, and it is a receive      |                                                                   |
 | it does not take this broker's log-in  | AUTHENTICATION_FAILED                                             |
 
 The other broker believes the name of the client's user because only a super user may forward: a stranger
@@ -37,6 +38,10 @@ from trovemq_proto.v1 import forwarding_pb2 as pb
 
 CALLS_MAX: Final = 900
 """Of one broker. Its connections have 1,000 streams by default."""
+RECEIVES_MAX: Final = 700
+"""No receive begins while this many calls are open: the others are left to calls that do not wait, such as
+acknowledgements of the messages that were received."""
+RECEIVES: Final = ("ReceiveMessage", "PullMessage")
 LOG_IN_S: Final = 3.0
 CALL_S: Final = 30.0
 """Of a client without a deadline."""
@@ -127,7 +132,7 @@ class CallForwarder:
     async def forward(self, broker: str, call: ClientCall) -> AsyncGenerator[bytes, None]:
         """The replies of the other broker; see server/core/forwarding.py."""
         key = broker, False
-        self._begin(key)
+        self._begin(key, RECEIVES_MAX if call.method in RECEIVES else CALLS_MAX)
         try:
             timeout_s = CALL_S if call.remaining_s is None else max(call.remaining_s - EARLIER_S, EARLIER_S)
             request = pb.ForwardRequest(
@@ -190,11 +195,11 @@ class CallForwarder:
         return stream
 
     # --- the brokers ----------------------------------------------------------------------------------
-    def _begin(self, key: Key) -> None:
+    def _begin(self, key: Key, limit: int = CALLS_MAX) -> None:
         """TroveError LIMIT_EXCEEDED."""
         count, broker = self._open.get(key, 0), key[0]
-        if count >= CALLS_MAX:
-            text = f"{CALLS_MAX} calls are being forwarded to broker {broker} already"
+        if count >= limit:
+            text = f"{limit} calls are being forwarded to broker {broker} already"
             raise TroveError(errors.LIMIT_EXCEEDED, text, broker=broker)
         self._open[key] = count + 1
         self.forwarded += 1

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.nameserver.test_cluster_routes import answer, entry, read
 from trovemq.testing import free_port
-from trovemq_broker.cluster.call_forwarding import CALLS_MAX, CallForwarder
+from trovemq_broker.cluster.call_forwarding import CALLS_MAX, RECEIVES_MAX, CallForwarder
 from trovemq_broker.cluster.cluster_reply import ReplyReader
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
@@ -80,4 +80,15 @@ async def test_the_calls_that_are_open_at_a_broker_have_a_limit_and_a_metric() -
     assert figures["trovemq_forwards_open"] == CALLS_MAX
     to._end(key)
     assert await refusal(to) == "BROKER_UNREACHABLE"
+    await to.close()
+
+
+@pytest.mark.parametrize("method", ["ReceiveMessage", "PullMessage"])
+async def test_waiting_receives_leave_calls_for_acknowledgements(method: str) -> None:
+    to = forwarder()
+    for _ in range(RECEIVES_MAX):
+        to._begin(("a", False))
+    assert await refusal(to, call=Call(method=method)) == "LIMIT_EXCEEDED"
+    assert await refusal(to, call=Call(method="AckMessage")) == "BROKER_UNREACHABLE"
+    assert to.open_calls == RECEIVES_MAX
     await to.close()
