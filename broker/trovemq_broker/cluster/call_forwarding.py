@@ -142,7 +142,7 @@ class CallForwarder:
             refused: Session | None = None
             until = asyncio.get_running_loop().time() + timeout_s
             while True:
-                session = await connection.logged_in(self._credentials, refused)
+                session = await self._logged_in(connection, refused, until)
                 left_s = until - asyncio.get_running_loop().time()
                 try:
                     async with aclosing(self._replies(connection, session, request, left_s)) as replies:
@@ -159,6 +159,16 @@ class CallForwarder:
             raise
         finally:
             self._end(key)
+
+    async def _logged_in(self, connection: _Connection, refused: Session | None, until: float) -> Session:
+        """Calls that wait for the same log-in end by their own deadlines. TroveError REQUEST_TIMEOUT."""
+        try:
+            async with asyncio.timeout_at(until):
+                return await connection.logged_in(self._credentials, refused)
+        except TimeoutError:
+            broker = connection.endpoint.broker
+            text = f"broker {broker} at {connection.endpoint.address} did not answer the log-in in time"
+            raise TroveError(errors.REQUEST_TIMEOUT, text, broker=broker) from None
 
     async def _replies(
         self, connection: _Connection, session: Session, request: bytes, timeout_s: float

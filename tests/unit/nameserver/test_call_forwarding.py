@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -91,4 +92,13 @@ async def test_waiting_receives_leave_calls_for_acknowledgements(method: str) ->
     assert await refusal(to, call=Call(method=method)) == "LIMIT_EXCEEDED"
     assert await refusal(to, call=Call(method="AckMessage")) == "BROKER_UNREACHABLE"
     assert to.open_calls == RECEIVES_MAX
+    await to.close()
+
+
+async def test_a_call_behind_others_log_ins_ends_before_its_deadline() -> None:
+    to = forwarder()
+    connection = await to._connection(("a", False), by_tls=False)
+    async with connection.lock, asyncio.timeout(60):
+        assert await refusal(to, call=Call(remaining_s=0.2)) == "REQUEST_TIMEOUT"
+    assert (to.open_calls, to.failed) == (0, {"REQUEST_TIMEOUT": 1})
     await to.close()
