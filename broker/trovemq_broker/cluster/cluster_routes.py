@@ -149,6 +149,10 @@ class ClusterRoutes:
         """Whether it is one of the other brokers, or was and is away."""
         return (bool(self.brokers) and broker in self._names) or broker in self._away
 
+    def remembered(self) -> list[str]:
+        """The other brokers' names, then those of brokers that are away."""
+        return [*self.names(), *self._away]
+
     def draining(self) -> list[str]:
         """The other brokers that ask for messages to be sent elsewhere."""
         return [one.name for one in self.brokers if one.draining]

@@ -139,6 +139,15 @@ def test_changes_add_and_remove_topics_and_lost_brokers_leave() -> None:
     assert cluster.names == ["a"]
 
 
+def test_the_brokers_that_are_away_are_remembered_behind_the_live_ones() -> None:
+    cluster = Cluster()
+    cluster.hears(entry("a", {"orders": 8}), entry("b", {"orders": 2}))
+    cluster.hears(changes=True, lost=["a"])
+    routes = cluster.routes
+    assert (routes.names(), routes.remembered()) == (["b"], ["b", "a"])
+    assert [routes.knows(name) for name in ("a", "b", "c")] == [True, True, False]
+
+
 def test_a_broker_that_left_with_changes_alone_stayed_in_the_routes() -> None:
     cluster = Cluster()
     cluster.hears(entry("a", {"orders": 8}), entry("b", {"orders": 2}))

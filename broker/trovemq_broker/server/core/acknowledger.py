@@ -134,7 +134,7 @@ class Acknowledger:
         makers: Makers = {}
         if self._elsewhere is None:
             return makers
-        names, unknown, last = self._others.names(), 0, ""
+        names, unknown, last = self._others.remembered(), 0, ""
         for place, error in refused.items():
             if error.spec is not errors.RECEIPT_HANDLE_ILLEGAL or unknown >= UNKNOWN_HANDLES_MAX:
                 continue
@@ -194,7 +194,7 @@ class Acknowledger:
         if error.spec is not errors.RECEIPT_HANDLE_ILLEGAL:
             return error
         own = self._core.broker
-        maker = broker_of_handle(handle, group, topic, chain((own,), self._others.names()))
+        maker = broker_of_handle(handle, group, topic, chain((own,), self._others.remembered()))
         if maker is None or maker == own:
             return error
         return TroveError(

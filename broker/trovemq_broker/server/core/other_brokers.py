@@ -64,6 +64,10 @@ class OtherBrokers(Protocol):
         """Whether it is one of them, or was: the routes remember brokers that are away."""
         ...
 
+    def remembered(self) -> Sequence[str]:
+        """The names of all that it knows: the live ones first."""
+        ...
+
     def draining(self) -> Sequence[str]:
         """The brokers that ask for messages to be sent to others."""
         ...
@@ -102,6 +106,9 @@ class _NoOthers:
 
     def knows(self, broker: str) -> bool:
         return False
+
+    def remembered(self) -> Sequence[str]:
+        return ()
 
     def draining(self) -> Sequence[str]:
         return ()

@@ -113,7 +113,7 @@ async def test_a_handle_of_another_group_or_topic_is_invalid() -> None:
 class OtherNames:
     """The names of the cluster's other brokers."""
 
-    def names(self) -> list[str]:
+    def remembered(self) -> list[str]:
         return ["broker-x", "broker-b"]
 
 
@@ -145,7 +145,7 @@ async def test_a_void_handle_was_compared_with_those_of_all_brokers() -> None:
     class Many:
         tried = 0
 
-        def names(self) -> Iterator[str]:
+        def remembered(self) -> Iterator[str]:
             for number in range(1_000):
                 self.tried += 1
                 yield f"broker-{number}"

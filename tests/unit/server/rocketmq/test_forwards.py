@@ -187,6 +187,26 @@ async def test_a_receipt_goes_back_to_the_broker_that_gave_it() -> None:
     assert reply.status.code == v2.MULTIPLE_RESULTS
 
 
+async def test_a_receipt_of_a_broker_that_is_away_is_not_refused_for_good() -> None:
+    """Clients repeat an acknowledgement unless its receipt handle is illegal."""
+    a, b = two()
+    await b.send("orders", b"of b")
+    (of_b,) = await received(a, "orders", "broker-b")
+    a.others.topics.clear()
+    a.others.away["broker-b"] = Address("10.0.0.2", 8_081)
+    a.nodes.clear()
+    resources: dict[str, Any] = {"group": v2.Resource(name="workers"), "topic": v2.Resource(name="orders")}
+    handle = of_b.system_properties.receipt_handle
+    request = service.AckMessageRequest(**resources)
+    request.entries.add(message_id="1", receipt_handle=handle)
+    (reply,) = await a.call("AckMessage", request)
+    assert [one.status.code for one in reply.entries] == [v2.PROXY_TIMEOUT]
+    change = service.ChangeInvisibleDurationRequest(**resources, receipt_handle=handle)
+    change.invisible_duration.FromSeconds(60)
+    (changed,) = await a.call("ChangeInvisibleDuration", change)
+    assert changed.status.code == v2.PROXY_TIMEOUT
+
+
 async def test_a_cancelled_receive_leaves_the_line_of_the_other_broker() -> None:
     a, b = two()
     pair = ("workers", "orders")

@@ -71,6 +71,9 @@ class Others:
     def knows(self, broker: str) -> bool:
         return broker in self.names() or broker in self.away
 
+    def remembered(self) -> list[str]:
+        return [*self.names(), *self.away]
+
     def draining(self) -> list[str]:
         return sorted({one.broker for others in self.topics.values() for one in others if one.draining})
 
