@@ -123,6 +123,11 @@ class CallForwarder:
     def open_calls(self) -> int:
         return sum(self._open.values())
 
+    @property
+    def has_tls(self) -> bool:
+        """As server/core/forwarding.py has it."""
+        return self._endpoints.has_tls
+
     async def close(self) -> None:
         connections = [*self._connections.values()]
         self._connections.clear()

@@ -53,6 +53,10 @@ class Endpoints:
         self._channels = channels
         self._last: Endpoint | None = None
 
+    @property
+    def has_tls(self) -> bool:
+        return self._channels.tls is not None
+
     def at(self, broker: str, address: Address) -> Endpoint:
         """The broker at a known address: of its TLS, where brokers are called by TLS."""
         return Endpoint(broker, address, self._named(self._channels))

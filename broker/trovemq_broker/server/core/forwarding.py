@@ -36,6 +36,11 @@ class ForwardedStream(Protocol):
 class ForwardCalls(Protocol):
     """Forwards calls to other brokers, one hop: a broker that gets a forwarded call handles it itself."""
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether calls can be forwarded by TLS, to brokers that have it."""
+        ...
+
     def forward(self, broker: str, call: ForwardedCall) -> AsyncGenerator[bytes, None]:
         """The replies. Raises TroveError BROKER_NOT_FOUND, BROKER_UNREACHABLE, REQUEST_TIMEOUT,
         LIMIT_EXCEEDED, AUTHENTICATION_FAILED, and those of the other broker's check of the caller."""

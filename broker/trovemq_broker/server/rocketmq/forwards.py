@@ -31,6 +31,7 @@ from trovemq_broker.server.rocketmq.mirrors import ClientKey, Mirrors
 from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
 from trovemq_broker.server.wire.send_requests import broker_away
 from trovemq_broker.server.wire.statuses import CLIENT_ID_KEY, REQUEST_ID_KEY, Context, metadata_value
+from trovemq_daemon.addresses import Address
 from trovemq_daemon.peers import came_by_tls
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -87,6 +88,10 @@ class Forwards:
             text = f"broker {name[:NAME_SHOWN_MAX]!a} is away: it is not in the routes"
             raise TroveError(errors.BROKER_NOT_FOUND, text)
         return broker
+
+    def reaches(self, tls_address: Address | None, *, by_tls: bool) -> bool:
+        """Whether a call that came by TLS, or did not, can be forwarded to the broker with this address."""
+        return not by_tls or (tls_address is not None and self._calls.has_tls)
 
     def note(self, context: Context) -> None:
         """The client of the call came by an address that no broker advertises."""

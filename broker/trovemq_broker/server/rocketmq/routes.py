@@ -192,16 +192,37 @@ class Routes:
             if self._forwards is None:
                 return self._alone(query, config, others, address)
             self._forwards.note(context)
-            return config, [_Other(one, None) for one in others], None
+            return config, self._forwarded(name, config, others, self._forwards, by_tls), None
         reached = self._reached(others, by_tls)
         reached += self._away(name, others, reached, address, metadata_value(context, LANGUAGE_KEY))
         if config is None and not reached:
-            raise TroveError(
-                errors.TOPIC_NOT_FOUND,
-                f"topic {name} is on brokers without TLS only: give them tls_listen, or connect without TLS",
-                topic=name,
-            )
+            raise _without_tls(name)
         return config, reached, address
+
+    def _forwarded(
+        self,
+        topic: str,
+        config: TopicConfig | None,
+        others: Sequence[OtherQueues],
+        forwards: Forwards,
+        by_tls: bool,
+    ) -> list[_Other]:
+        """The other brokers to which the client's calls can be forwarded, at the address by which it came.
+        TroveError TOPIC_NOT_FOUND."""
+        reached = []
+        for one in others:
+            if forwards.reaches(one.tls_address, by_tls=by_tls):
+                reached.append(_Other(one, None))
+            else:
+                self._warn(
+                    "route.not_forwarded_by_tls",
+                    one.broker,
+                    message="clients that come by TLS and a forwarded port do not get its queues: it"
+                    " needs tls_listen, and this broker nameserver_tls",
+                )
+        if config is None and not reached:
+            raise _without_tls(topic)
+        return reached
 
     def _placement(self, topic: str, others: Sequence[OtherQueues]) -> Mapping[str, int]:
         """The placement of a FIFO topic: as this broker has it, else as most of the others do."""
@@ -331,6 +352,14 @@ class Routes:
         written = placement.get(self._core.broker, 0) if placement else written
         queues = _with_permissions(config, numbers, config.queue_count, written)
         return BrokerQueues(self._core.broker, address, config, queues)
+
+
+def _without_tls(topic: str) -> TroveError:
+    return TroveError(
+        errors.TOPIC_NOT_FOUND,
+        f"topic {topic} is on brokers without TLS only: give them tls_listen, or connect without TLS",
+        topic=topic,
+    )
 
 
 def _queues_of(

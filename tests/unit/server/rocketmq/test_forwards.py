@@ -56,6 +56,7 @@ class Node:
         self.placements: dict[str, Mapping[str, int]] = {}
         self.nodes: dict[str, Node] = {}
         self.sent: list[tuple[str, ForwardedCall]] = []
+        self.has_tls = False
         self.forwards = Forwards(name, self.others, self, lambda topic: self.placements.get(topic, {}))
         self.service = RocketmqService(parts, others=self.others, forwards=self.forwards)
         self.handlers = {name: grpc_form(one) for name, one in self.service.messaging_handlers().items()}
@@ -279,6 +280,23 @@ async def test_a_forwarded_port_shows_every_queue_at_that_address() -> None:
     (reply,) = await a.call("QueryRoute", request)
     assert {one.broker.name for one in reply.message_queues} == {"broker-a", "broker-b"}
     assert all(one.broker.endpoints == PORT for one in reply.message_queues)
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_clients_by_tls_get_the_queues_that_can_be_forwarded_by_tls(has_tls: bool) -> None:
+    a, _ = two()
+    a.has_tls = has_tls
+    secure = Other("broker-c", Address("10.0.0.3", 8_081), Address("10.0.0.3", 8_443))
+    a.others.topics["orders"].append(secure)
+    context = RpcContext()
+    context.by_tls = True
+    request = service.QueryRouteRequest(topic=v2.Resource(name="orders"), endpoints=PORT)
+    (reply,) = await a.call("QueryRoute", request, context)
+    names = {one.broker.name for one in reply.message_queues}
+    assert names == ({"broker-a", "broker-c"} if has_tls else {"broker-a"})
+    request.topic.name = "there"
+    (reply,) = await a.call("QueryRoute", request, context)
+    assert reply.status.code == v2.TOPIC_NOT_FOUND, "it is on brokers without TLS only"
 
 
 async def test_a_message_group_has_the_same_broker_by_every_port() -> None:
