@@ -115,10 +115,13 @@ class Forwards:
         return owner
 
     def topic_broker(self, topic: str, group: str, message_id: str) -> str:
-        """The other broker that stores messages of a topic which is not here; empty if no other has it."""
+        """The other broker that stores messages of a topic which is not here; empty if no other has it, and
+        for a message group that belongs here: the topic comes soon. TroveError FIFO_BROKER_AWAY."""
         placement = self._placement_of(topic) if group else NO_PLACEMENT
-        if (owner := _owner(tuple(sorted(placement.items())), group)) and owner != self._broker:
-            return owner
+        if owner := _owner(tuple(sorted(placement.items())), group):
+            if owner != self._broker and owner not in self._others.names():
+                raise broker_away(topic)
+            return "" if owner == self._broker else owner
         return next(iter(self._selected(topic, group or message_id)), "")
 
     def transaction_brokers(self, topic: str, transaction_id: str) -> Sequence[str]:

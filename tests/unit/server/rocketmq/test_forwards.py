@@ -320,6 +320,18 @@ async def test_a_message_group_has_the_same_broker_by_every_port() -> None:
         a.forwards.group_broker("steps", there, "noted")
 
 
+async def test_a_message_group_of_a_topic_that_comes_soon_went_to_another_broker() -> None:
+    a, _ = two()
+    a.placements["there"] = {"broker-a": 2, "broker-b": 2, "broker-c": 2}
+    brokers = set()
+    for number in range(40):
+        try:
+            brokers.add(a.forwards.topic_broker("there", f"g{number}", "id"))
+        except TroveError as error:
+            brokers.add(error.symbol)
+    assert brokers == {"", "broker-b", "FIFO_BROKER_AWAY"}, "of a, of b, and of c, which is away"
+
+
 async def test_few_messages_get_another_broker_when_one_goes() -> None:
     a, _ = two()
     names = [f"broker-{letter}" for letter in "bcd"]
