@@ -21,7 +21,8 @@ was away until the deletion was forgotten.
 
 Users, rules and quotas keep no id on a broker. One that the broker's table has, and that is missing in the
 whole table which replaces it, was deleted, and its deletion is forgotten: it is deleted here before the table
-is replaced, because it would keep its rights. One that was never in the table is unlisted, and keeps them.
+is replaced, because it would keep its rights. One that was never in the table is unlisted, and keeps them; so
+is one that the copy of a take-over lacks without a deletion, because the two copies contradict each other.
 
 Invariant: no topic and no group is deleted because it is absent, and nothing that the table never had.
 """
@@ -115,7 +116,12 @@ def plan_of(
 
 def forgotten_rights(table: ConfigTable, update: Update) -> list[Action]:
     """The deletions of users, rules and quotas that the table has, and the one that replaces it lacks."""
-    if update.base is not None or update.head.cluster != table.head.cluster:
+    head = update.head
+    if (
+        update.base is not None
+        or head.cluster != table.head.cluster
+        or not head.may_have_forgotten(table.head)
+    ):
         return []
     kept = {entry.key for entry in update.entries}
     return [
@@ -124,7 +130,7 @@ def forgotten_rights(table: ConfigTable, update: Update) -> list[Action]:
         if entry.kind in _RIGHTS
         and not entry.deleted
         and entry.key not in kept
-        and update.head.contains(entry.version)
+        and head.contains(entry.id)  # its last change may be one that a take-over has dropped
     ]
 
 

@@ -70,6 +70,12 @@ class Head:
         """Whether the change at that position is part of this table's history."""
         return position == ORIGIN or position.version <= self.end_of(position.generation)
 
+    def may_have_forgotten(self, since: Head) -> bool:
+        """Whether this table, whole, may lack entries of a table with the other head because they were
+        deleted, and the deletions are forgotten. If not, they were never part of it."""
+        common = min(since.version, self.end_of(since.generation))
+        return self.horizon > max(common, 0)
+
     def next_digest(self, entries: Sequence[Entry], version: int, horizon: int) -> str:
         state = sha256(f"{self.digest} {version} {horizon}".encode())
         for entry in entries:
@@ -298,10 +304,13 @@ def dropped_by(update: Update, table: ConfigTable) -> tuple[Entry, ...]:
     if update.head.cluster != table.head.cluster:
         return tuple(table)
     new = {entry.key: entry for entry in update.entries}
-    return tuple(entry for entry in table if _is_dropped(entry, new.get(entry.key), update.head))
+    forgets = update.head.may_have_forgotten(table.head)
+    return tuple(entry for entry in table if _is_dropped(entry, new.get(entry.key), update.head, forgets))
 
 
-def _is_dropped(old: Entry, new: Entry | None, head: Head) -> bool:
+def _is_dropped(old: Entry, new: Entry | None, head: Head, forgets: bool) -> bool:
     if not head.contains(old.version):
         return True
-    return new is not None and new.version == old.version and new != old
+    if new is None:
+        return not (forgets or old.deleted)
+    return new.version == old.version and new != old

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from tests.support.logs import logged
-from tests.unit.cluster_config.config_brokers import config_cluster
+from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from tests.unit.cluster_config.test_config_nodes import two
 from trovemq_broker.cluster.config_dropped import PATH as DROPPED_PATH
 from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Kind
+from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_store.files.memory import MemoryFileSystem
 
 pytestmark = pytest.mark.asyncio
@@ -47,6 +51,73 @@ async def test_a_user_kept_its_rights_on_an_old_copy_after_its_deletion(
         assert follower.tables.names(Kind.USER) == ["ann", "bob"]
         assert follower.tables.names(Kind.RULE) == []
         assert [note.key.name for note in follower.node.status().unlisted] == ["bob"]
+
+
+async def test_a_deleted_user_kept_its_rights_where_its_last_change_was_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trovemq_broker.cluster_config.owner.FORGET_FROM", 1)
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await owner.node.change(lambda _: [ConfigChange(ChangeKind.CREATE, Kind.USER, "eve")])
+        await cluster.until(lambda: follower.tables.names(Kind.USER) == ["eve"])
+        await follower.stop()
+        await alone(cluster, owner, ConfigChange(ChangeKind.ALTER, Kind.USER, "eve", settings={"a": "b"}))
+        old = owner.files.after_process_kill()
+        await owner.stop()
+        await follower.start()
+        await follower.node.take_over("", "")
+        await owner.start()
+        await cluster.second()
+        await cluster.until(lambda: owner.state == "current")
+        await follower.delete(Kind.USER, "eve")
+        await cluster.until(lambda: owner.tables.names(Kind.USER) == [])
+        await cluster.second()
+        await follower.node.second(ends_minute=True)
+        assert follower.node.table.get(Kind.USER, "eve") is None, "its deletion is forgotten"
+        await owner.stop()
+        owner.files = old
+        owner.tables.add(Kind.USER, "eve", a="b")  # as in its own file of the old copy
+        await owner.start()
+        await cluster.second()
+        await cluster.until(lambda: owner.state == "current")
+        assert owner.node.table.head.owner == "b"
+        assert owner.tables.names(Kind.USER) == []
+
+
+async def test_a_take_over_deleted_users_that_its_copy_never_had() -> None:
+    """The owner was put back from an older copy and changed that alone; an operator names its copy."""
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        old = owner.files.after_process_kill()
+        await owner.node.change(lambda _: [ConfigChange(ChangeKind.CREATE, Kind.USER, "bob")])
+        await cluster.until(lambda: follower.tables.names(Kind.USER) == ["bob"])
+        await follower.stop()
+        await owner.stop()
+        owner.files = old
+        owner.tables.have.clear()
+        await owner.start()
+        await alone(cluster, owner, ConfigChange(ChangeKind.CREATE, Kind.USER, "new"))
+        await follower.start()
+        await cluster.until(lambda: "CONFIG_OWNER_OLD" in follower.node.status().problem)
+        await owner.node.take_over("", "a")
+        await cluster.until(lambda: follower.state == "current")
+        assert follower.tables.names(Kind.USER) == ["bob", "new"]
+        assert [note.key.name for note in follower.node.status().dropped] == ["bob"]
+
+
+async def alone(cluster: ConfigCluster, owner: ConfigBroker, change: ConfigChange) -> None:
+    """Makes the change while no other broker is there."""
+
+    def make(table: ConfigTable) -> list[ConfigChange]:
+        entry = table.live(change.kind, change.name)
+        return [replace(change, seen=None if entry is None else entry.version)]
+
+    version = owner.node.table.head.version
+    changing = asyncio.create_task(owner.node.change(make))
+    await cluster.until(lambda: owner.node.table.head.version > version)
+    await cluster.second(3_000)
+    await changing
 
 
 async def test_a_damaged_list_of_dropped_changes_stops_no_broker() -> None:
