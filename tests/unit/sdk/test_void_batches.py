@@ -290,6 +290,30 @@ async def test_a_stream_to_a_broker_that_is_gone_ends_with_a_message_in_hand() -
     await here.over()
 
 
+@pytest.mark.parametrize("lives", [True, False])
+async def test_an_acknowledgement_never_ended_after_its_broker_left_the_routes(lives: bool) -> None:
+    here = Scene()
+    (message,) = await here.opened(1)
+    here.running.cancel()
+    await turns(10)
+    assert here.now.cancelled
+    ended = here.stream.settle_with_result(message, None)
+    await turns(10)
+    for _ in range(20):
+        if lives:
+            await here.now.settled_each()
+        elif not ended.done():
+            await here.now.reply(TroveError(errors.BROKER_UNREACHABLE, "gone"))
+            await asyncio.sleep(10)
+    assert ended.done()
+    assert (ended.exception() is None) == lives
+    await turns(10)
+    assert here.now.cancelled, "it is not kept"
+    assert here.stream._task is not None
+    assert here.stream._task.done()
+    await here.over()
+
+
 async def test_a_refused_return_was_logged_as_an_exception_that_nobody_saw(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -103,10 +103,9 @@ class GroupStream(Settlements):
         """Receives until it is cancelled, or until another try is useless: then it raises TroveError.
         Settlements without a result are still sent. It may run again."""
         self._receiving, self._refusal = True, None
-        loop = asyncio.get_running_loop()
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._keep(), name=f"consume stream to {self._broker}")
-        self._ended = loop.create_future()
+        if self._task is None or _is_over(self._task):
+            self._task = self._opened()
+        self._ended = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait({self._task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             await (self._ended if self._ended.done() else self._task)
@@ -126,6 +125,16 @@ class GroupStream(Settlements):
         self._wake.set()
         await self._wait_while(lambda: self._is_open and not self._stopped, until)
 
+    def _opened(self) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._keep(), name=f"consume stream to {self._broker}")
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._receiving or self._held or self.member.leaving:
+            return
+        if self._task is not None and _is_over(self._task):  # its broker has left the routes
+            self._task = self._opened()  # settlements are tried until their deadline
+
     @property
     def _wanted(self) -> bool:
         return self._has_work or self._inbox.has_lane(self._broker)
@@ -142,8 +151,8 @@ class GroupStream(Settlements):
         """Waits for all results, `until` at most; settlements without a result then fail with
         CLIENT_CLOSED. Leaves the group."""
         await self.answered(until=until)
+        self.member.leaving = True
         if self._is_open:
-            self.member.leaving = True
             self._wake.set()
             await self._wait_while(lambda: self._is_open, asyncio.get_running_loop().time() + LEAVE_SECONDS)
         if self._task is not None:
@@ -382,6 +391,11 @@ class GroupStream(Settlements):
         for message in batch:
             message.settled = True
             self.release(message)
+
+
+def _is_over(task: asyncio.Task[None]) -> bool:
+    """Whether the stream of this task is not opened again."""
+    return task.done() or task.cancelling() > 0
 
 
 def _end_with(stream: Stream, task: asyncio.Task[None]) -> None:

@@ -145,7 +145,7 @@ class Settlements:
         self._extending.setdefault(message, [])
         message.receipt = message.receipt  # a run that gathers nothing
         self._count(change, 1)
-        self._wake.set()
+        self._begin()
         return future
 
     def release(self, message: StreamedMessage) -> None:
@@ -166,8 +166,12 @@ class Settlements:
         gathering = self._gathering[receipt, change] = Settling(
             receipt, change, deadline, by_handle=by_handle
         )
-        self._wake.set()
+        self._begin()
         return gathering
+
+    def _begin(self) -> None:
+        """There is a settlement to send. The subclass opens its stream again if that has ended."""
+        self._wake.set()
 
     def _count(self, change: Change | None, more: int) -> None:
         """Counts settlements without a result."""
