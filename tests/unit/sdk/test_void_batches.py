@@ -314,6 +314,24 @@ async def test_an_acknowledgement_never_ended_after_its_broker_left_the_routes(l
     await here.over()
 
 
+async def test_a_kept_stream_had_no_credit_as_its_broker_came_back() -> None:
+    """It got some ten seconds later, with the next sign of life."""
+    here = Scene(prefetch=8)
+    here.inbox.ordered = True
+    (message,) = await here.opened(1)
+    here.running.cancel()
+    await turns(10)
+    assert message.queue_offset == 0
+    await here.now.batch(1, 7, number=2)
+    await here.now.settled_each()
+    here.now.frames.clear()
+    here.running = asyncio.ensure_future(here.stream.run())
+    await turns(10)
+    assert len(here.streams) == 1
+    assert credit(here.now)[0] > 0
+    await here.over()
+
+
 async def test_a_refused_return_was_logged_as_an_exception_that_nobody_saw(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -105,6 +105,7 @@ class GroupStream(Settlements):
         self._receiving, self._refusal = True, None
         if self._task is None or _is_over(self._task):
             self._task = self._opened()
+        self._wake.set()  # a stream that was kept for settlements has no credit
         self._ended = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait({self._task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
