@@ -51,20 +51,34 @@ def unrecorded_rows(
     after recorded_end, which also count as waiting here; they have the first claim to a copy."""
     rows = _rows_until(table, store.last_store_timestamp)
     late = _covered(rows, late_ended)
-    rows = rows[np.lexsort((rows["offset"], rows["source"], ~late))]
-    delivered = np.zeros(len(rows), np.bool_)
-    for number in np.unique(rows["topic"]).tolist():
-        of_topic = rows["topic"] == number
-        since_ms = EpochMs(int(rows["deliver_ms"][of_topic].min()))
-        copies = Counter(_copies(store, table.topics[number], recorded_end, since_ms))
-        hashes = [contents.key_hash for contents in copies]
-        for index in np.flatnonzero(of_topic & np.isin(rows["key_hash"], hashes)).tolist():
-            contents = _contents_of_row(store, table, rows[index])
-            if contents is not None and copies[contents]:
-                copies[contents] -= 1
-                delivered[index] = True
-    rows = rows[delivered]
+    rows = rows[np.lexsort((rows["offset"], rows["source"], ~late, rows["topic"]))]
+    numbers, begins = np.unique(rows["topic"], return_index=True)
+    delivered = [
+        _delivered(store, table, table.topics[number], of_topic, recorded_end)
+        for number, of_topic in zip(numbers.tolist(), np.split(rows, begins[1:]), strict=False)
+    ]
+    rows = np.concatenate([rows[:0], *delivered])
     return rows[np.lexsort((rows["offset"], rows["source"]))]
+
+
+def _delivered(
+    store: MessageStore, table: WaitingTable, topic: str, rows: Rows, recorded_end: PhysicalOffset
+) -> Rows:
+    """The topic's rows whose copies are there; earlier rows come first."""
+    since_ms = EpochMs(int(rows["deliver_ms"].min()))
+    copies = Counter(_copies(store, topic, recorded_end, since_ms))
+    hashes = [contents.key_hash for contents in copies]
+    delivered: list[int] = []
+    left = copies.total()
+    for index in np.flatnonzero(np.isin(rows["key_hash"], hashes)).tolist() if left else ():
+        contents = _contents_of_row(store, table, rows[index])
+        if contents is not None and copies[contents]:
+            copies[contents] -= 1
+            left -= 1
+            delivered.append(index)
+        if not left:
+            break  # a backlog of due messages without keys is not read
+    return rows[delivered]
 
 
 def _rows_until(table: WaitingTable, end_ms: EpochMs) -> Rows:

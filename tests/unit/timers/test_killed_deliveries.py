@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,27 @@ def test_a_start_reads_only_late_messages_of_the_topics_of_due_ones(
     monkeypatch.setattr(unrecorded, "store_timestamp", noted(read, store_timestamp))
     assert again(broker).bodies().count(b"due") == 1
     assert len(read) <= (2 if with_events else 8)
+
+
+def test_a_start_read_all_due_messages_without_keys_for_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    for number in range(50):
+        record = replace(message(b"%d" % number), properties={})
+        broker.timers.schedule(record, EpochMs(NOW_MS + 1_000), NOW_MS)
+    broker.dispatch()
+    count = broker.timers.deliver_due(EpochMs(NOW_MS + 1_000))
+    broker.dispatch()
+    read: list[object] = []
+    of_row = unrecorded._contents_of_row
+
+    def noted_row(*given: Any) -> Any:
+        read.append(given)
+        return of_row(*given)
+
+    monkeypatch.setattr(unrecorded, "_contents_of_row", noted_row)
+    broker = Broker(broker.kill())
+    assert (broker.timers.pending_count, len(read)) == (50 - count, count)
+    assert 0 < count < 50
 
 
 def noted(calls: list[str], function: Callable[..., EpochMs]) -> Callable[..., EpochMs]:
