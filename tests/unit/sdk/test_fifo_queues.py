@@ -236,6 +236,27 @@ async def test_sends_failed_as_a_broker_did_not_have_the_moved_topic_yet(
 
 
 @pytest.mark.asyncio
+async def test_a_send_failed_as_newer_routes_came_before_its_refusal(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    nameserver.set_routes(fifo(broker, {"b1": 0, "b2": 1}), other.route({"bills": 1}))
+    client = await connect(nameserver, send_attempts_max=1)
+
+    async def comes(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        if len(other.frames) > 1:
+            return other.acknowledgement(frame)
+        nameserver.set_routes(*(fifo(one, {"b1": 0, "b2": 1}) for one in (broker, other)))
+        assert await client._pool.routes.wait_until(
+            lambda: client._pool.routes.has_topic("steps", "b2"), timeout_seconds=10
+        )
+        return other.refusal(frame, TroveError(errors.TOPIC_NOT_FOUND, "not here"))
+
+    other.on_frame = comes
+    await client.send("steps", b"x", message_group="g")
+    assert len(other.frames) == 2
+
+
+@pytest.mark.asyncio
 async def test_waiting_messages_go_to_the_new_queues_of_their_topic(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:

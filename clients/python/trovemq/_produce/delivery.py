@@ -122,11 +122,12 @@ class Delivery:
             self._give_up(batch, error)
 
     def _moves_there(self, batch: Batch) -> bool:
-        """Whether other brokers know already that the FIFO topic has queues on the batch's broker."""
+        """Whether other brokers know already that the FIFO topic has queues on the batch's broker. The routes
+        may have the topic there by now: they may be newer than the refusal."""
         routes, topic, broker = self._pool.routes, batch.topic, batch.slot.broker
         placed = batch.ordered and routes.is_fifo(topic) and bool(routes.placement(topic).get(broker))
-        having = (one.broker.name for one in routes.state.brokers if routes.has_topic(topic, one.broker.name))
-        return placed and not routes.has_topic(topic, broker) and any(having)
+        others = (one.broker.name for one in routes.state.brokers if one.broker.name != broker)
+        return placed and any(routes.has_topic(topic, other) for other in others)
 
     def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
         """No reply will come."""
