@@ -27,6 +27,7 @@ from trovemq_broker.cluster_config import protobuf
 from trovemq_broker.cluster_config.entries import ClockMs, Kind
 from trovemq_broker.cluster_config.follower import Follower, Serving, Stored
 from trovemq_broker.cluster_config.messages import TablePart
+from trovemq_broker.cluster_config.table import Update
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -45,7 +46,7 @@ _WITH_SECRETS: Final = "/trovemq.v1.SecurityService/"
 
 class FollowerSide:
     """`run()` until it is cancelled. `target` returns where the owner is, or why that is not known; `refused`
-    is called with the error that ended a stream."""
+    is called with the error that ended a stream, `check_joined` before an update is stored."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class FollowerSide:
         *,
         target: Callable[[], Endpoint | str],
         refused: Callable[[TroveError], Awaitable[None]],
+        check_joined: Callable[[Update], None],
         credentials: ReadCredentials | None,
         settings: BackOff,
         jitter: Jitter,
@@ -69,6 +71,7 @@ class FollowerSide:
         self._signal = signal
         self._target = target
         self._refused = refused
+        self._check_joined = check_joined
         self._credentials = credentials
         self._settings = settings
         self._jitter = jitter
@@ -189,6 +192,7 @@ class FollowerSide:
             work = self.follower.begin(part)
             if work is not None:
                 try:
+                    self._check_joined(work.update)
                     await self._local.replaced(work.update, work.dropped)  # the last copy of some entries
                     await run_in_thread(work.run)
                 finally:

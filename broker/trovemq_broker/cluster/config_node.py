@@ -145,6 +145,7 @@ class ConfigNode:
             self._signal,
             target=lambda: "a take-over is under way" if self._taking_over else self._finder.target(),
             refused=self._refused,
+            check_joined=self._finder.check_joined,
             credentials=parts.credentials,
             settings=parts.settings,
             jitter=parts.jitter,

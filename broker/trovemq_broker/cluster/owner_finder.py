@@ -7,10 +7,13 @@ from typing import Final, NamedTuple
 
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoint, Endpoints
-from trovemq_broker.cluster_config.entries import Generation
+from trovemq_broker.cluster_config.entries import Generation, Kind
 from trovemq_broker.cluster_config.stored import StoredTable
+from trovemq_broker.cluster_config.table import Update
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 FIRST_GENERATION: Final = 1
 """Of a table that no other broker has taken over."""
@@ -91,6 +94,17 @@ class OwnerFinder:
             if text != self._logged:
                 self._logged = text
                 get_logger().warning("config.owner_lost", message=text)
+
+    def check_joined(self, update: Update) -> None:
+        """To be called before the first table is stored. TroveError CONFIG_OTHER_CLUSTER if it is of another
+        owner than the setting names, and that one was never a member: it is another configuration."""
+        named = self._named
+        if self._stored.table.exists or not self._found or named is None:
+            return
+        if any(one.kind is Kind.BROKER and one.name == named.name for one in update.entries):
+            return
+        what = f"config_owner is {named.name}, which is no broker of the configuration of {self._found}"
+        raise TroveError(errors.CONFIG_OTHER_CLUSTER, what, owner=self._found)
 
     def _nobody(self) -> str:
         """Why no other broker is known as the owner. The next attempt asks that of the setting again."""

@@ -313,6 +313,17 @@ async def test_a_broker_that_joins_followed_another_cluster_than_it_was_set_to()
         assert third.state == "joining"
 
 
+async def test_a_broker_that_joins_followed_another_cluster_after_its_take_over() -> None:
+    async with config_cluster() as cluster:
+        _, follower = await two(cluster)
+        await follower.node.take_over("", "")
+        await cluster.second()
+        third = await cluster.add("c", "other")
+        await cluster.until(lambda: "other, which is no broker of" in third.node.status().problem)
+        assert third.state == "joining"
+        assert not third.node.table.exists
+
+
 async def test_a_take_over_left_a_warning_for_ever_on_brokers_with_the_setting() -> None:
     async with config_cluster() as cluster:
         _, follower = await two(cluster)
