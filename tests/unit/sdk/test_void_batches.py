@@ -274,6 +274,21 @@ async def test_a_message_in_hand_went_to_others_as_routes_lost_its_broker() -> N
     await member.over()
 
 
+async def test_a_message_acknowledged_by_a_transaction_kept_its_stream_open() -> None:
+    member = Member()
+    stream = await member.receive("broker-a", orderly=True)
+    await stream.batch(0, 1)
+    started = member.inbox.take()
+    assert started is not None
+    await member.sessions_end()
+    await turns(10)
+    assert not stream.cancelled
+    started.settlement.acknowledged_elsewhere(started)
+    await turns(10)
+    assert stream.cancelled
+    await member.over()
+
+
 async def test_a_stream_to_a_broker_that_is_gone_ends_with_a_message_in_hand() -> None:
     here = Scene()
     here.inbox.ordered = True

@@ -117,7 +117,7 @@ class GroupStream(Settlements):
             raise
         finally:
             self._receiving = False
-            self._end_if_idle()
+            self.end_if_idle()
 
     async def stop(self, *, until: float) -> None:
         """Stops receiving; waits for the broker's confirmation, `until` at most. The stream stays open until
@@ -144,7 +144,8 @@ class GroupStream(Settlements):
     def _has_work(self) -> bool:
         return self._receiving or self._held or self._unsettled > 0
 
-    def _end_if_idle(self) -> None:
+    def end_if_idle(self) -> None:
+        """Ends a stream that was kept for messages in hand, once there are none."""
         if not self._wanted and self._task is not None:
             self._task.cancel()
 
@@ -293,7 +294,7 @@ class GroupStream(Settlements):
             self._frames_unanswered -= 1
             self._wake.set()
             self._progress.set()
-            self._end_if_idle()
+            self.end_if_idle()
         if answer.settings is not None:
             self.member.joined(answer.settings)
             self._owner.on_joined(answer.settings)

@@ -359,6 +359,8 @@ class GroupConsumer:
         """An atomic transaction has acknowledged it: the next one of its message group may follow."""
         for other in self._inbox.settled(message, done=True):
             self.release(other)
+        if (stream := self._streams.get(message.broker)) is not None:
+            stream.end_if_idle()
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """Extends the lease to this time from now on. Then the message has a separate handle. Raises
