@@ -150,8 +150,12 @@ async def test_what_may_be_stored_is_not_sent_again(
 ) -> None:
     client = await connect(nameserver)
     await break_off_after_taking(broker)
+    waiting = asyncio.ensure_future(client.send("orders", b"x", broker="b1"))
+    while not broker.frames or broker._server is not None:
+        await asyncio.sleep(0.001)
+    await broker.start()  # it would take the message a second time
     with pytest.raises(TroveError) as failure:
-        await client.send("orders", b"x", broker="b1")
+        await waiting
     assert failure.value.spec is errors.BROKER_UNREACHABLE
     assert failure.value.in_doubt
     assert len(broker.frames) == 1

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store
@@ -99,6 +99,7 @@ def test_denials_of_a_subject_are_counted_by_minute() -> None:
     assert here.trail.written == {"denied": 8}
 
 
+@example([("a", 0), ("a", 0), ("a", 30_000), ("a", 30_000)])  # a minute ends on a full disk
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 30_000)), max_size=60))
 def test_no_denial_is_lost_or_counted_twice(steps: list[tuple[str, int]]) -> None:
     here, now_ms, expected = Here.made(), NOW_MS, Counter[str]()
