@@ -124,7 +124,7 @@ REPLICATION_FAULTS: Final = (
         "",
         (
             "tests/unit/replication/test_follower.py"
-            "::test_after_answering_one_operator_a_follower_followed_the_others_leader",
+            "::test_after_a_promise_a_follower_followed_another_operators_leader",
         ),
     ),
     Planted(

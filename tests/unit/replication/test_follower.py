@@ -323,7 +323,7 @@ def test_too_few_promises_or_a_lost_copy_choose_nobody(answers: list[Promised]) 
     assert refused.value.spec is errors.NOT_ENOUGH_REPLICAS
 
 
-def test_after_answering_one_operator_a_follower_followed_the_others_leader() -> None:
+def test_after_a_promise_a_follower_followed_another_operators_leader() -> None:
     """The answer lacked the records that it acknowledged to that leader, and they were lost."""
     low, high = (epoch_to_promise(1, gatherer, "abc") for gatherer in "ac")
     node = Node()
