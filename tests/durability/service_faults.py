@@ -121,4 +121,12 @@ SERVICE_FAULTS: Final = (
             "test_sends_failed_as_a_broker_did_not_have_the_moved_topic_yet",
         ),
     ),
+    Planted(
+        "A broker that joins a cluster was asked at `/readyz` in the first milliseconds of its start, and"
+        " served messages without the configuration",
+        "broker/trovemq_broker/cluster/config_condition.py",
+        "        if self._role.removed or not self._role.is_known:",
+        "        if self._role.removed:",
+        ("tests/unit/cluster_config/test_config_nodes.py::test_a_joining_broker_served_if_asked_too_early",),
+    ),
 )

@@ -21,11 +21,13 @@ from trovemq_proto.errors import TroveError
 
 @dataclass(slots=True)
 class Role:
-    """`owner` or `follower`; neither: the broker is alone. `removed`: it is no member any more."""
+    """`owner` or `follower`; neither: the broker is alone. `removed`: it is no member any more. `is_known`:
+    the start has read it; before, a broker that joins would pass for one that is alone."""
 
     owner: OwnerSide | None = None
     follower: FollowerSide | None = None
     removed: bool = False
+    is_known: bool = False
 
     @property
     def is_alone(self) -> bool:
@@ -46,7 +48,7 @@ class ConfigCondition:
     @property
     def serves(self) -> bool:
         """Whether messages may be served. Once served, they flow on, unless this broker was removed."""
-        if self._role.removed:
+        if self._role.removed or not self._role.is_known:
             return False
         if not self._served:
             follower = self._role.follower
@@ -63,6 +65,8 @@ class ConfigCondition:
 
     def problem(self) -> str:
         """For readiness: why messages are not served, or an empty text."""
+        if not self._role.is_known:
+            return "it reads its configuration"
         return "" if self.serves else reason(self._state(), self._finder.owner(), problem=self._trouble())
 
     def warning(self) -> str:

@@ -116,6 +116,8 @@ class ConfigNode:
             member = stored.table.get(Kind.BROKER, self._broker)
             if stored.removed or (member is not None and member.deleted):
                 await self._refused(TroveError(errors.CONFIG_MEMBER_REMOVED))
+        self._role.is_known = True
+        self._signal.notify()
 
     async def _own(self) -> None:
         store_id = await self._store.store_id()

@@ -12,6 +12,7 @@ import pytest
 from tests.support.logs import logged
 from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
 from trovemq_broker.admin.shared_groups import SharedGroups
+from trovemq_broker.cluster.config_node import ConfigNode
 from trovemq_broker.cluster_config.entries import ORIGIN, ChangeKind, ConfigChange, Generation, Kind
 from trovemq_broker.cluster_config.follower import FollowerWork
 from trovemq_broker.cluster_config.messages import Hello, Report
@@ -264,6 +265,20 @@ async def test_a_joining_broker_serves_nothing_until_it_has_the_table() -> None:
         )
         await cluster.add("a")
         await cluster.until(lambda: joining.node.condition.serves)
+
+
+async def test_a_joining_broker_served_if_asked_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, asked = ConfigNode.start, list[tuple[bool, str]]()
+
+    async def asked_first(node: ConfigNode) -> None:
+        asked.append((node.condition.serves, node.condition.problem()))
+        await start(node)
+
+    monkeypatch.setattr(ConfigNode, "start", asked_first)
+    async with config_cluster() as cluster:
+        joining = await cluster.add("b", "a")
+        assert asked == [(False, "it reads its configuration")]
+        assert not joining.node.condition.serves
 
 
 async def test_a_take_over_without_nameservers_asks_the_owner_of_the_setting() -> None:
