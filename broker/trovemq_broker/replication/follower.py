@@ -30,6 +30,7 @@ from trovemq_broker.replication.frames import (
     Identity,
     InSyncSet,
     LeaderFrame,
+    NodeLog,
     NowMs,
     Offset,
     Progress,
@@ -46,17 +47,8 @@ SILENCE_MS: Final = 3_000
 """Without a frame for so long the stream is ended, and opened again."""
 
 
-class FollowerLog(Protocol):
+class FollowerLog(NodeLog, Protocol):
     """The follower's own log. Truncations and joins are the caller's."""
-
-    @property
-    def begin(self) -> Offset: ...
-
-    @property
-    def end(self) -> Offset: ...
-
-    @property
-    def flushed(self) -> Offset: ...
 
     def append_raw(self, offset: Offset, data: bytes, blank: int) -> None:
         """TroveError: nothing was written."""

@@ -12,7 +12,7 @@ A position is a physical offset of the log, which all nodes of a group share.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.replica.epochs import Epochs
@@ -120,6 +120,19 @@ class Progress:
     flushed: Offset
     set_version: int
     echo_ms: NowMs = 0
+
+
+class NodeLog(Protocol):
+    """The log of a node: its first byte, one past its last, and one past the last that is synced."""
+
+    @property
+    def begin(self) -> Offset: ...
+
+    @property
+    def end(self) -> Offset: ...
+
+    @property
+    def flushed(self) -> Offset: ...
 
 
 LeaderFrame: TypeAlias = Welcome | Data | Heartbeat

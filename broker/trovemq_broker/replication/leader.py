@@ -31,6 +31,7 @@ from trovemq_broker.replication.frames import (
     InSyncSet,
     LeaderFrame,
     Node,
+    NodeLog,
     NowMs,
     Offset,
     Progress,
@@ -49,17 +50,8 @@ WINDOW_BYTES: Final = 16 << 20
 HEARTBEAT_MS: Final = 500
 
 
-class LeaderLog(Protocol):
+class LeaderLog(NodeLog, Protocol):
     """The leader's own log."""
-
-    @property
-    def begin(self) -> Offset: ...
-
-    @property
-    def end(self) -> Offset: ...
-
-    @property
-    def flushed(self) -> Offset: ...
 
     def read(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
         """Whole records of one segment from the offset on; and the number of zeros after the last of them,

@@ -46,7 +46,7 @@ async def config(
         bool,
         typer.Option(
             "--clear-dropped",
-            help="Forget the changes that a take-over has dropped, once they were made again.",
+            help="Forget the changes that a take-over has dropped, once they were repeated.",
         ),
     ] = False,
 ) -> None:
