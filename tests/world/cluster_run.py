@@ -294,7 +294,8 @@ class Run:
 
         def held(statuses: Sequence[ConfigStatus]) -> bool:
             versions = {one.broker: (one.generation, one.version) for one in statuses}
-            return any(versions.get(one) == versions[broker] for one in others)
+            own = versions.get(broker)  # not there while a nameserver that was restarted waits for it
+            return own is not None and any(versions.get(one) == own for one in others)
 
         async with self._client() as client:
             await _until(client, held)
