@@ -6,7 +6,7 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,16 @@ def ended(broker: BrokerProcess) -> str:
 
 
 def until_said(broker: BrokerProcess, text: str) -> None:
-    deadline = time.monotonic() + END_S_MAX
-    while text not in broker.log():
-        assert time.monotonic() < deadline, broker.log()
-        time.sleep(0.02)
+    until(broker, lambda: text in broker.log())
 
 
 def until_no_warning(broker: BrokerProcess, name: str) -> None:
+    until(broker, lambda: name not in readyz(broker)["warnings"])
+
+
+def until(broker: BrokerProcess, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + END_S_MAX
-    while name in readyz(broker)["warnings"]:
+    while not condition():
         assert time.monotonic() < deadline, broker.log()
         time.sleep(0.02)
 

@@ -91,9 +91,9 @@ class InSyncChanges:
         at_once = any(self._is_dead(known.get(one), one, known) for one in lost)
         if not waited and not at_once:
             return None
-        ready = [one for one in known.values() if self._is_ready(one, now_ms, max(commit, epoch_end))]
         if self.proposed and not lost:
             return None  # its members answer: it will be confirmed
+        ready = [one for one in known.values() if self._is_ready(one, now_ms, max(commit, epoch_end))]
         copies_next = self._next(present, lost, [one.identity for one in ready])
         if copies_next == present:
             return None
@@ -131,14 +131,12 @@ class InSyncChanges:
     def _next(
         self, present: frozenset[Identity], lost: list[Identity], ready: list[Identity]
     ) -> frozenset[Identity]:
-        """All that are ready come in; lost ones go, newest name first, while enough remain."""
-        copies = set(present)
-        for one in ready:
-            copies.add(one)
+        """All that are ready come in; lost ones go, in the order of their names, while enough remain."""
+        copies = present.union(ready)
         for one in sorted(lost):
             if len(copies) > self.in_sync_min:
-                copies.discard(one)
-        return frozenset(copies)
+                copies -= {one}
+        return copies
 
     def _note_removal(self, gone: Identity, copy: Copy | None, now_ms: NowMs) -> None:
         """Only a lag counts: a process that has ended may come back at once."""

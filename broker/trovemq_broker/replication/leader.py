@@ -10,7 +10,7 @@ Each returns actions. The caller reads `commit` afterwards, and lets readers see
 Invariants
 - A report counts only up to the bytes that this stream was sent (rocketmq#3015).
 - One node has one stream: a second one ends the first.
-- A follower has at most WINDOW_BYTES that it has not reported, and one frame in memory.
+- A follower has at most WINDOW_BYTES, and one frame, that it has not reported.
 """
 
 from __future__ import annotations
@@ -299,16 +299,13 @@ class Leader:
 
     def _count(self, now_ms: NowMs) -> list[LeaderAction]:
         """Confirms sets, and moves the commit."""
-        by_identity = {peer.identity: peer for peer in self._peers.values()}
-        versions = {identity: peer.set_version for identity, peer in by_identity.items()}
+        versions = {peer.identity: peer.set_version for peer in self._peers.values()}
         confirmed = self.in_sync.confirm({**versions, self._me: self._my_version})
         if self.in_sync.confirmed is not None:
             mine = self._log.flushed if self.settings.is_sync else self._log.end
-            positions = [mine]
-            for one in self.in_sync.counted - {self._me}:
-                peer = by_identity.get(one)
-                positions.append(self._position(peer) if peer is not None else LOG_ORIGIN)
-            moved = self._commit.held(positions)
+            held = {peer.identity: self._position(peer) for peer in self._peers.values()}
+            others = self.in_sync.counted - {self._me}
+            moved = self._commit.held([mine, *(held.get(one, LOG_ORIGIN) for one in others)])
             if moved or confirmed:
                 return self._heartbeats(now_ms)
         return []
