@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +43,9 @@ class Cluster:
         self.endpoints: list[str] = []
         self.trusted: dict[str, str] = {}
         self.admin = _authentication() if authentication else {}
+        self._credentials = ""
+        if authentication:
+            self._credentials = _credentials_file(folder, self.admin)
         self._files: list[str] = []
         if tls:
             self._files, self.trusted = make_certificates(folder / "certificates")
@@ -70,6 +73,7 @@ class Cluster:
             transactionCheckInterval=3000,
             transactionTimeOut=10_000,
             config_owner=config_owner,
+            config_credentials_file=self._credentials,
         )
         self._processes.enter_context(broker)
         self.brokers.append(broker)
@@ -86,6 +90,14 @@ def _authentication() -> dict[str, str]:
         "TROVEMQ_BROKER_AUTHENTICATION_ENABLE": "true",
         "TROVEMQ_BROKER_AUTHORIZATION_ENABLE": "true",
     }
+
+
+def _credentials_file(folder: Path, admin: Mapping[str, str]) -> str:
+    """The keys with which a broker forwards calls of clients to the others."""
+    file = folder / "admin.credentials"
+    file.write_text(f"access_key={admin['TROVEMQ_ACCESS_KEY']}\nsecret_key={admin['TROVEMQ_SECRET_KEY']}\n")
+    file.chmod(0o600)
+    return str(file)
 
 
 def make_certificates(folder: Path) -> tuple[list[str], dict[str, str]]:

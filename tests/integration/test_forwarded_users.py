@@ -45,6 +45,17 @@ async def send(address: str, user: str, topic: str) -> Any:
         return reply.status
 
 
+async def recall(address: str, user: str, topic: str, handle: str) -> Any:
+    async with grpc.aio.insecure_channel(address) as channel:
+        method = channel.unary_unary(
+            SERVICE + "RecallMessage",
+            request_serializer=service.RecallMessageRequest.SerializeToString,
+            response_deserializer=service.RecallMessageResponse.FromString,
+        )
+        request = service.RecallMessageRequest(topic=v2.Resource(name=topic), recall_handle=handle)
+        return await method(request, metadata=metadata_of(user), timeout=60)
+
+
 async def forged(address: str, metadata: Any) -> str:
     """The error of a stranger who forwards a send in the name of `brokers`."""
     inner = service.SendMessageRequest(messages=[message("there", b"forged")])
@@ -94,6 +105,15 @@ async def test_the_second_broker_checks_the_user_and_no_stranger_forwards(tmp_pa
                 assert status.code == v2.OK, status
                 refused = await send(first, "mallory", "there")
                 assert refused.code == v2.FORBIDDEN, refused
+                await client.admin.create_topic("later", 1, message_type="DELAY", brokers=["b"])
+                await client.admin.rules.allow("alice", "Pub", "Topic:later")
+                async with client.producer("later") as producer:
+                    made = await producer.send(b"x", deliver_after=3_600)
+                handle = made.recall_handle
+                denied = await recall(first, "mallory", "later", handle)
+                assert denied.status.code == v2.FORBIDDEN, denied.status
+                recalled = await recall(first, "alice", "later", handle)
+                assert (recalled.status.code, recalled.message_id) == (v2.OK, made.unique_key)
                 (found,) = await client.admin.describe_topic("there")
                 assert sum(queue.max_offset - queue.min_offset for queue in found.queues) == 1
             assert "no credentials" in await forged(second, ())

@@ -24,7 +24,6 @@ from typing import Any, Final
 from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
-from trovemq_broker.cluster.forwarding import Forwarder
 from trovemq_broker.cluster.registration import Registrations
 from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
@@ -219,7 +218,6 @@ class BrokerApp:
             readiness=self._readiness,
             tracing=self._tracing,
             others=routes,
-            forward=Forwarder(routes, self._registration_channels).forward,
             calls=calls,
             cluster=ClusterParts(stored, routes, self._registration_channels, self._config_credentials),
         )

@@ -27,7 +27,7 @@ from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.forwarding import ForwardCalls
-from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers
 from trovemq_broker.server.monitoring.statistics import BrokerStatistics
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.native.admin_service import AdminService
@@ -85,14 +85,12 @@ class BrokerServices:
         readiness: Readiness | None = None,
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
-        forward: Forward | None = None,
         calls: ForwardCalls | None = None,
         cluster: ClusterParts | None = None,
         shared: SharedConfig | None = None,
     ) -> None:
-        """`others`: the cluster's other brokers; `forward` passes a recall on to one of them, `calls`
-        forwards the calls of clients that reach no other broker. `shared`: instead of the node's own part in
-        the cluster's configuration."""
+        """`others`: the cluster's other brokers; `calls` forwards the calls that belong to one of them.
+        `shared`: instead of the node's own part in the cluster's configuration."""
         self.core = core = BrokerCore(
             *(store, model, settings, advertised, version),
             clock_ms=clock_ms,
@@ -131,7 +129,7 @@ class BrokerServices:
             self.live,
             lambda: look(settings, store, self.tasks.retention, version, readiness or Readiness()),
         )
-        self._open_rocketmq(others, tls_address, forward, calls)
+        self._open_rocketmq(others, tls_address, calls)
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
         self._admin = AdminService(
@@ -152,7 +150,6 @@ class BrokerServices:
         self,
         others: OtherBrokers,
         tls_address: Address | None,
-        forward: Forward | None,
         calls: ForwardCalls | None,
     ) -> None:
         """The services of RocketMQ's protocol, and of its calls that other brokers forward."""
@@ -160,7 +157,6 @@ class BrokerServices:
             *(self.core, lambda: self.drain_control.offers_writes, self.live.set_log_level),
             others=others,
             tls_address=tls_address,
-            forward=forward,
             placement_of=self._placement_of,
             forwards=None if calls is None else Forwards(self.core.broker, others, calls, self._placement_of),
         )

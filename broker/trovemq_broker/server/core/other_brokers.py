@@ -77,23 +77,6 @@ class OtherBrokers(Protocol):
         ...
 
 
-class Forward(Protocol):
-    """Passes a call of RocketMQ's protocol on to another broker."""
-
-    async def __call__(
-        self,
-        broker: str,
-        method: str,
-        request: bytes,
-        metadata: Sequence[tuple[str, str]],
-        *,
-        by_tls: bool,
-    ) -> bytes:
-        """The reply. `by_tls`: the call came by TLS, and is passed on in no other way. Raises TroveError
-        BROKER_NOT_FOUND, BROKER_UNREACHABLE, LIMIT_EXCEEDED."""
-        ...
-
-
 class _NoOthers:
     def holding(self, topic: str) -> Sequence[OtherQueues]:
         return ()

@@ -38,6 +38,7 @@ class ForwardingCalls:
         made: dict[str, Any] = {name: self.by_queue(name, methods[name]) for name in OFFSETS}
         made |= {name: self.by_handle(name, methods[name]) for name in HANDLES}
         made["PullMessage"] = self.stream_by_queue("PullMessage", methods["PullMessage"])
+        made["RecallMessage"] = self.by_recall_handle("RecallMessage", methods["RecallMessage"])
         made["EndTransaction"] = self.by_transaction("EndTransaction", methods["EndTransaction"])
         return made
 
@@ -79,6 +80,17 @@ class ForwardingCalls:
                 if error.spec is not errors.RECEIPT_HANDLE_ILLEGAL or not broker:
                     raise
             return await self._forwards.one(str(broker), name, request.SerializeToString(), context)
+
+        return call
+
+    def by_recall_handle(self, name: str, method: Method) -> Method:
+        """A method with a recall handle: the broker that made it has the delayed message."""
+
+        async def call(request: Any, context: Context) -> Any:
+            broker = self._forwards.recall_broker(topic_to_send(request.topic), request.recall_handle)
+            if not broker:
+                return await method(request, context)
+            return await self._forwards.one(broker, name, request.SerializeToString(), context)
 
         return call
 

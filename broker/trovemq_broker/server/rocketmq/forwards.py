@@ -1,5 +1,6 @@
 """Decides which broker a call of RocketMQ's protocol is meant for, and forwards it there: for clients that
-came by an address that no broker advertises, and so send every call to this broker.
+came by an address that no broker advertises, and so send every call to this broker; and for RecallMessage,
+which clients send to the address that they were given.
 
 | call                                   | the broker                                                        |
 |----------------------------------------|-------------------------------------------------------------------|
@@ -11,7 +12,7 @@ came by an address that no broker advertises, and so send every call to this bro
 | AckMessage, ChangeInvisibleDuration, … | the one that made the receipt handle                              |
 | EndTransaction                         | if the transaction is not open here, those with the topic, in the |
 |                                        | order in which its id selects them, until one accepts it          |
-| RecallMessage                          | the one that made the recall handle (transaction_ends.py)         |
+| RecallMessage                          | the one that made the recall handle                               |
 
 A call that was forwarded is handled by handlers without these rules: so it takes one hop at most.
 """
@@ -31,6 +32,7 @@ from trovemq_broker.server.rocketmq.mirrors import ClientKey, Mirrors
 from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
 from trovemq_broker.server.wire.send_requests import broker_away
 from trovemq_broker.server.wire.statuses import CLIENT_ID_KEY, REQUEST_ID_KEY, Context, metadata_value
+from trovemq_broker.timers.recall_handle import decode_recall_handle
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.peers import came_by_tls
 from trovemq_proto import errors
@@ -88,6 +90,15 @@ class Forwards:
             text = f"broker {name[:NAME_SHOWN_MAX]!a} is away: it is not in the routes"
             raise TroveError(errors.BROKER_NOT_FOUND, text)
         return broker
+
+    def recall_broker(self, topic: str, handle: str) -> str:
+        """The other broker that made the recall handle; empty for this one, and for a handle that is not of
+        the topic: this broker refuses it."""
+        try:
+            made = decode_recall_handle(handle)
+        except TroveError:
+            return ""
+        return self.queue_broker(made.broker) if made.topic == topic else ""
 
     def reaches(self, tls_address: Address | None, *, by_tls: bool) -> bool:
         """Whether a call that came by TLS, or did not, can be forwarded to the broker with this address."""

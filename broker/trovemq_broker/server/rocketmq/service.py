@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.core.other_brokers import NO_OTHERS, Forward, OtherBrokers, no_placement
+from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers, no_placement
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.rocketmq.admin import Admin
 from trovemq_broker.server.rocketmq.forwarding_calls import ForwardingCalls
@@ -58,9 +58,9 @@ class RocketmqService:
     """`add_to` a server, before it starts; `end_streams` before it stops.
 
     `offers_writes`: whether routes may offer queues of this broker for writing. `others`: the cluster's other
-    brokers. `tls_address`: the one that this broker advertises, None without TLS. `forward`: passes a recall
-    on to another broker, None: that is not possible. `placement_of`: the queues of a topic by broker.
-    `forwards`: forwards the calls that belong to other brokers; None: all calls are handled here.
+    brokers. `tls_address`: the one that this broker advertises, None without TLS. `placement_of`:
+    the queues of a topic by broker. `forwards`: forwards the calls that belong to other brokers; None: all
+    calls are handled here.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class RocketmqService:
         *,
         others: OtherBrokers = NO_OTHERS,
         tls_address: Address | None = None,
-        forward: Forward | None = None,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
         forwards: Forwards | None = None,
     ) -> None:
@@ -87,8 +86,7 @@ class RocketmqService:
         self.acknowledger = Acknowledger(core, others)
         self._own = _Often(self.sender, self.receives, self.acknowledger)
         self._often = self._own if forwards is None else _forwarding(core, self._own, others, forwards)
-        self.ender = Ender(core, others, forward)
-        self._own_ender = Ender(core, others)
+        self.ender = Ender(core)
         self.puller = Puller(core)
         self.views = GroupViews(core)
         self.admin = Admin(core, self.views, self.sender.send, self.routes, set_log_level)
@@ -137,9 +135,8 @@ class RocketmqService:
     def forwarded_handlers(self) -> Handlers:
         """The handlers of the methods with one request, for calls that another broker has forwarded: they are
         handled here."""
-        calls = {**self._calls(), "RecallMessage": self._own_ender.recall}
         return {
-            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
+            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in self._calls().items()},
             **self._often_called(self._own),
         }
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from trovemq_broker.server.wire.resources import topic_to_send
-from trovemq_broker.server.wire.statuses import OK_STATUS, ProtocolError
+from trovemq_broker.server.wire.statuses import OK_STATUS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -25,11 +23,10 @@ class TransactionEnd(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """Cancels a delayed message. request: the same as it was sent."""
+    """Cancels a delayed message."""
 
     topic: str
     handle: str
-    request: bytes
 
 
 def transaction_end(request: service_pb2.EndTransactionRequest) -> TransactionEnd:
@@ -49,21 +46,9 @@ def end_reply(_request: object, _result: None) -> service_pb2.EndTransactionResp
 
 def recall(request: service_pb2.RecallMessageRequest) -> Recall:
     """Raises TroveError TOPIC_ILLEGAL."""
-    return Recall(topic_to_send(request.topic), request.recall_handle, request.SerializeToString())
+    return Recall(topic_to_send(request.topic), request.recall_handle)
 
 
 def recall_reply(_request: object, message_id: str) -> service_pb2.RecallMessageResponse:
     """OK, and the id of the message."""
     return service_pb2.RecallMessageResponse(status=OK_STATUS, message_id=message_id)
-
-
-def recalled_elsewhere(data: bytes) -> str:
-    """The id of the message, from the reply of another broker. Raises the error that it has, and
-    BROKER_UNREACHABLE if it is not readable."""
-    try:
-        reply = service_pb2.RecallMessageResponse.FromString(data)
-    except DecodeError:
-        raise TroveError(errors.BROKER_UNREACHABLE, "the other broker's reply is not readable") from None
-    if reply.status.code != v2.OK:
-        raise ProtocolError(reply.status.code, reply.status.message)
-    return reply.message_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import fake_time, turns
 from tests.support.memory_broker import BROKER, ROOMY, TestBroker, message
 from tests.support.rpc_context import RpcContext
-from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.statuses import code_of
 from trovemq_broker.timers.recall_handle import encode_recall_handle
 from trovemq_proto.errors import TroveError
@@ -198,73 +196,3 @@ async def test_a_mixed_topic_has_delayed_messages() -> None:
 )
 async def test_a_recall_that_is_refused(handle: str, topic: str, expected: v2.Code) -> None:
     assert await code(recall(TestBroker(), handle, topic)) == expected
-
-
-# --- recalls of other brokers' messages -----------------------------------------------------------------
-class OtherBroker:
-    """Takes the calls that are passed on to it."""
-
-    def __init__(self, status: v2.Status) -> None:
-        self.status = status
-        self.calls: list[tuple[str, str, bytes, dict[str, str], bool]] = []
-
-    def names(self) -> list[str]:
-        return ["broker-b"]
-
-    async def forward(
-        self, broker: str, method: str, request: bytes, metadata: Sequence[tuple[str, str]], *, by_tls: bool
-    ) -> bytes:
-        self.calls.append((broker, method, request, dict(metadata), by_tls))
-        return service.RecallMessageResponse(status=self.status, message_id="D1").SerializeToString()
-
-
-def recall_request(broker: str) -> service.RecallMessageRequest:
-    handle = encode_recall_handle("elsewhere", broker, NOW_MS + 10_000, "D1")
-    return service.RecallMessageRequest(topic=v2.Resource(name="elsewhere"), recall_handle=handle)
-
-
-async def test_a_recall_is_passed_on_to_the_broker_that_has_the_message() -> None:
-    other: Any = OtherBroker(v2.Status(code=v2.OK))
-    ender = Ender(TestBroker(), other, other.forward)
-    request = recall_request("broker-b")
-    context: Any = RpcContext("me", authorization="signed", x_other="secret")
-    reply = await ender.recall(request, context)
-    assert (reply.status.code, reply.message_id) == (v2.OK, "D1")
-    metadata = {"x-mq-client-id": "me", "authorization": "signed", "x-trovemq-forwarded": BROKER}
-    assert other.calls == [("broker-b", "RecallMessage", request.SerializeToString(), metadata, False)]
-
-
-async def test_the_other_brokers_refusal_is_the_answer() -> None:
-    other: Any = OtherBroker(v2.Status(code=v2.FORBIDDEN, message="no rule allows it"))
-    context: Any = RpcContext()
-    ender = Ender(TestBroker(), other, other.forward)
-    assert await code(ender.recall(recall_request("broker-b"), context)) == v2.FORBIDDEN
-
-
-async def test_a_recall_is_passed_on_once_and_to_live_brokers_only() -> None:
-    other: Any = OtherBroker(v2.Status(code=v2.OK))
-    ender = Ender(TestBroker(), other, other.forward)
-    again: Any = RpcContext(x_trovemq_forwarded="broker-c")
-    first: Any = RpcContext()
-    assert await code(ender.recall(recall_request("broker-b"), again)) == v2.TOPIC_NOT_FOUND
-    assert await code(ender.recall(recall_request("broker-gone"), first)) == v2.TOPIC_NOT_FOUND
-    assert other.calls == []
-
-
-@pytest.mark.parametrize("value", ["\xe9", "a\x01b"])
-async def test_a_recall_with_an_odd_client_id_was_an_unexpected_error(value: str) -> None:
-    other: Any = OtherBroker(v2.Status(code=v2.OK))
-    context: Any = RpcContext(value)
-    ender = Ender(TestBroker(), other, other.forward)
-    assert await code(ender.recall(recall_request("broker-b"), context)) == v2.BAD_REQUEST
-    assert other.calls == []
-
-
-async def test_an_unreadable_reply_of_another_broker_was_an_unexpected_error() -> None:
-    async def unreadable(*_arguments: object, **_named: object) -> bytes:
-        return b"\xff"
-
-    other: Any = OtherBroker(v2.Status(code=v2.OK))
-    context: Any = RpcContext()
-    with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
-        await Ender(TestBroker(), other, unreadable).recall(recall_request("broker-b"), context)

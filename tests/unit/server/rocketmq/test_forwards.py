@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.call_forms import grpc_form
-from tests.support.engine import flush
+from tests.support.engine import NOW_MS, flush
 from tests.support.memory_broker import ROOMY, TestBroker
 from tests.support.rocketmq_client import message
 from tests.support.rpc_context import RpcContext
@@ -22,6 +22,7 @@ from trovemq_broker.server.rocketmq import forwards as module
 from trovemq_broker.server.rocketmq.forwarded_service import ForwardedService
 from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.service import RocketmqService
+from trovemq_broker.timers.recall_handle import encode_recall_handle
 from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -42,6 +43,7 @@ REPLIES: dict[str, Any] = {
     "QueryOffset": service.QueryOffsetResponse,
     "UpdateOffset": service.UpdateOffsetResponse,
     "QueryRoute": service.QueryRouteResponse,
+    "RecallMessage": service.RecallMessageResponse,
 }
 
 
@@ -239,6 +241,55 @@ async def test_a_transaction_ends_where_it_is_open() -> None:
     assert (ended.status.code, again.status.code) == (v2.OK, v2.INVALID_TRANSACTION_ID)
 
 
+def recall_of(handle: str, topic: str = "there") -> service.RecallMessageRequest:
+    return service.RecallMessageRequest(topic=v2.Resource(name=topic), recall_handle=handle)
+
+
+async def test_a_recall_goes_to_the_broker_that_made_the_handle() -> None:
+    a, _ = two()
+    deliver_ms = NOW_MS + 10_000
+    (entry,) = (await a.send("there", message_type=v2.DELAY, deliver_at_ms=deliver_ms)).entries
+    a.sent.clear()
+    request = recall_of(entry.recall_handle)
+    context: Any = RpcContext("m\xe9", authorization="signed", x_other="secret", deadline_s=30.0)
+    for _ in range(2):
+        (reply,) = await a.call("RecallMessage", request, context)
+        assert (reply.status.code, reply.message_id) == (v2.OK, entry.message_id), (
+            "the second changes nothing"
+        )
+    broker, call = a.sent[0]
+    assert (broker, call.request) == ("broker-b", request.SerializeToString())
+    assert dict(call.client.metadata) == {"x-mq-client-id": "m\xe9"}, "the client's signature stays here"
+
+
+@pytest.mark.parametrize(
+    ("handle", "expected", "forwarded"),
+    [
+        ("no handle", v2.TOPIC_NOT_FOUND, 0),
+        (encode_recall_handle("orders", "broker-b", NOW_MS + 10_000, "D1"), v2.TOPIC_NOT_FOUND, 0),
+        (encode_recall_handle("there", "broker-x", NOW_MS + 10_000, "D1"), v2.TOPIC_NOT_FOUND, 0),
+        (encode_recall_handle("there", "broker-b", NOW_MS + 10_000, "x"), v2.BAD_REQUEST, 1),
+    ],
+)
+async def test_a_recall_that_another_broker_does_not_take(handle: str, expected: Any, forwarded: int) -> None:
+    a, _ = two()
+    (reply,) = await a.call("RecallMessage", recall_of(handle))
+    assert (reply.status.code, len(a.sent)) == (expected, forwarded), reply.status
+    (reply,) = await a.call("RecallMessage", recall_of(handle, "a b"))
+    assert (reply.status.code, len(a.sent)) == (v2.ILLEGAL_TOPIC, forwarded)
+
+
+async def test_a_recall_of_a_broker_that_is_away_is_not_refused_for_good() -> None:
+    """With the error of an illegal handle a client would not repeat it."""
+    a, _ = two()
+    a.others.topics.clear()
+    a.others.away["broker-b"] = Address("10.0.0.2", 8_081)
+    a.nodes.clear()
+    handle = encode_recall_handle("there", "broker-b", NOW_MS + 10_000, "D1")
+    (reply,) = await a.call("RecallMessage", recall_of(handle))
+    assert reply.status.code == v2.PROXY_TIMEOUT, reply.status
+
+
 async def test_a_dead_broker_is_a_named_error() -> None:
     a, _ = two()
     a.nodes.clear()
@@ -382,10 +433,12 @@ class Security:
 
     def admit(self, user: str, source: str, _row: Any, request: Any, path: str) -> None:
         self.admitted.append((user, source, path.rpartition("/")[2]))
-        if request.messages[0].topic.name == "secret":
+        topic = request.messages[0].topic if hasattr(request, "messages") else request.topic
+        if topic.name == "secret":
             raise TroveError(errors.ACCESS_DENIED, "alice may not")
 
 
+@pytest.mark.parametrize("method", ["SendMessage", "RecallMessage"])
 @pytest.mark.parametrize(
     ("caller", "topic", "reason"),
     [
@@ -395,21 +448,23 @@ class Security:
         ("", "orders", "does not authenticate"),
     ],
 )
-async def test_the_second_broker_checks_the_clients_user(caller: str, topic: str, reason: str) -> None:
+async def test_the_second_broker_checks_the_clients_user(
+    caller: str, topic: str, reason: str, method: str
+) -> None:
     node, security = Node("broker-b"), Security()
     made: Any = security
     forwarded = ForwardedService(node.service.forwarded_handlers(), node.service.telemetry.forwarded, made)
-    sent = service.SendMessageRequest(messages=[message(topic, b"x")])
+    sent: Any = service.SendMessageRequest(messages=[message(topic, b"x")])
+    if method == "RecallMessage":
+        sent = recall_of(encode_recall_handle(topic, "broker-b", NOW_MS + 10_000, "D1"), topic)
     client = forwarding_pb2.ForwardedClient(
         caller=caller, peer="ipv4:10.0.0.9:5000", metadata={"x-mq-client-id": "me"}
     )
-    request = forwarding_pb2.ForwardRequest(
-        client=client, method="SendMessage", request=sent.SerializeToString()
-    )
+    request = forwarding_pb2.ForwardRequest(client=client, method=method, request=sent.SerializeToString())
     context: Any = RpcContext()
     outcome = pytest.raises(TroveError, match=reason) if reason else nullcontext()
     replies: list[bytes] = []
     with outcome:
         replies = [one.reply async for one in forwarded.forward(request, context)]
     assert len(replies) == (not reason)
-    assert security.admitted == ([("alice", "10.0.0.9", "SendMessage")] if caller == "alice" else [])
+    assert security.admitted == ([("alice", "10.0.0.9", method)] if caller == "alice" else [])
