@@ -105,4 +105,14 @@ SECURITY_FAULTS: Final = (
             "test_young_records_are_appended_again_once_and_old_ones_are_not",
         ),
     ),
+    Planted(
+        "messages are forwarded to a broker that checks no log-in",
+        "broker/trovemq_broker/cluster/nameserver_session.py",
+        "            if must_check:\n                raise ScramError(NOT_CHECKED) from None\n",
+        "",
+        (
+            "tests/unit/nameserver/test_unchecked_log_ins.py::"
+            "test_messages_went_to_a_broker_that_proves_nothing",
+        ),
+    ),
 )

@@ -8,7 +8,8 @@
 | it does not answer in time             | REQUEST_TIMEOUT, shortly before the client's own deadline         |
 | CALLS_MAX calls are open at it, or     | LIMIT_EXCEEDED                                                    |
 | RECEIVES_MAX, and it is a receive      |                                                                   |
-| it does not take this broker's log-in  | AUTHENTICATION_FAILED                                             |
+| it does not take this broker's log-in, | AUTHENTICATION_FAILED                                             |
+| or checks none, while this one does    |                                                                   |
 
 The other broker believes the name of the client's user because only a super user may forward: a stranger
 cannot set it. A session that the other broker does not know any more is replaced once for each call, which
@@ -100,7 +101,9 @@ class _Connection:
         async with self.lock:
             if self.session is None or self.session is instead_of:
                 with reported(self.endpoint):
-                    self.session = await open_session(self.channel, credentials, LOG_IN_S)
+                    self.session = await open_session(
+                        self.channel, credentials, LOG_IN_S, must_check=self.endpoint.must_check
+                    )
             return self.session
 
 

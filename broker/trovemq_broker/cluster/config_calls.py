@@ -32,11 +32,12 @@ Reply = TypeVar("Reply", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a broker is reached, by which connection."""
+    """Where a broker is reached, by which connection. `must_check`: it has to check this broker's log-in."""
 
     broker: str
     address: Address
     channels: ChannelSettings
+    must_check: bool = False
 
     @property
     def is_private(self) -> bool:
@@ -46,11 +47,12 @@ class Endpoint:
 
 class Endpoints:
     """Finds brokers. `channels`: the settings of connections to nameservers; without TLS, brokers are called
-    plain."""
+    plain. `must_check`: of all endpoints."""
 
-    def __init__(self, routes: ClusterRoutes, channels: ChannelSettings) -> None:
+    def __init__(self, routes: ClusterRoutes, channels: ChannelSettings, *, must_check: bool = False) -> None:
         self._routes = routes
         self._channels = channels
+        self._must_check = must_check
         self._last: Endpoint | None = None
 
     @property
@@ -59,12 +61,13 @@ class Endpoints:
 
     def at(self, broker: str, address: Address) -> Endpoint:
         """The broker at a known address: of its TLS, where brokers are called by TLS."""
-        return Endpoint(broker, address, self._named(self._channels))
+        return Endpoint(broker, address, self._named(self._channels), self._must_check)
 
     def routed(self, broker: RoutedBroker) -> Endpoint:
         if self._channels.tls is not None and broker.tls_address is not None:
-            return Endpoint(broker.name, broker.tls_address, self._named(self._channels))
-        return Endpoint(broker.name, broker.address, replace(self._channels, tls=None))
+            return self.at(broker.name, broker.tls_address)
+        plain = replace(self._channels, tls=None)
+        return Endpoint(broker.name, broker.address, plain, self._must_check)
 
     def find(self, broker: str) -> Endpoint | None:
         """By the routes, else where it was reached the last time."""
@@ -115,7 +118,9 @@ class BrokerConnection:
             if error.spec is not errors.AUTHENTICATION_FAILED or self._credentials is None:
                 raise
         with reported(self.endpoint):  # the session has ended
-            self._session = await open_session(self._channel, self._credentials, SHORT_LOG_IN_S)
+            self._session = await open_session(
+                self._channel, self._credentials, SHORT_LOG_IN_S, must_check=self.endpoint.must_check
+            )
         return await self._unary(method, request, reply, timeout_s)
 
     async def _unary(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
@@ -175,5 +180,5 @@ async def connected(
     """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, AUTHENTICATION_FAILED; those of the other broker."""
     async with open_channel(str(endpoint.address), endpoint.channels) as channel:
         with reported(endpoint):
-            session = await open_session(channel, credentials, timeout_s)
+            session = await open_session(channel, credentials, timeout_s, must_check=endpoint.must_check)
         yield BrokerConnection(endpoint, channel, credentials, session)

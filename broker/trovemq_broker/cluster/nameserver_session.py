@@ -2,7 +2,9 @@
 of a call.
 
 One without authentication accepts unsigned messages: a nameserver answers UNIMPLEMENTED to the log-in, a
-broker AUTHENTICATION_DISABLED.
+broker AUTHENTICATION_DISABLED. A nameserver is called all the same, with a warning: this broker would not be
+in the routes otherwise while log-ins are switched on. Another broker is refused by one that checks its own
+callers: it would get the messages and the names of their users without a proof that it is a member.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_signer
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.authentication.handshake import AUTHENTICATE, NONCE_BYTES, log_in
+from trovemq_proto.authentication.scram import ScramError
 from trovemq_proto.channels import Channel
 from trovemq_proto.errors import TroveError, from_wire
 from trovemq_proto.v1 import common_pb2, security_pb2
 
 DOUBLINGS_MAX: Final = 20
+NOT_CHECKED: Final = (
+    "it checks no log-ins, and this broker does: set authentication_enable there, or correct the address"
+)
 
 ReadCredentials = Callable[[], Credentials]
 """Reads the file again, so that the next stream uses a changed secret. Blocks. Raises SettingsError."""
@@ -59,6 +65,10 @@ class Session:
         self._key = key
         self._calls = 0
 
+    @property
+    def is_signed(self) -> bool:
+        return self._key is not None
+
     def call(self, method: str) -> tuple[Metadata, Sign]:
         """The metadata of the next call, and the function that signs its messages."""
         if self._key is None:
@@ -68,9 +78,14 @@ class Session:
 
 
 async def open_session(
-    channel: Channel, read_credentials: ReadCredentials | None, timeout_s: float
+    channel: Channel,
+    read_credentials: ReadCredentials | None,
+    timeout_s: float,
+    *,
+    must_check: bool = False,
 ) -> Session:
-    """Raises AioRpcError, ScramError, SettingsError."""
+    """`must_check`: with credentials, the other side has to check the log-in. Raises AioRpcError, ScramError,
+    SettingsError."""
     if read_credentials is None:
         return Session(None)
     credentials = await asyncio.to_thread(read_credentials)
@@ -89,6 +104,8 @@ async def open_session(
         described = error_in(error.trailing_metadata())
         disabled = described is not None and described.spec is errors.AUTHENTICATION_DISABLED
         if disabled or error.code().name == "UNIMPLEMENTED":
+            if must_check:
+                raise ScramError(NOT_CHECKED) from None
             return Session(None)
         raise
     return Session(key)

@@ -29,7 +29,7 @@ from trovemq_broker.cluster.nameserver_session import (
     Sign,
     back_off_s,
     error_in,
-    log_in_for,
+    open_session,
 )
 from trovemq_broker.cluster.view import SPACED_FROM, BrokerView, spacing_s
 from trovemq_daemon import clocks
@@ -57,6 +57,8 @@ CLOCK_EVERY: Final = 20
 
 _REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
 
+
+NO_LOG_IN: Final = "checks no log-ins (no users_file), though this broker has credentials for it"
 
 _LASTING: Final = (
     errors.AUTHENTICATION_FAILED,
@@ -125,6 +127,8 @@ class Registration:
         self.detail = ""
         self.left_out = ""
         """Why the nameserver has not all topics in its routes; empty if it has."""
+        self.checks_log_ins = True
+        """Whether the nameserver checks the log-in, where this broker has credentials."""
         self.heartbeats = 0
         self.clock = ClockDifference(str(nameserver), clocks.wall_ms)
         self._view = view
@@ -173,7 +177,9 @@ class Registration:
         call: Any = None
         try:
             timeout_s = self._reply_wait_s(leaving=False)
-            metadata, sign = await log_in_for(channel, _REGISTER, self._credentials, timeout_s)
+            session = await open_session(channel, self._credentials, timeout_s)
+            self._note_log_in(is_checked=session.is_signed or self._credentials is None)
+            metadata, sign = session.call(_REGISTER)
             call = channel.stream_stream(
                 _REGISTER, response_deserializer=route_pb2.HeartbeatReply.FromString
             )(metadata=metadata)
@@ -269,6 +275,12 @@ class Registration:
             get_logger().info("nameserver.registered", nameserver=self.nameserver)
         return reply
 
+    def _note_log_in(self, *, is_checked: bool) -> None:
+        """A nameserver without a file of users: logged once, until it has one."""
+        if self.checks_log_ins and not is_checked:
+            get_logger().warning("nameserver.no_log_in", nameserver=self.nameserver, message=NO_LOG_IN)
+        self.checks_log_ins = is_checked
+
     def _note_left_out(self, text: str) -> None:
         """Topics that the nameserver leaves out of its routes: logged once, until it has them all again."""
         if text and not self.left_out:
@@ -348,6 +360,12 @@ class Registrations:
             if entry.state != RegistrationState.REGISTERED
         ]
         return "; ".join(missing)
+
+    def log_in_warning(self) -> str:
+        """For readiness: the nameservers that do not check the log-in of this broker, or an empty text."""
+        return "; ".join(
+            f"{entry.nameserver} {NO_LOG_IN}" for entry in self.registrations if not entry.checks_log_ins
+        )
 
     def leaving_out(self) -> list[str]:
         """The nameservers that have not all topics of this broker in their routes, and why."""

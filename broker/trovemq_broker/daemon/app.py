@@ -200,9 +200,8 @@ class BrokerApp:
     ) -> None:
         settings = self._settings
         routes = ClusterRoutes(asyncio.get_running_loop().time)
-        calls = CallForwarder(
-            routes, Endpoints(routes, self._registration_channels), self._config_credentials
-        )
+        endpoints = Endpoints(routes, self._registration_channels, must_check=settings.authentication_enable)
+        calls = CallForwarder(routes, endpoints, self._config_credentials)
         services = BrokerServices(
             store,
             model,

@@ -67,7 +67,7 @@ def config_node(
             store=ConfigStore(cluster.stored, files, lambda: secrets.token_hex(8)),
             tables=tables,
             routes=cluster.routes,
-            endpoints=Endpoints(cluster.routes, cluster.channels),
+            endpoints=Endpoints(cluster.routes, cluster.channels, must_check=settings.authentication_enable),
             credentials=cluster.credentials,
             settings=settings,
             jitter=random.random,

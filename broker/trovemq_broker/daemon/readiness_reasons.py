@@ -30,6 +30,7 @@ def add_registration_reasons(readiness: Readiness, registrations: Registrations)
     readiness.add("nameservers", registrations.problem)
     readiness.add_warning("nameservers", registrations.warning)
     readiness.add_warning("topics_left_out", lambda: "; ".join(registrations.leaving_out()))
+    readiness.add_warning("nameserver_log_in", registrations.log_in_warning)
     readiness.add_warning("clock_difference", registrations.clock_warning)
 
 

@@ -176,8 +176,24 @@ async def test_a_clients_large_heartbeat_was_read_before_it_was_refused(
 
 
 async def test_a_broker_with_credentials_registers_without_authentication(transport: GrpcTransport) -> None:
-    async with served("", transport) as (app, address), registering(address, BROKER, transport):
+    async with (
+        served("", transport) as (app, address),
+        registering(address, BROKER, transport) as registrations,
+    ):
         await until(lambda: app.registry.table.broker_count == 1)
+        assert registrations.log_in_warning().startswith(f"{address} checks no log-ins")
+
+
+@pytest.mark.parametrize("who", [BROKER, None])
+async def test_no_warning_where_a_log_in_is_checked_or_not_wanted(
+    users_file: Path, who: Credentials | None
+) -> None:
+    async with (
+        served(users_file if who is not None else "") as (app, address),
+        registering(address, who) as registrations,
+    ):
+        await until(lambda: app.registry.table.broker_count == 1)
+        assert registrations.log_in_warning() == ""
 
 
 async def test_clients_read_routes_with_credentials_alone(users_file: Path, transport: GrpcTransport) -> None:
