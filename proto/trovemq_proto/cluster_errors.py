@@ -123,6 +123,11 @@ FIFO_BROKER_AWAY = _add(
     "The broker of this message group is away or drained, and the sends of a FIFO topic wait for their broker.",
     "Start the broker that the message names, and send again; to use other brokers: trovemq topic spread TOPIC --brokers A,B.",
 )  # fmt: skip
+FIFO_SENDER_UNKNOWN = _add(
+    "FIFO_SENDER_UNKNOWN", 448, "UNAVAILABLE", True,
+    "This broker does not know yet by which address the client came, so not which broker stores its message group: it has started since.",
+    "Send again: RocketMQ's clients open their telemetry stream again after a second; other programs ask for a route, or send settings, first.",
+)  # fmt: skip
 TOPIC_CLOSED = _add(
     "TOPIC_CLOSED", 444, "UNAVAILABLE", True,
     "The topic takes no new messages while its queues move to other brokers, or it waits for its deletion; senders wait.",

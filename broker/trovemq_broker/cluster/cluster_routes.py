@@ -17,7 +17,7 @@ Invariant: the brokers are ordered by name, so that queues keep their places in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -67,6 +67,8 @@ class ClusterRoutes:
         self._addresses: frozenset[tuple[Address, bool]] = frozenset()
         self._away: dict[str, tuple[Address, Address | None]] = {}
         """Where brokers were that have left; the latest AWAY_MAX of them."""
+        self._away_addresses: frozenset[tuple[Address, bool]] | None = None
+        """Theirs; None until it is asked for."""
         self._check_at = math.inf
         """When views or brokers end to be valid."""
         self.reports = 0
@@ -93,6 +95,7 @@ class ClusterRoutes:
             view.returning.pop(name, None)
         for name, address in routes.lost_at.items():
             self._away.setdefault(name, (address, None))
+        self._away_addresses = None
         self._merge(now)
 
     def broken(self, nameserver: str) -> None:
@@ -159,7 +162,15 @@ class ClusterRoutes:
 
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         """Whether another broker advertises the address, for TLS or for plain connections."""
-        return bool(self.brokers) and (address.canonical, by_tls) in self._addresses
+        return bool(self.brokers) and (_canonical(address), by_tls) in self._addresses
+
+    def advertised(self, address: Address, *, by_tls: bool) -> bool:
+        """The same, also of brokers that are away."""
+        if self.advertises(address, by_tls=by_tls):
+            return True
+        if self._away_addresses is None:
+            self._away_addresses = _addresses(self._away.values())
+        return (_canonical(address), by_tls) in self._away_addresses
 
     # ------------------------------------------------------------------------------------------------
     def _merge(self, now: float) -> None:
@@ -185,14 +196,10 @@ class ClusterRoutes:
             del self._away[name]
         while len(self._away) > AWAY_MAX:
             del self._away[next(iter(self._away))]
+        self._away_addresses = None
         self._brokers = tuple(best[name][1] for name in sorted(best))
         self._names = frozenset(best)
-        self._addresses = frozenset(
-            (_canonical(address), by_tls)
-            for one in self._brokers
-            for address, by_tls in ((one.address, False), (one.tls_address, True))
-            if address is not None
-        )
+        self._addresses = _addresses((one.address, one.tls_address) for one in self._brokers)
 
     def _lasts(self, until: float, now: float) -> bool:
         """Whether that time has not come; the table is merged again when it has."""
@@ -211,6 +218,16 @@ def _queues_on(one: RoutedBroker, queues: TopicQueues) -> OtherQueues:
         queues.queue_count,
         queues.message_type,
         placement,
+    )
+
+
+def _addresses(pairs: Iterable[tuple[Address, Address | None]]) -> frozenset[tuple[Address, bool]]:
+    """Of the plain addresses and those for TLS: each, and whether it is for TLS."""
+    return frozenset(
+        (_canonical(address), by_tls)
+        for pair in pairs
+        for address, by_tls in zip(pair, (False, True), strict=True)
+        if address is not None
     )
 
 

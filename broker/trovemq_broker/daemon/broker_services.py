@@ -153,12 +153,16 @@ class BrokerServices:
         calls: ForwardCalls | None,
     ) -> None:
         """The services of RocketMQ's protocol, and of its calls that other brokers forward."""
+        core, forwards = self.core, None
+        if calls is not None:
+            own = core.advertised, tls_address
+            forwards = Forwards(core.broker, others, calls, self._placement_of, own)
         self.rocketmq = RocketmqService(
-            *(self.core, lambda: self.drain_control.offers_writes, self.live.set_log_level),
+            *(core, lambda: self.drain_control.offers_writes, self.live.set_log_level),
             others=others,
             tls_address=tls_address,
             placement_of=self._placement_of,
-            forwards=None if calls is None else Forwards(self.core.broker, others, calls, self._placement_of),
+            forwards=forwards,
         )
         self._forwarded = ForwardedService(
             self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, self._security

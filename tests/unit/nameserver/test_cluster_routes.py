@@ -263,6 +263,20 @@ def test_an_advertised_address_is_known_by_any_of_its_texts() -> None:
     assert not cluster.routes.advertises(Address("10.0.0.1", 8_081), by_tls=False)
 
 
+def test_the_addresses_of_brokers_that_are_away_are_remembered() -> None:
+    cluster = Cluster()
+    there, secure = Address("b.example", 1), Address("b.example", 2)
+    cluster.hears(entry("a", {}))
+    assert not cluster.routes.advertised(there, by_tls=False)
+    cluster.hears(entry("a", {}), entry("b", {}, address="b.example:1", tls_address="b.example:2"))
+    assert cluster.routes.advertised(there, by_tls=False)
+    cluster.hears(entry("a", {}))
+    for address, by_tls in ((there, False), (secure, True)):
+        assert not cluster.routes.advertises(address, by_tls=by_tls)
+        assert cluster.routes.advertised(address, by_tls=by_tls)
+        assert not cluster.routes.advertised(address, by_tls=not by_tls)
+
+
 def test_a_broker_whose_routes_have_not_changed_is_not_read_again() -> None:
     reader = ReplyReader("C", "own")
     many = {f"topic-{number}": 4 for number in range(2_000)}

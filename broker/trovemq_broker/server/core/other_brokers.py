@@ -76,6 +76,10 @@ class OtherBrokers(Protocol):
         """Whether one of them advertises the address, for TLS or for plain connections."""
         ...
 
+    def advertised(self, address: Address, *, by_tls: bool) -> bool:
+        """The same, also of brokers that are away."""
+        ...
+
 
 class _NoOthers:
     def holding(self, topic: str) -> Sequence[OtherQueues]:
@@ -97,6 +101,9 @@ class _NoOthers:
         return ()
 
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
+        return False
+
+    def advertised(self, address: Address, *, by_tls: bool) -> bool:
         return False
 
 

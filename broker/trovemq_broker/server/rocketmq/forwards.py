@@ -5,7 +5,8 @@ which clients send to the address that they were given.
 | call                                   | the broker                                                        |
 |----------------------------------------|-------------------------------------------------------------------|
 | SendMessage, topic here                | this one; of such a client, for a message group of a topic with a |
-|                                        | placement, the one to which the group belongs                     |
+|                                        | placement, the one to which the group belongs; while the address  |
+|                                        | of the client is not known, FIFO_SENDER_UNKNOWN for such a group  |
 | SendMessage, topic elsewhere           | the one of those with the topic that the id of the first message  |
 |                                        | (or its message group) selects: a resend goes there, too          |
 | ReceiveMessage, PullMessage, offsets   | the one that the message queue names                              |
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from trovemq_broker.security.creators import present_creator
@@ -53,14 +54,22 @@ MIRRORED: Final = ("SendMessage", "ReceiveMessage")
 TRANSACTION_BROKERS_MAX: Final = 4
 LISTS_KEPT: Final = 1_024
 NAME_SHOWN_MAX: Final = 160
-NOTED_MAX: Final = 16_384
-"""Clients that came by an address that no broker advertises; the oldest are forgotten first. Official clients
-ask for routes every 30 s."""
+NOTED_MAX: Final = 32_768
+"""Clients whose address is known; those that were not heard of for the longest time are forgotten first.
+Official clients name it when they open a telemetry stream, and those of this address every 30 s, with the
+question for routes."""
+
+
+class _CameBy(NamedTuple):
+    """The addresses that a client was given, canonical; none if it names none."""
+
+    addresses: tuple[Address, ...]
+    by_tls: bool
 
 
 class Forwards:
     """`broker`: the name of this one. `calls` reaches the others; `placement_of`: the queues of a topic by
-    broker."""
+    broker. `own`: the addresses that this broker advertises, for plain connections and for TLS."""
 
     def __init__(
         self,
@@ -68,12 +77,15 @@ class Forwards:
         others: OtherBrokers,
         calls: ForwardCalls,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
+        own: tuple[Address, Address | None] | None = None,
     ) -> None:
         self._broker = broker
         self._others = others
         self._calls = calls
         self._placement_of = placement_of
-        self._noted: dict[str, None] = {}
+        plain, tls = own or (None, None)
+        self._own = {(one.canonical, by_tls) for one, by_tls in ((plain, False), (tls or plain, True)) if one}
+        self._noted: dict[str, _CameBy] = {}
         self.mirrors: Final = Mirrors(calls)
 
     # --- the broker -----------------------------------------------------------------------------------
@@ -104,22 +116,34 @@ class Forwards:
         """Whether a call that came by TLS, or did not, can be forwarded to the broker with this address."""
         return not by_tls or (tls_address is not None and self._calls.has_tls)
 
-    def note(self, context: Context) -> None:
-        """The client of the call came by an address that no broker advertises."""
-        client_id = metadata_value(context, CLIENT_ID_KEY)
+    def note(self, context: Context, dialled: Sequence[Address]) -> None:
+        """`dialled`: the addresses that the client of the call was given, by one of which it came."""
+        client_id = metadata_value(context, CLIENT_ID_KEY).strip()
         self._noted.pop(client_id, None)
-        self._noted[client_id] = None
+        self._noted[client_id] = _CameBy(tuple(one.canonical for one in dialled), came_by_tls(context))
         if len(self._noted) > NOTED_MAX:
             del self._noted[next(iter(self._noted))]
 
+    def _is_direct(self, client: _CameBy) -> bool:
+        """Whether it reaches all brokers, so that it has chosen one itself. It is decided at each send: after
+        a start the routes of other brokers may come later than clients."""
+        return not client.addresses or any(
+            (one, client.by_tls) in self._own or self._others.advertised(one, by_tls=client.by_tls)
+            for one in client.addresses
+        )
+
     def group_broker(self, topic: str, group: str, client_id: str) -> str:
-        """The other broker to which the message group of the topic belongs, for a client that was noted;
-        empty for this one. TroveError FIFO_BROKER_AWAY."""
-        if not group or client_id not in self._noted:
-            return ""
-        placement = self._placement_of(topic)
+        """The other broker to which the message group of the topic belongs, for a client that came by an
+        address that no broker advertises; empty for this one. TroveError FIFO_BROKER_AWAY;
+        FIFO_SENDER_UNKNOWN for a client whose address is not known, as after a start of this broker."""
+        placement = self._placement_of(topic) if group else NO_PLACEMENT
         owner = _owner(tuple(sorted(placement.items())), group) if len(placement) > 1 else self._broker
         if owner == self._broker:
+            return ""
+        client = self._noted.get(client_id)
+        if client is None:
+            raise _sender_unknown(topic)
+        if self._is_direct(client):
             return ""
         if owner not in self._others.names():
             raise broker_away(topic)
@@ -174,6 +198,14 @@ def client_of(context: Any) -> ForwardedClient:
     return ForwardedClient(
         present_creator().name, str(context.peer()), [(key, value) for key, value in found if value]
     )
+
+
+def _sender_unknown(topic: str) -> TroveError:
+    text = (
+        f"this broker does not know yet by which address the client came, so not which broker stores the"
+        f" message group of topic {topic}: send again after a telemetry stream or a route was opened"
+    )
+    return TroveError(errors.FIFO_SENDER_UNKNOWN, text, topic=topic)
 
 
 @lru_cache(LISTS_KEPT)

@@ -188,10 +188,11 @@ class Routes:
             raise query.endpoints_error
         by_tls = came_by_tls(context)
         address = self._own_address(by_tls)
+        if self._forwards is not None:
+            self._forwards.note(context, query.dialled)
         if not self._is_advertised(query.dialled, address, by_tls):
             if self._forwards is None:
                 return self._alone(query, config, others, address)
-            self._forwards.note(context)
             return config, self._forwarded(name, config, others, self._forwards, by_tls), None
         reached = self._reached(others, by_tls)
         reached += self._away(name, others, reached, address, metadata_value(context, LANGUAGE_KEY))

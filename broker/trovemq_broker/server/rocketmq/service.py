@@ -79,7 +79,8 @@ class RocketmqService:
         self.routes = Routes(core, offers_writes, others, tls_address, placement_of, forwards)
         mirrors = None if forwards is None else forwards.mirrors
         self.liveness = Liveness(core.registry, core.clock_ms, mirrors)
-        self.telemetry = Telemetry(core, mirrors=mirrors)
+        note = None if forwards is None else forwards.note
+        self.telemetry = Telemetry(core, mirrors=mirrors, note=note)
         self.sender = Sender(core)
         self.receiver = Receiver(core)
         self.receives = ReceiveCalls(core, self.receiver)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 import grpc
@@ -54,6 +54,7 @@ from trovemq_broker.server.wire.telemetry import (
     settings_as_bytes,
     telemetry_event,
 )
+from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.peers import came_by_tls
 from trovemq_proto import errors
@@ -63,6 +64,9 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroup
 OUTBOX_MAX: Final = 256
 SETTINGS_WAIT_S: Final = 30.0
 END_WAIT_S: Final = 0.05
+
+Note = Callable[[Context, Sequence[Address]], None]
+"""Gets the addresses that the client of a stream was given."""
 
 
 class TelemetryStream:
@@ -76,9 +80,11 @@ class TelemetryStream:
         client_id: str,
         settings_wait_s: float,
         mirrors: Mirrors | None = None,
+        note: Note | None = None,
     ) -> None:
         self._core = core
         self._mirrors = mirrors
+        self._note = note
         self._key = client_key(client_id)
         self._rules = rules
         self._settings_wait_s = settings_wait_s
@@ -199,6 +205,8 @@ class TelemetryStream:
             if isinstance(event, ClientSettings):
                 description, group = accept_settings(event, self._context, self._rules, now_ms)
                 core.registry.settle(self._client_id, description, now_ms)
+                if self._note is not None:
+                    self._note(self._context, event.dialled)
         except ClientTypeError as error:
             await self._abort(grpc.StatusCode.INTERNAL, str(error))
         except TroveError as error:
@@ -235,13 +243,18 @@ class TelemetryStream:
 
 
 class Telemetry:
-    """The open streams."""
+    """The open streams. `note` gets the addresses by which clients came."""
 
     def __init__(
-        self, core: BrokerCore, settings_wait_s: float = SETTINGS_WAIT_S, mirrors: Mirrors | None = None
+        self,
+        core: BrokerCore,
+        settings_wait_s: float = SETTINGS_WAIT_S,
+        mirrors: Mirrors | None = None,
+        note: Note | None = None,
     ) -> None:
         self._core = core
         self._mirrors = mirrors
+        self._note = note
         self._rules = SettingsRules(core.group_for_use, core.store.settings.body_size_max)
         self._settings_wait_s = settings_wait_s
         self._streams_max = STREAMS_PER_CLIENT * core.registry.clients_max
@@ -253,14 +266,14 @@ class Telemetry:
 
     async def telemetry(self, _requests: object, context: Context) -> None:
         """Handles one stream. Raises TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
-        await self._serve(context, self._mirrors)
+        await self._serve(context, self._mirrors, self._note)
 
     async def forwarded(self, context: Context) -> None:
         """Handles the stream of a client of another broker. Raises TroveError LIMIT_EXCEEDED,
         SERVICE_NOT_AVAILABLE."""
         await self._serve(context, None)
 
-    async def _serve(self, context: Context, mirrors: Mirrors | None) -> None:
+    async def _serve(self, context: Context, mirrors: Mirrors | None, note: Note | None = None) -> None:
         if self._closed:
             raise _stopping()
         if len(self._streams) >= self._streams_max:
@@ -271,7 +284,9 @@ class Telemetry:
             await context.write(refused_command(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
             raise
-        stream = TelemetryStream(self._core, self._rules, context, client_id, self._settings_wait_s, mirrors)
+        stream = TelemetryStream(
+            self._core, self._rules, context, client_id, self._settings_wait_s, mirrors, note
+        )
         self._streams.add(stream)
         try:
             await stream.serve()

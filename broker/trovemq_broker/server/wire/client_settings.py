@@ -21,15 +21,16 @@ a batch size of 0: so none of these fields may be missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
 
 from trovemq_broker.server.wire.consumers import ClientType
-from trovemq_broker.server.wire.resources import group_name, topic_to_read
+from trovemq_broker.server.wire.resources import check_endpoints, group_name, topic_to_read
 from trovemq_broker.server.wire.rocketmq_messages import duration
 from trovemq_broker.server.wire.statuses import OK_STATUS, ProtocolError
+from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -72,7 +73,8 @@ class StatedFilter(NamedTuple):
 
 class ClientSettings(NamedTuple):
     """A producer's settings, which have topics, or a consumer's, which have a group and the filter of each
-    topic. Texts that the client omits are empty. request_timeout_ms: 0 if it is omitted."""
+    topic. Texts that the client omits are empty. request_timeout_ms: 0 if it is omitted. dialled: the
+    addresses that the client was given; () if it names none, or illegal ones."""
 
     client_type: ClientType
     group: str
@@ -82,6 +84,7 @@ class ClientSettings(NamedTuple):
     version: str
     hostname: str
     request_timeout_ms: int
+    dialled: Sequence[Address]
     given: v2.Settings
 
 
@@ -223,6 +226,14 @@ def _set_exponential(backoff: v2.ExponentialBackoff, initial_ms: int, max_ms: in
     backoff.multiplier = multiplier
 
 
+def _dialled(endpoints: v2.Endpoints) -> Sequence[Address]:
+    try:
+        check_endpoints(endpoints)
+    except ProtocolError:
+        return ()
+    return [Address(one.host, one.port) for one in endpoints.addresses]
+
+
 def _described(
     settings: v2.Settings,
     client_type: ClientType,
@@ -241,5 +252,6 @@ def _described(
         agent.version,
         agent.hostname,
         max(0, milliseconds(settings.request_timeout)),
+        _dialled(settings.access_point),
         settings,
     )

@@ -169,6 +169,7 @@ CODES: Final[dict[str, Code]] = {
     "NOT_ENOUGH_REPLICAS": Code.HA_NOT_AVAILABLE,
     "STORE_DIVERGED": Code.INTERNAL_SERVER_ERROR,
     "FIFO_BROKER_AWAY": Code.TOO_MANY_REQUESTS,  # official clients try again after a pause
+    "FIFO_SENDER_UNKNOWN": Code.TOO_MANY_REQUESTS,
     "TOPIC_CLOSED": Code.TOO_MANY_REQUESTS,  # official clients try again after a pause
     "FIFO_TOPIC_OPEN": Code.PRECONDITION_FAILED,
     "RESOURCES_SCARCE": Code.TOO_MANY_REQUESTS,

@@ -33,6 +33,7 @@ from trovemq_proto.v1 import forwarding_pb2
 pytestmark = pytest.mark.asyncio
 
 PORT = v2.Endpoints(scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="port.example", port=1)])
+CAME_BY = [Address("port.example", 1)]
 REPLIES: dict[str, Any] = {
     "SendMessage": service.SendMessageResponse,
     "ReceiveMessage": service.ReceiveMessageResponse,
@@ -59,7 +60,8 @@ class Node:
         self.nodes: dict[str, Node] = {}
         self.sent: list[tuple[str, ForwardedCall]] = []
         self.has_tls = False
-        self.forwards = Forwards(name, self.others, self, lambda topic: self.placements.get(topic, {}))
+        own = Address(f"{name}.example", 8_081), None
+        self.forwards = Forwards(name, self.others, self, lambda topic: self.placements.get(topic, {}), own)
         self.service = RocketmqService(parts, others=self.others, forwards=self.forwards)
         self.handlers = {name: grpc_form(one) for name, one in self.service.messaging_handlers().items()}
         self.forwarded = ForwardedService(self.service.forwarded_handlers(), self.service.telemetry.forwarded)
@@ -355,7 +357,8 @@ async def test_a_message_group_has_the_same_broker_by_every_port() -> None:
     context: Any = RpcContext("noted")
     for node in (a, b):
         node.placements["steps"] = {"broker-a": 2, "broker-b": 2}
-        node.forwards.note(context)
+        node.forwards.note(context, CAME_BY)
+        node.forwards.note(RpcContext("another"), [Address("BROKER-A.example", 8_081)])
     owners = set()
     for number in range(40):
         by_a = a.forwards.group_broker("steps", f"g{number}", "noted") or "broker-a"
@@ -403,9 +406,48 @@ async def test_the_clients_that_are_noted_have_a_limit(monkeypatch: pytest.Monke
     a.others.topics["steps"].append(Other("broker-c", Address("10.0.0.3", 1)))
     for name in ("first", "second", "third"):
         context: Any = RpcContext(name)
-        a.forwards.note(context)
-    assert a.forwards.group_broker("steps", "g", "first") == ""
+        a.forwards.note(context, CAME_BY)
+    with pytest.raises(TroveError, match="FIFO_SENDER_UNKNOWN"):
+        a.forwards.group_broker("steps", "g", "first")
     assert a.forwards.group_broker("steps", "g", "third") != ""
+
+
+async def test_a_group_of_another_broker_was_stored_here_after_a_start() -> None:
+    """Until the client asked for routes again, they were stored here: the order of the group was lost."""
+    a, b = two()
+    for node in (a, b):
+        node.placements["steps"] = {"broker-a": 2, "broker-b": 2}
+    b.forwards.note(RpcContext(), CAME_BY)
+    groups = [f"g{number}" for number in range(20)]
+    there = next(one for one in groups if not b.forwards.group_broker("steps", one, "client-1"))
+    here = next(one for one in groups if b.forwards.group_broker("steps", one, "client-1"))
+    codes = [(await a.send("steps", message_group=group)).status.code for group in (there, here)]
+    assert codes == [v2.TOO_MANY_REQUESTS, v2.OK]
+    assert a.sent == []
+    a.forwards.note(RpcContext(), CAME_BY)
+    assert (await a.send("steps", message_group=there)).status.code == v2.OK
+    assert [broker for broker, _ in a.sent] == ["broker-b"]
+
+
+@pytest.mark.parametrize(
+    ("dialled", "direct"),
+    [
+        ([], True),
+        ([Address("broker-a.example", 8_081)], True),
+        ([Address("10.0.0.2", 8_081)], True),
+        ([Address("port.example", 1), Address("10.0.0.9", 8_081)], True),
+        (CAME_BY, False),
+    ],
+)
+async def test_a_client_of_an_advertised_address_chooses_the_broker(
+    dialled: list[Address], direct: bool
+) -> None:
+    """Of this broker, of another one, of one that is away; or of none."""
+    a, _ = two()
+    a.others.away["broker-x"] = Address("10.0.0.9", 8_081)
+    a.placements["steps"] = {"broker-b": 2, "broker-x": 0}
+    a.forwards.note(RpcContext(), dialled)
+    assert a.forwards.group_broker("steps", "g", "client-1") == ("" if direct else "broker-b")
 
 
 @pytest.mark.parametrize(

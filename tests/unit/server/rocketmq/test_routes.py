@@ -77,6 +77,9 @@ class Others:
     def draining(self) -> list[str]:
         return sorted({one.broker for others in self.topics.values() for one in others if one.draining})
 
+    def advertised(self, address: Address, *, by_tls: bool) -> bool:
+        return self.advertises(address, by_tls=by_tls) or address in self.away.values()
+
     def advertises(self, address: Address, *, by_tls: bool) -> bool:
         everyone = [one for others in self.topics.values() for one in others]
         return address in [one.tls_address if by_tls else one.address for one in everyone]

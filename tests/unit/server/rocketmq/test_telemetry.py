@@ -17,7 +17,8 @@ from tests.support.rpc_context import Aborted, RpcContext
 from trovemq_broker.security.creators import reset_creator, set_creator
 from trovemq_broker.server.rocketmq.mirrors import ClientKey, Origin
 from trovemq_broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry
-from trovemq_broker.server.wire.statuses import reader
+from trovemq_broker.server.wire.statuses import client_id_of, reader
+from trovemq_daemon.addresses import Address
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -492,5 +493,32 @@ async def test_of_a_large_message_no_more_is_kept_than_its_settings() -> None:
     await until(lambda: bool(passed.answers))
     (found,) = passed.answers
     assert TelemetryCommand.FromString(found).thread_stack_trace.thread_stack_trace == "short"
+    context.requests.put_nowait(grpc.aio.EOF)
+    await task
+
+
+@pytest.mark.asyncio
+async def test_the_address_by_which_a_client_came_is_noted_before_its_answer() -> None:
+    bench, noted = Bench(), list[tuple[str, Any]]()
+
+    def note(context: Any, dialled: Any) -> None:
+        assert not context.written
+        noted.append((client_id_of(context), dialled))
+
+    bench.telemetry = Telemetry(bench.core, note=note)
+    illegal = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="", port=8081)])
+    for client_id, access_point in (("known", None), ("illegal", illegal), ("none", v2.Endpoints())):
+        context, task = bench.open(client_id)
+        settings = producer_settings("orders")
+        if access_point is not None:
+            settings.access_point.CopyFrom(access_point)
+        await bench.settled(context, settings)
+        context.requests.put_nowait(grpc.aio.EOF)
+        await task
+    assert noted == [("known", [Address("127.0.0.1", 8_081)]), ("illegal", ()), ("none", ())]
+    context = RpcContext("forwarded")
+    task = asyncio.create_task(bench.telemetry.forwarded(context))
+    await bench.settled(context, producer_settings("orders"))
+    assert len(noted) == 3, "it came to another broker"
     context.requests.put_nowait(grpc.aio.EOF)
     await task
