@@ -28,7 +28,8 @@ TOPICS_OF_STEP: Final = 1_000
 
 
 class SelfRouteService:
-    """Answers as a nameserver that knows this broker only; `version` is the topics' data version."""
+    """Answers as a nameserver that knows this broker only; `version` is the topics' data version. `others`:
+    how many other brokers of the cluster are live."""
 
     def __init__(
         self,
@@ -36,10 +37,12 @@ class SelfRouteService:
         clock_ms: Callable[[], EpochMs],
         watchers_max: int = WATCHERS_MAX,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        others: Callable[[], int] = lambda: 0,
     ) -> None:
         self._view = view
         self._clock_ms = clock_ms
         self._sleep = sleep
+        self._others = others
         self._watchers = Watchers(watchers_max)
         view.add_change_listener(self._watchers.notify)
 
@@ -59,6 +62,7 @@ class SelfRouteService:
             version=description.version,
             name=description.name,
             now=self._clock_ms(),
+            other_brokers=self._others(),
         )
 
     async def get_route(

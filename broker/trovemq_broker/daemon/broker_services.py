@@ -117,7 +117,7 @@ class BrokerServices:
             store_service=self.store_service.counters,
         )
         self.view = self._own_view(_description(store, advertised, tls_address, version))
-        self._route = SelfRouteService(self.view, clock_ms)
+        self._route = SelfRouteService(self.view, clock_ms, others=lambda: len(others.names()))
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
             *(settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop)

@@ -22,18 +22,20 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = ("role", "version", "name", "now", "up_ms")
+    __slots__ = ("role", "version", "name", "now", "up_ms", "other_brokers")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     UP_MS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_BROKERS_FIELD_NUMBER: _ClassVar[int]
     role: ServerRole
     version: str
     name: str
     now: int
     up_ms: int
-    def __init__(self, role: _Optional[_Union[ServerRole, str]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., now: _Optional[int] = ..., up_ms: _Optional[int] = ...) -> None: ...
+    other_brokers: int
+    def __init__(self, role: _Optional[_Union[ServerRole, str]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., now: _Optional[int] = ..., up_ms: _Optional[int] = ..., other_brokers: _Optional[int] = ...) -> None: ...
 
 class GetRouteRequest(_message.Message):
     __slots__ = ("topic",)

@@ -68,8 +68,14 @@ class Found:
     more: bool = False
 
 
+@dataclass
 class FakePool:
-    """Nameservers that have lost no broker."""
+    """Nameservers that have lost no broker. `unseen_count`: brokers to which they do not lead."""
+
+    unseen_count: int = 0
+
+    def unseen(self) -> int:
+        return self.unseen_count
 
     async def lost_brokers_of(self, topic: str) -> list[LostBroker]:
         return []

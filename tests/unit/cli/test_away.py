@@ -44,6 +44,23 @@ def test_a_topic_that_another_broker_had_is_said_to_exist(run: Any, client: Fake
     assert "existed" not in run("topic", "create", "bills", "--exist-ok").err
 
 
+@pytest.mark.parametrize(("count", "named"), [(1, "1 more broker,"), (2, "2 more brokers,")])
+def test_one_brokers_address_was_taken_for_the_whole_cluster(
+    run: Any, client: FakeClient, count: int, named: str
+) -> None:
+    """As through one forwarded port: its topics were listed, and others did not exist."""
+    client._pool.unseen_count = count
+    ran = run("topic", "list")
+    assert (ran.code, f"the cluster has {named} to which" in ran.err) == (0, True)
+    assert run("--json", "topic", "list").note == {"complete": False, "unseen": count}
+    ran = run("topic", "delete", "elsewhere", "--yes")
+    assert ran.code == 1
+    assert f"the cluster has {named} to which" in ran.err
+    assert run("--json", "topic", "delete", "elsewhere", "--yes").note["unseen"] == count
+    client._pool.unseen_count = 0
+    assert "the cluster has" not in run("topic", "list").err + run("topic", "delete", "no", "--yes").err
+
+
 def test_a_file_is_not_applied_to_brokers_that_are_away(run: Any, client: FakeClient, tmp_path: Any) -> None:
     (tmp_path / "topics.yaml").write_text("topics:\n  - {name: bills, queues: 2}\n")
     client.away = ("broker-a",)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cli.conftest import FakePool
 from trovemq import BrokerAnswers, BrokerInfo, BrokerRoute, ClusterState, DrainStatus, LostBroker, Remainder
 from trovemq.cli import broker_removal
 from trovemq_proto import errors
@@ -49,6 +50,7 @@ class Cluster:
         self.forgets = [*forgets]
         self.undo_fails = undo_fails
         self.counted = 0
+        self._pool = FakePool()
         self.done: list[str] = []
 
     @property

@@ -40,7 +40,11 @@ class Cluster:
     def admin(self) -> Cluster:
         return self
 
-    config = brokers = admin
+    config = brokers = _pool = admin
+
+    @staticmethod
+    def unseen() -> int:
+        return 0
 
     async def close(self) -> None:
         """It has no connection."""

@@ -121,3 +121,16 @@ def test_a_topic_is_found_after_each_change_of_its_broker() -> None:
         assert [name for name in ("a", "b") if routes.has_topic(name, "b1")] == list(topics)
     routes.apply(ClusterState(()))
     assert not routes.has_topic("b", "b1")
+
+
+def test_brokers_that_the_given_ones_do_not_lead_to_are_counted() -> None:
+    made = Views()
+    assert made.unseen() == 0
+    made.update("h:1", ClusterState((broker("b1"),)), ServerInfo("broker", "1", "b1", other_brokers=2))
+    assert made.unseen() == 2
+    made.update("h:2", ClusterState((broker("b2"),)), ServerInfo("broker", "1", "b2", other_brokers=2))
+    assert made.unseen() == 1
+    made.broken("h:2", 0.0)
+    assert made.unseen() == 2
+    made.update("ns:1", ClusterState((broker("b1"), broker("b3"))), NAMESERVER)
+    assert made.unseen() == 0, "it leads to every live broker"

@@ -244,6 +244,10 @@ class ConnectionPool:
             )
         return self._connection(address)
 
+    def unseen(self) -> int:
+        """How many brokers of the cluster the given servers do not lead to (see `Views.unseen`)."""
+        return self._views.unseen()
+
     def server(self, address: str) -> Connection:
         """The connection to one of the given servers."""
         return self._connection(address)

@@ -101,6 +101,15 @@ class Views:
             tuple(lost[name] for name in sorted(lost)),
         )
 
+    def unseen(self) -> int:
+        """How many live brokers of the cluster are not in the routes, because only brokers were given, and
+        each knows the routes to itself. At least that many."""
+        views = [view for view in self._views.values() if view.broken_at is None]
+        if not views or any(view.server.role != "broker" for view in views):
+            return 0
+        seen = {route.broker.name for view in views for route in view.state.brokers}
+        return max(0, max(view.server.other_brokers for view in views) + 1 - len(seen))
+
     def address_of(self, broker: str) -> str | None:
         """The address by which the broker was given; None if it is known from routes."""
         for address, view in self._views.items():

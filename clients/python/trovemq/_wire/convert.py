@@ -114,7 +114,7 @@ def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> Cluste
 
 def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
     role = route_pb2.ServerRole.Name(info.role).lower()
-    return ServerInfo(role, info.version, info.name, info.now, info.up_ms)
+    return ServerInfo(role, info.version, info.name, info.now, info.up_ms, info.other_brokers)
 
 
 def queue_offsets_of(data: bytes) -> Sequence[int] | None:

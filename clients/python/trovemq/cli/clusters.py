@@ -40,6 +40,7 @@ async def cluster(session: Session) -> None:
     """List the brokers that the server knows. With the number of their topics."""
     async with session.client() as client:
         state = await session.call(client.admin.cluster())
+        session.note_unseen()
     for route in state.brokers:
         session.output.item(_ROUTES.fields(route))
     for lost in state.lost:

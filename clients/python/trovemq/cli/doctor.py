@@ -90,6 +90,7 @@ async def gathered(session: Session, watch_s: float) -> Evidence:
     try:
         async with session.client() as client:
             state = await session.call(client.admin.cluster())
+            session.note_unseen()
             asked = [_broker(session, client, one.broker, watch_s) for one in state.brokers]
             brokers, (before, after) = await asyncio.gather(
                 asyncio.gather(*asked), _configs(session, client, watch_s)

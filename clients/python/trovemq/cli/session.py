@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     from trovemq import Client
     from trovemq.cli.times import Moment
 
+UNSEEN: Final = (
+    "the cluster has {0}, to which {1} does not lead: give a nameserver's address, or that of each broker"
+    " (--server HOST:PORT,HOST:PORT)"
+)
+ABSENT: Final = (errors.BROKER_NOT_FOUND, errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND)
+"""Errors of something that a broker may have which the given address does not lead to."""
 SILENT_SHOWN_MAX: Final = 3
 """How many brokers a message names."""
 
@@ -107,6 +113,24 @@ class Session:
             yield client
         finally:
             await client.close()
+
+    def note_unseen(self) -> None:
+        """Says so if the given address leads to some of the cluster's brokers only."""
+        if text := self._unseen():
+            self.output.note(complete=False)
+            self.output.remark(text)
+
+    def explained(self, error: TroveError) -> TroveError:
+        """The error, with the same text if its subject may be on such a broker."""
+        text = self._unseen() if error.spec in ABSENT else ""
+        return TroveError(error.spec, f"{error.message}; {text}", **error.fields) if text else error
+
+    def _unseen(self) -> str:
+        count = 0 if self.connected is None else self.connected._pool.unseen()
+        if not count:
+            return ""
+        self.output.note(unseen=count)
+        return UNSEEN.format(f"{count} more broker{'s' * (count > 1)}", self.server)
 
     async def times(
         self, client: Client, topic: str, *moments: Moment, broker: str | None = None
@@ -309,7 +333,7 @@ def run_verb(
         asyncio.run(session.run(verb(session)))
         output.finish()
     except TroveError as error:
-        output.fail(error)
+        output.fail(session.explained(error))
         return 1
     except UnicodeEncodeError:
         output.fail(TroveError(errors.REQUEST_ILLEGAL, "an argument is not valid UTF-8"))

@@ -224,6 +224,7 @@ async def list_(
     """List the topics of every broker."""
     async with session.client() as client:
         topics = await session.call(client.admin.list_topics(include_system=system, broker=broker))
+        session.note_unseen()
     show_topics(session, topics)
 
 

@@ -136,13 +136,15 @@ class ClusterState:
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
     """The server that answered: `role` is `nameserver` or `broker`. `now`: the time of its clock, epoch ms; 0
-    if it does not say. `up_ms`: of a nameserver, since its start; 0 if it does not say."""
+    if it does not say. `up_ms`: of a nameserver, since its start; 0 if it does not say. `other_brokers`: of a
+    broker, how many others of its cluster are live."""
 
     role: str
     version: str
     name: str
     now: int = 0
     up_ms: int = 0
+    other_brokers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
