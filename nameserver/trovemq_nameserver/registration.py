@@ -139,7 +139,8 @@ class RegistrationService:
         before = table.route_of(session)
         left_out = 0 if before is None else before.broker.topics_left_out
         has_news = before is not None and before.data_version != version
-        has_news |= left_out > 0 and len(heartbeat.topics) > 0
+        has_topics = bool(topics) or len(heartbeat.topics) > 0
+        has_news |= has_topics and table.may_hold_more(session)  # else the same ones are left out
         if topics is None and has_news:
             topics = await self._topics(heartbeat)
             before = table.route_of(session)
@@ -149,7 +150,7 @@ class RegistrationService:
             reply.all_topics = True  # it holds a part of them
         elif heartbeat.HasField("base_version") and topics is not None:
             reply.all_topics = not self._changed(session, broker, topics, heartbeat)
-        elif before is None or topics is None or not (left_out or before.data_version != version):
+        elif before is None or topics is None or not has_news:
             broker = None if broker is None else replace(broker, topics_left_out=left_out)
             table.heartbeat(session, now(), broker=broker, data_version=version)
             reply.all_topics = table.may_hold_more(session)

@@ -121,11 +121,11 @@ class RouteTable:
         name = "topics_per_broker_max" if most == limits.topics_per_broker_max else "topic_routes_max"
         name = name if len(topics) > most else "topic_places_max"
         kept: dict[str, TopicRoute] = {}
-        for topic in sorted(topics, key=lambda topic: topic not in known):  # otherwise in the sender's order
-            taken = len(topics[topic].placement)
-            if len(kept) < most and taken <= places:
-                kept[topic] = topics[topic]
-                places -= taken
+        for are_known in (True, False):  # each in the sender's order
+            for topic, route in topics.items():
+                if (topic in known) is are_known and len(kept) < most and len(route.placement) <= places:
+                    kept[topic] = route
+                    places -= len(route.placement)
         return kept, f"{name} = {getattr(limits, name)}"
 
     def may_hold_more(self, session: int) -> bool:
@@ -221,7 +221,8 @@ class RouteTable:
                 self._check_counts(len(topics or {}), len(route.topics))
                 self._check_places(topics or {}, route.topics)
                 changed = self._replace_topics(route.topics, topics or {})
-                route = replace(route, topics=dict(topics or {}), data_version=data_version)
+                if changed or data_version != route.data_version:
+                    route = replace(route, topics=dict(topics or {}), data_version=data_version)
                 found.removals_seen = self._removals
         found.heard_at = now
         if route is not found.route:

@@ -7,7 +7,7 @@ does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -21,11 +21,13 @@ from trovemq._wire import convert
 from trovemq.models.cluster import ClusterState
 from trovemq_broker.cluster.announced import Announced
 from trovemq_broker.cluster.view import LocalBroker
+from trovemq_nameserver import heartbeats
 from trovemq_nameserver.changes import NAMES_KEPT, NAMES_OF_CHANGE_MAX, ChangeLog
 from trovemq_nameserver.heartbeats import HeartbeatReader
 from trovemq_nameserver.registration import Received, RegistrationService
 from trovemq_nameserver.routes import BrokerRoute, RouteLimits
 from trovemq_nameserver.service import Registry, RouteService
+from trovemq_nameserver.topics import TopicRoute
 from trovemq_proto.v1 import common_pb2, route_pb2
 
 LIMITS = RouteLimits(brokers_max=2, topics_per_broker_max=4, topic_routes_max=6)
@@ -305,6 +307,47 @@ async def test_a_change_of_one_topic_among_10_000_is_small() -> None:
     assert changes is not None
     assert len(changes[1]) < 256
     assert side.registry.replies.routes_made == made
+    await side.end()
+
+
+@fake_time
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_repeated_heartbeat_over_a_limit_was_a_new_version(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All watchers got it, and all topics of the broker were sorted again."""
+    monkeypatch.setattr(heartbeats, "LARGE_SIZE", 0 if large else heartbeats.LARGE_SIZE)
+    side = Side(lambda: 0, understands_changes=True)
+    table = side.registry.table
+    first, first_topics = local_broker("a")
+    second, second_topics = local_broker("b", 8082)
+    for number in range(3):
+        first_topics.create(f"a{number}")
+        second_topics.create(f"b{number}")
+    assert await side.beat("a", first) == await side.beat("b", second) == ""
+    assert table.topics_left_out == 2
+    chosen, fitting = list[str](), table.fitting
+
+    def counted(broker: str, topics: Mapping[str, TopicRoute]) -> tuple[Mapping[str, TopicRoute], str]:
+        chosen.append(broker)
+        return fitting(broker, topics)
+
+    monkeypatch.setattr(table, "fitting", counted)
+    heartbeat, _ = Announced(second).next()
+    version = table.version
+    for _ in range(2):
+        reply = await side.streams["b"].ask(heartbeat)
+        assert (reply.all_topics, table.version, chosen) == (False, version, [])
+    first_topics.delete("a0")
+    first_topics.create("a3")
+    assert await side.beat("a", first) == ""
+    version = table.version
+    assert await side.beat("b", second) == ""
+    assert chosen == ["b"], "there may be space, and so it is asked for all topics"
+    assert (table.version, table.topics_left_out) == (version, 2)
+    first_topics.delete("a3")
+    assert await side.beat("a", first) == await side.beat("b", second) == ""
+    assert (table.version, table.topics_left_out) == (version + 2, 1)
     await side.end()
 
 
