@@ -7,10 +7,12 @@ Nothing sleeps: a test calls `second()` of the brokers, and waits for a state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import pytest
 
 from trovemq_broker.cluster.cluster_reply import RoutedBroker, Routes
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
@@ -31,7 +33,7 @@ from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_store.files.memory import MemoryFileSystem
 
 WAIT_S: Final = 60.0
@@ -239,6 +241,21 @@ async def config_cluster() -> AsyncIterator[ConfigCluster]:
         for broker in cluster.brokers.values():
             if broker.up:
                 await broker.stop()
+
+
+async def two(cluster: ConfigCluster) -> tuple[ConfigBroker, ConfigBroker]:
+    """An owner `a` and `b`, which follows it."""
+    owner = await cluster.add("a")
+    follower = await cluster.add("b", "a")
+    await cluster.until(lambda: follower.state == "current" and owner.node.status().members[1].live)
+    return owner, follower
+
+
+async def refused(work: Awaitable[object], spec: ErrorSpec) -> TroveError:
+    with pytest.raises(TroveError) as found:
+        await work
+    assert found.value.spec is spec, found.value
+    return found.value
 
 
 async def _never(_seconds: float) -> None:

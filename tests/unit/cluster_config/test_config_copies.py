@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.logs import logged
-from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster
-from tests.unit.cluster_config.test_config_nodes import two
+from tests.unit.cluster_config.config_brokers import ConfigBroker, ConfigCluster, config_cluster, two
 from trovemq_broker.cluster.config_dropped import PATH as DROPPED_PATH
 from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import ChangeKind, ConfigChange, Kind
