@@ -15,7 +15,7 @@ from trovemq.cli.figures import growth, humane_count, rate_text
 from trovemq.cli.options import Format, SharedOptions
 from trovemq.cli.output import Output
 from trovemq.cli.session import Session
-from trovemq.cli.top_asking import Readings, lacked_topics
+from trovemq.cli.top_asking import Readings, lacked_of_shared, lacked_topics
 from trovemq.cli.top_rates import BrokerReading, By, sample
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import (
@@ -28,6 +28,7 @@ from trovemq.models.cluster import (
     TopicRoute,
     TopicTraffic,
 )
+from trovemq.models.config import ConfigName, ConfigStatus
 from trovemq.models.group import QueueLag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -113,6 +114,54 @@ def test_topics_that_a_broker_lacks() -> None:
     assert lacked_topics(routes) == {"a": [], "b": ["y"], "c": []}
     shared = [route("a", ["x"], shared=True), route("b", [], shared=True)]
     assert lacked_topics(shared) == {"a": [], "b": []}
+
+
+def status(broker: str, version: int, *failed: ConfigName) -> ConfigStatus:
+    return ConfigStatus(broker=broker, state="current", cluster="id", version=version, failed=failed)
+
+
+@pytest.mark.parametrize(
+    ("version", "failed", "text"),
+    [
+        (7, [], ""),
+        (7, [ConfigName("group", "g")], ""),
+        (7, [ConfigName("topic", "x", "no space")], "lacks x"),
+        (6, [], "lacks 1 change of the configuration"),
+        (2, [ConfigName("topic", name) for name in "dacbe"], "lacks a, b, c and 2 more topics; lacks 5 ch"),
+    ],
+)
+def test_a_broker_that_lacked_topics_of_a_shared_configuration_had_no_mark(
+    version: int, failed: list[ConfigName], text: str
+) -> None:
+    one = status("b", version, *failed)
+    found = lacked_of_shared(one, [status("a", 7), one])
+    assert found.startswith(text)
+    assert bool(found) == bool(text)
+
+
+@fake_time
+async def test_top_asks_brokers_that_share_a_configuration_for_their_state(
+    client: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def shared() -> ClusterState:
+        return ClusterState((route("a", ["orders"], shared=True), route("b", [], shared=True)))
+
+    async def status_of(broker: str) -> list[ConfigStatus]:
+        return [status(broker, 3, ConfigName("topic", "bills"))]
+
+    monkeypatch.setattr(client, "cluster", shared)
+    monkeypatch.setattr(client.config, "status", status_of)
+    output = Output(Format.JSON, stdout=io.BytesIO(), stderr=io.StringIO(), terminal=False)
+    found = await Readings(Session(SharedOptions(), 30.0, output), client, 0.5).read()
+    assert [(one.name, one.note) for one in found] == [("a", "lacks bills"), ("b", "BROKER_UNREACHABLE")]
+
+    async def denied(broker: str) -> list[ConfigStatus]:
+        raise TroveError(errors.ACCESS_DENIED, "for operators")
+
+    monkeypatch.setattr(client.config, "status", denied)
+    found = await Readings(Session(SharedOptions(), 30.0, output), client, 0.5).read()
+    assert (found[0].name, found[0].note, found[0].lags) == ("a", "", {})
+    output.close()
 
 
 class Cluster:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trovemq.cli.config_problems import lacked_versions
 from trovemq.cli.session import Session
 from trovemq.cli.times import duration_text
 from trovemq.cli.top_rates import AWAY, LOST, BrokerReading
@@ -15,7 +16,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.system_topics import is_system_topic
 
 if TYPE_CHECKING:
-    from trovemq import BrokerInfo, BrokerRoute, Client, ClusterState, QueueLag
+    from trovemq import BrokerInfo, BrokerRoute, Client, ClusterState, ConfigStatus, QueueLag
 
 GROUPS_MAX: Final = 1_000
 """Groups of a broker whose lag is asked for, the first ones by name."""
@@ -24,6 +25,7 @@ ANSWER_MIN_S: Final = 5.0
 """A broker that has not answered after that, or after two intervals, is away; after that it has one interval,
 and the others are shown at each."""
 LACKED_NAMED_MAX: Final = 3
+TOPIC: Final = "topic"
 
 
 class Readings:
@@ -36,6 +38,8 @@ class Readings:
         self._answer_s = min(session.timeout_s, max(ANSWER_MIN_S, 2 * interval_s))
         self._away: set[str] = set()
         self._state: ClusterState | None = None
+        self._statuses: list[ConfigStatus] = []
+        """Of the brokers that share a configuration, in the last reading."""
         self.groups_left_out = 0
         """Groups beyond the limit in the last reading, of the broker with most of them."""
 
@@ -49,9 +53,17 @@ class Readings:
             BrokerReading(one.name, LOST, f"{duration_text(one.lost_ms)} ago, without a regular stop")
             for one in state.lost
         ]
+        self._statuses = []
         found = await asyncio.gather(*asked)
         self._away = {one.name for one in found if one.state == AWAY}
-        return [*found, *lost]
+        return [*self._with_shared(found), *lost]
+
+    def _with_shared(self, found: Sequence[BrokerReading]) -> Iterator[BrokerReading]:
+        """The readings, with the topics and changes of a shared configuration that a broker lacks."""
+        lacked = {one.broker: lacked_of_shared(one, self._statuses) for one in self._statuses}
+        for one in found:
+            text = lacked.get(one.name, "")
+            yield replace(one, note="; ".join(filter(None, (one.note, text)))) if text else one
 
     async def _cluster(self) -> ClusterState:
         try:
@@ -72,6 +84,8 @@ class Readings:
                 (answer,) = await self._client.admin.statistics(info.name, topics=True)
                 topics = {one.topic: one for one in answer.topics if not is_system_topic(one.topic)}
                 found = replace(found, at=loop.time(), counters=answer.counters, topics=topics)
+                if info.config is not None:
+                    await self._ask_status(info.name)
                 return replace(found, lags=await self._lags(info.name))
         except TimeoutError:
             problem = errors.REQUEST_TIMEOUT.symbol
@@ -80,6 +94,14 @@ class Readings:
         if found.counters is None and problem != errors.ACCESS_DENIED.symbol:
             return replace(found, state=AWAY, note=problem)
         return replace(found, note=problem)
+
+    async def _ask_status(self, broker: str) -> None:
+        """Adds its status. One that may not be asked is in no note."""
+        try:
+            self._statuses += await self._client.admin.config.status(broker)
+        except TroveError as failure:
+            if failure.spec is not errors.ACCESS_DENIED:
+                raise
 
     async def _lags(self, broker: str) -> dict[str, Sequence[QueueLag]]:
         groups = self._client.admin.groups
@@ -117,6 +139,15 @@ def lacked_topics(routes: Sequence[BrokerRoute]) -> dict[str, list[str]]:
         everything = {topic.topic for one in others for topic in one.topics}
         found[route.broker.name] = sorted(name for name in everything - own if not is_system_topic(name))
     return found
+
+
+def lacked_of_shared(status: ConfigStatus, statuses: Sequence[ConfigStatus]) -> str:
+    """The topics that the broker could not make, and how many changes of the table it does not have; empty if
+    it has all."""
+    topics = sorted(one.name for one in status.failed if one.kind == TOPIC)
+    changes = lacked_versions(status, statuses) or 0
+    missing = f"lacks {changes:,} change{'s' * (changes > 1)} of the configuration" if changes else ""
+    return "; ".join(filter(None, (_lacked_text(topics), missing)))
 
 
 def _lacked_text(lacked: Collection[str]) -> str:
