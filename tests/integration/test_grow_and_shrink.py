@@ -14,7 +14,7 @@ import pytest
 import trovemq
 from tests.integration.test_how_to import Reader, command_line, exit_code
 from tests.support.event_loop import EventLoop
-from trovemq import Client, ClusterState, TroveError, errors
+from trovemq import BrokerRoute, Client, ClusterState, TroveError, errors
 from trovemq.testing import BrokerProcess, NameserverProcess
 from trovemq_broker.__main__ import main as broker_main
 
@@ -60,6 +60,10 @@ async def until(client: Client, condition: Callable[[ClusterState], bool]) -> No
 
 def named(state: ClusterState) -> set[str]:
     return {route.broker.name for route in state.brokers}
+
+
+def of(state: ClusterState, *names: str) -> list[BrokerRoute]:
+    return [route for route in state.brokers if route.broker.name in names]
 
 
 def run(
@@ -174,3 +178,42 @@ def test_a_broker_that_is_killed_drained_and_removed(capsysbinary: pytest.Captur
 async def lost(server: str) -> None:
     async with trovemq.connect(server) as client:
         await until(client, lambda state: {one.name for one in state.lost} == {"b2"})
+
+
+def test_a_message_in_a_consumers_hand_keeps_its_broker(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """The broker is drained, and would be removed, while a consumer works on its message."""
+    with ExitStack() as processes:
+        nameserver = processes.enter_context(NameserverProcess())
+        for name in ("b1", "b2"):
+            broker = processes.enter_context(BrokerProcess(name=name, nameservers=[nameserver]))
+        here = ("--server", nameserver.address)
+        words = ("broker", "remove", "b2", "--yes", "--grace", "0s", "--within", "0s")
+
+        def removed() -> tuple[int, Any]:
+            code, shown, note = run(capsysbinary, *here, *words)
+            return code, note["left"] if code else shown[0]["state"]
+
+        async def scene() -> None:
+            async with trovemq.connect(nameserver.address) as client:
+                await until(client, lambda state: named(state) == {"b1", "b2"})
+                await client.admin.create_topic("orders", queue_count=1)
+                await client.admin.groups.create("billing")
+                await client.send("orders", b"x", queue_id=0, broker="b2")
+                async with client.subscribe("orders", group="billing", start="earliest") as messages:
+                    message = await asyncio.wait_for(anext(messages), 60)
+                    left = [{"kind": "unconsumed", "count": 1, "topic": "orders", "group": "billing"}]
+                    assert await asyncio.to_thread(removed) == (1, left)
+                    await client.admin.brokers.drain("b2", grace_ms=0)
+                    await until(client, lambda state: any(one.broker.drained for one in of(state, "b2")))
+                    receipt = await client.send("orders", b"later")
+                    assert receipt.broker == "b1", "no new message goes to b2"
+                    await message.ack()
+                    (of_b2,) = await client.admin.groups.lag("billing", broker="b2")
+                    assert (of_b2.lag, of_b2.in_flight) == (0, 0), "a drained broker takes acknowledgements"
+                    assert await asyncio.to_thread(removed) == (0, "removed")
+                    other = await asyncio.wait_for(anext(messages), 60)
+                    assert (other.body, other.attempt) == (b"later", 1)
+                    await other.ack()
+
+        asyncio.run(scene())
+        assert broker.wait() == 0
