@@ -24,6 +24,7 @@ from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
 from . import convert
 from .failures import error_of_call, unreachable
+from .route_replies import read_routes
 from .session import SignedChannel
 
 _SERVICE = "/trovemq.v1."
@@ -146,9 +147,9 @@ class Connection:
     async def watch_routes(self) -> AsyncIterator[ClusterState]:
         """The present routes, then new ones after each change. Raises TroveError when the stream ends."""
         request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True)
-        method, decode = _SERVICE + "RouteService/WatchRoutes", route_pb2.ClusterReply.FromString
         state = ClusterState(())
-        async for reply in self.replies(method, request, decode):
+        async for data in self.replies(_SERVICE + "RouteService/WatchRoutes", request, bytes):
+            reply = read_routes(route_pb2.ClusterReply, data)
             state = convert.changed_state(state, reply) if reply.changes else convert.cluster_state(reply)
             yield state
         raise unreachable(self.address, "the server closed the stream")
@@ -185,15 +186,16 @@ class Connection:
 
     async def cluster(self) -> ClusterState:
         """Every live broker with its topics."""
-        request, decode = route_pb2.GetClusterRequest(), route_pb2.ClusterReply.FromString
-        return convert.cluster_state(await self._ask("RouteService/GetCluster", request, decode))
+        data = await self._ask("RouteService/GetCluster", route_pb2.GetClusterRequest(), bytes)
+        return convert.cluster_state(read_routes(route_pb2.ClusterReply, data))
 
     async def lost_brokers_of(self, topic: str) -> tuple[LostBroker, ...]:
         """The lost brokers that had the topic, as a nameserver knows them; waits at most
         `connect_timeout_ms`."""
         timeout_ms = self._options.connect_timeout_ms
-        request, decode = route_pb2.GetRouteRequest(topic=topic), route_pb2.RouteReply.FromString
-        return convert.lost_brokers(await self._ask("RouteService/GetRoute", request, decode, timeout_ms))
+        request = route_pb2.GetRouteRequest(topic=topic)
+        data = await self._ask("RouteService/GetRoute", request, bytes, timeout_ms)
+        return convert.lost_brokers(read_routes(route_pb2.RouteReply, data))
 
     # --- queries --------------------------------------------------------------------------------------
 
