@@ -74,7 +74,7 @@ class NameserverApp:
             self.registry, name=lambda: str(self._address), version=installed_version()
         )
         route_service.add_to(self._grpc.server)
-        RegistrationService(self.registry).add_to(self._grpc.server)
+        RegistrationService(self.registry, self._settings.heartbeat_size_max).add_to(self._grpc.server)
         self._address = self._grpc.bind(self._settings.listen_address)
         self.tls_address = await bind_tls(self._grpc, self._settings, self._address)
         http = self._settings.http_address

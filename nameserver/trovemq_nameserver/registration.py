@@ -37,8 +37,9 @@ Reply = route_pb2.HeartbeatReply
 class RegistrationService:
     """The service for brokers, one stream each. An error is the stream's last reply."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, heartbeat_size_max: int = 0) -> None:
         self._registry = registry
+        self._size_max = heartbeat_size_max
         self._reading = asyncio.Lock()
 
     def add_to(self, server: Server) -> None:
@@ -93,7 +94,7 @@ class RegistrationService:
     async def _handle(self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None) -> Reply:
         """`topics`: the heartbeat's, if they are read already."""
         table = self._registry.table
-        reply = Reply(data_version=heartbeat.data_version, changes=True)
+        reply = Reply(data_version=heartbeat.data_version, changes=True, heartbeat_size_max=self._size_max)
         if heartbeat.leaving:
             self._leave(session)
         elif table.registered(session):

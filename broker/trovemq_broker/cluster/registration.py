@@ -60,6 +60,9 @@ _REGISTER: Final = "/trovemq.v1.RegistrationService/Register"
 
 NO_LOG_IN: Final = "checks no log-ins (no users_file), though this broker has credentials for it"
 
+HEARTBEAT_SIZE_FINE: Final = 65_536
+"""Every nameserver takes heartbeats of this size."""
+
 _LASTING: Final = (
     errors.AUTHENTICATION_FAILED,
     errors.ACCESS_DENIED,
@@ -139,6 +142,10 @@ class Registration:
         self._wake = asyncio.Event()
         self._leaving = False
         self._spaced_until = 0.0
+        self._size_max = 0
+        """Bytes of the largest heartbeat that the nameserver takes; 0: not known."""
+        self._sent_size = 0
+        """Of the last heartbeat."""
 
     def topics_changed(self) -> None:
         self._wake.set()
@@ -175,6 +182,7 @@ class Registration:
     async def _one_stream(self, channel: Channel) -> None:
         """Keeps one stream, from its log-in to its end. Never raises except when cancelled."""
         call: Any = None
+        self._sent_size = 0
         try:
             timeout_s = self._reply_wait_s(leaving=False)
             session = await open_session(channel, self._credentials, timeout_s)
@@ -203,17 +211,29 @@ class Registration:
     async def _broken(self, call: Any) -> None:
         """Handles a stream that ended during a write: with the nameserver's error, or for another reason."""
         error = error_in(await call.trailing_metadata())
+        code = (await call.code()).name
         if error is not None:
             self._refused(error)
-        else:
-            self._lost(await call.details() or (await call.code()).name)
+        elif not self._too_large(code):
+            self._lost(await call.details() or code)
 
     async def _failed(self, failure: grpc.aio.AioRpcError) -> None:
         error = error_in(failure.trailing_metadata())
         if error is not None:
             self._refused(error)
-        else:
+        elif not self._too_large(failure.code().name):
             await self._unreachable(failure.details() or failure.code().name)
+
+    def _too_large(self, code: str) -> bool:
+        """Whether the nameserver refused a heartbeat for its size: the next one has fewer topics, and the
+        reply to it the limit."""
+        if code != "RESOURCE_EXHAUSTED" or self._sent_size <= HEARTBEAT_SIZE_FINE:
+            return False
+        self._size_max = max(self._sent_size // 2, HEARTBEAT_SIZE_FINE)
+        text = f"a heartbeat of {self._sent_size:,} bytes is too large"
+        self.state, self.detail = RegistrationState.WAITING, text
+        get_logger().warning("nameserver.heartbeat_too_large", nameserver=self.nameserver, message=text)
+        return True
 
     async def _unreachable(self, reason: str) -> None:
         """Checks whether TLS is the reason, once each time that the nameserver is lost."""
@@ -222,7 +242,7 @@ class Registration:
         self._lost(reason)
 
     async def _talk(self, channel: Channel, call: Any, sign: Sign) -> None:
-        announced = Announced(self._view)
+        announced = Announced(self._view, self._size_max)
         for count in itertools.count():
             self._wake.clear()
             leaving = self._leaving
@@ -231,13 +251,17 @@ class Registration:
             if all_topics:
                 self._spaced_until = asyncio.get_running_loop().time() + spacing_s(all_topics)
             async with asyncio.timeout(self._reply_wait_s(leaving=leaving, topics=all_topics)):
-                await call.write(sign(heartbeat.SerializeToString()))
+                data = sign(heartbeat.SerializeToString())
+                self._sent_size = len(data)
+                await call.write(data)
                 reply = self._answered(await call.read())
             if leaving:
                 return
             announced.answered(reply)
+            self._size_max = announced.size_max
             if all_topics:
-                self._note_left_out(reply.left_out.message if reply.HasField("left_out") else "")
+                text = reply.left_out.message if reply.HasField("left_out") else ""
+                self._note_left_out(text or _unsent_text(announced))
             if count % CLOCK_EVERY == 0:
                 await self.clock.compare(channel, self._credentials)
             await self._until_next(announced)
@@ -304,6 +328,17 @@ class Registration:
         self.state, self.detail = RegistrationState.WAITING, reason
         if not self._leaving:
             get_logger().warning("nameserver.unreachable", nameserver=self.nameserver, message=reason)
+
+
+def _unsent_text(announced: Announced) -> str:
+    """Why topics are not in the routes that the nameserver would take, were its heartbeats larger."""
+    if not announced.unsent:
+        return ""
+    return (
+        f"{announced.unsent:,} topics are not in the routes of this nameserver: heartbeats with all have "
+        f"more bytes than its limit heartbeat_size_max = {announced.size_max}; raise it there, or delete "
+        "topics. Meanwhile clients find them only at the broker's own address"
+    )
 
 
 class Registrations:

@@ -124,15 +124,17 @@ class ForgetReply(_message.Message):
     def __init__(self, was_lost: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("error", "data_version", "changes", "all_topics", "left_out")
+    __slots__ = ("error", "data_version", "changes", "all_topics", "left_out", "heartbeat_size_max")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     ALL_TOPICS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_SIZE_MAX_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     data_version: int
     changes: bool
     all_topics: bool
     left_out: _common_pb2.Error
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., data_version: _Optional[int] = ..., changes: _Optional[bool] = ..., all_topics: _Optional[bool] = ..., left_out: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+    heartbeat_size_max: int
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., data_version: _Optional[int] = ..., changes: _Optional[bool] = ..., all_topics: _Optional[bool] = ..., left_out: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., heartbeat_size_max: _Optional[int] = ...) -> None: ...

@@ -363,6 +363,34 @@ async def test_a_nameserver_before_changes_gets_all_topics() -> None:
         announced.answered(route_pb2.HeartbeatReply(data_version=heartbeat.data_version))
 
 
+def test_all_topics_are_sent_while_some_do_not_fit_and_again_where_more_do() -> None:
+    broker, topics = local_broker()
+    for number in range(2_000):
+        topics.create(f"t{number:04}-{'x' * 100}")
+    announced = Announced(broker, 65_536)
+    heartbeat, sent = announced.next()
+    assert (heartbeat.ByteSize() <= 65_536, len(heartbeat.topics), announced.unsent) == (
+        True,
+        sent,
+        2_001 - sent,
+    )
+    assert sent > 400
+    answer = route_pb2.HeartbeatReply(data_version=heartbeat.data_version, changes=True)
+    announced.answered(answer)
+    assert not announced.is_behind(), "an older nameserver names no limit"
+    topics.create("u")
+    assert announced.next_has_all(), "changes have no topics that did not fit"
+    assert announced.next()[1] == sent
+    answer.heartbeat_size_max = 1 << 20
+    announced.answered(answer)
+    assert announced.is_behind()
+    heartbeat, sent = announced.next()
+    assert (sent, announced.unsent, announced.size_max) == (2_002, 0, 1 << 20)
+    announced.answered(answer)
+    topics.create("v")
+    assert len(announced.next()[0].topics) == 1
+
+
 @fake_time
 async def test_a_client_before_changes_gets_whole_states() -> None:
     """It asks for changes, but cannot read of a broker that was removed."""

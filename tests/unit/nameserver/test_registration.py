@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from trovemq_broker.cluster.registration import (
     Registrations,
     RegistrationSettings,
     RegistrationState,
+    registration_channels,
 )
 from trovemq_broker.cluster.self_route import SelfRouteService
 from trovemq_broker.cluster.view import BrokerDescription, LocalBroker
@@ -30,6 +32,7 @@ from trovemq_daemon.metrics import RpcMetrics
 from trovemq_nameserver.app import NameserverApp
 from trovemq_nameserver.routes import RouteLimits
 from trovemq_nameserver.settings import NameserverSettings
+from trovemq_proto.channels import GrpcTransport
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import route_pb2
 
@@ -110,12 +113,8 @@ def local_broker(name: str = "broker-a", port: int = 8081) -> tuple[LocalBroker,
     return LocalBroker(description, topics), topics
 
 
-async def start_nameserver(
-    listen: str = "127.0.0.1:0", *, topics_per_broker_max: int = 65_536
-) -> tuple[NameserverApp, Address]:
-    settings = NameserverSettings(
-        listen=listen, http="off", broker_broken_ms=100, topics_per_broker_max=topics_per_broker_max
-    )
+async def start_nameserver(listen: str = "127.0.0.1:0", **values: Any) -> tuple[NameserverApp, Address]:
+    settings = NameserverSettings(listen=listen, http="off", broker_broken_ms=100, **values)
     app = NameserverApp(settings)
     address, _ = await app.start()
     return app, address
@@ -265,6 +264,35 @@ async def _over_the_limit(
         await until(lambda: sorted(live(app)["broker-a"]) == ["all", "more"])
         await until(lambda: not registrations.leaving_out())
         assert app.registry.table.topics_left_out == 0
+
+
+@pytest.mark.asyncio
+async def test_a_heartbeat_that_was_too_large_lost_the_broker_all_its_routes(
+    transport: GrpcTransport,
+) -> None:
+    app, address = await start_nameserver(heartbeat_size_max=65_536, grpc_transport=transport)
+    broker, topics = local_broker()
+    names = [f"{number:03}-{'x' * 200}" for number in range(900)]
+    for name in names:
+        topics.topics[name] = Topic(name)
+    channels = registration_channels(None, transport)
+    registrations = Registrations((address,), broker, FAST, lambda: 0.5, channels)
+    registrations.start()
+    with logged() as log:
+        await until(lambda: "65536" in "".join(registrations.leaving_out()))
+    shown = live(app)["broker-a"]
+    assert sorted(shown) == sorted([*names, "orders"])[: len(shown)], "the first ones"
+    (text,) = registrations.leaving_out()
+    assert f"{901 - len(shown)} topics are not in the routes" in text
+    assert "heartbeat_size_max = 65536" in text
+    assert log.getvalue().count("nameserver.heartbeat_too_large") == 2, "it has twice the size, then half"
+    for name in names[:700]:
+        topics.delete(name)
+    await until(lambda: sorted(live(app)["broker-a"]) == [*names[700:], "orders"])
+    await until(lambda: not registrations.leaving_out())
+    assert app.registry.refusals == 0
+    await registrations.stop()
+    await app.stop()
 
 
 @pytest.mark.asyncio
