@@ -3,7 +3,9 @@ manifest.
 
 This order makes the copy consistent (see capture.py). Topics and deletions are copied after the queues: a
 topic that was deleted meanwhile, and whose queue files are gone, is deleted in the copy, too. The table of
-topics and the journal of its changes are read together (topics/topic_journal.py).
+topics and the journal of its changes are read together (topics/topic_journal.py). Users are copied before the
+table of the cluster's configuration, in which a change of them is stored first: so the copy has no user that
+its table never had, who would keep the rights there after a deletion.
 
 Invariants
 - Nothing outside of the target directory is written, and no link in it is followed.
@@ -37,6 +39,8 @@ from trovemq_store.topics.topics_file import TOPICS_PATH
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
 """Names at the top of the store that are copied by other rules, or not at all."""
+USERS_PATH: Final = "config/trovemq-security.json"
+FIRST: Final = (USERS_PATH, f"{USERS_PATH}.bak")
 LAST: Final = (f"{TOPICS_PATH}.bak", TOPICS_PATH, topic_journal.PATH)
 LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
 TOPICS_TRIES_MAX: Final = 1_000
@@ -116,9 +120,10 @@ class BackupWriter:
         with suppress(FileNotFoundError):
             times = (self._source / checkpoint.PATH).read_bytes()[:_CHECKPOINT_TIMES]
             self._checkpoint = times.ljust(checkpoint.FILE_SIZE, b"\0")
-        for path in self._small_paths():
-            if path not in LAST and path not in LAST_OF_ALL:
-                yield from self._copy_if_there(path)
+        for is_first in (True, False):
+            for path in self._small_paths():
+                if (path in FIRST) is is_first and path not in (*LAST, *LAST_OF_ALL):
+                    yield from self._copy_if_there(path)
 
     def _small_paths(self) -> Iterator[str]:
         for directory, directories, names in os.walk(self._source):

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.backups import back_up, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS
+from trovemq_broker.cluster_config import table_file
+from trovemq_broker.security import table as security_table
 from trovemq_broker.tools.__main__ import _check_restored
 from trovemq_proto.errors import TroveError
 from trovemq_store.backup import capture as capture_module
@@ -75,6 +77,28 @@ def test_no_link_in_the_backup_is_followed(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         copying.write_file(tmp_path / "target", "config/topics.json", b"{}")
     assert not any(outside.iterdir())
+
+
+def test_a_user_made_during_a_backup_was_in_no_table_of_the_copy(root: Path, tmp_path: Path) -> None:
+    """Its deletion did not end its rights there. A change is stored in the table first, then in the users."""
+    table, users = root / table_file.PATH, root / security_table.PATH
+    copies = [path.with_name(f"{path.name}.bak") for path in (table, users)]
+
+    def change(version: int) -> None:
+        for path in (table, copies[0], users, copies[1]):
+            path.write_text(str(version), encoding="utf-8")
+
+    writer = BackupWriter(root, tmp_path / "backup")
+    table.parent.mkdir(parents=True)
+    change(0)
+    writer.begin()
+    for version, _ in enumerate(writer.small_files(), 1):
+        change(version)
+    copied = tmp_path / "backup" / STORE_NAME
+    read = [
+        int((copied / one.relative_to(root)).read_text(encoding="utf-8")) for one in (users, *copies, table)
+    ]
+    assert max(read[0], read[2]) <= min(read[1], read[3]), read
 
 
 def test_a_link_in_the_store_is_not_copied(
