@@ -4,6 +4,7 @@
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
     make conformance ARGS="--brokers 2"      against a cluster, of which the clients get one address
+    make conformance ARGS="--brokers 2 --forwarded"    through a forwarded port of one of them
     make conformance ARGS="--brokers 2 --tls --authentication"    all of that together
     make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of ours
 
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.conformance.cluster import Cluster, await_routes
+from tests.integration.port_forwarder import PortForwarder
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "conformance"
@@ -263,9 +265,11 @@ def run_all(
     authentication: bool = False,
     side_by_side: int = 1,
     brokers: int = 1,
+    forwarded: bool = False,
 ) -> list[Outcome]:
-    """Every suite, with the address of one broker, of which the routes name the others. Raises SuiteError
-    where a broker cannot be prepared."""
+    """Every suite, with the address of one broker, of which the routes name the others; `forwarded`: with a
+    port that is forwarded to it, and leads to no other. Raises SuiteError where a broker cannot be
+    prepared."""
     environment = {"BROKERS": str(brokers), "TIME_MAX_S": str(TIME_MAX_S * brokers)}
     build.mkdir(parents=True, exist_ok=True)
     with ExitStack() as processes:
@@ -281,6 +285,8 @@ def run_all(
         if brokers > 1:
             await_routes(cluster.brokers)
         endpoints = cluster.endpoints[0]
+        if forwarded:
+            endpoints = processes.enter_context(PortForwarder(endpoints)).address
         with ThreadPoolExecutor(side_by_side) as pool:
             running = [
                 pool.submit(run_suite, language, source, build, endpoints, **environment)
@@ -302,6 +308,7 @@ def main() -> int:
     parser.add_argument("--tls", action="store_true", help="over TLS")
     parser.add_argument("--authentication", action="store_true", help="as a user who may send and consume")
     parser.add_argument("--brokers", type=int, default=1, help="brokers of the cluster (1)")
+    parser.add_argument("--forwarded", action="store_true", help="through a forwarded port of one broker")
     parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
     parser.add_argument("--json", type=Path, help="also write the outcome to this file")
     options = parser.parse_args()
@@ -318,6 +325,7 @@ def main() -> int:
         authentication=options.authentication,
         side_by_side=options.side_by_side,
         brokers=options.brokers,
+        forwarded=options.forwarded,
     )
     print_table(outcomes)
     if options.json:
