@@ -62,7 +62,7 @@ _KEYS: Final = """
     flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile
     flushLeastPagesWhenWarmMappedFile forceRegister forceVerifyPropCRC forwardTimeout
     globalColdReadThreshold haClient haFlowControlEnable haHousekeepingInterval haListenPort
-    haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval
+    haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval
     haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
     highSpeedMode indexRocksDBEnable initPopOffsetByCheckMsgInMem
     innerClientAuthenticationCredentials inSyncReplicas isEnableBatchPush isolateLogEnable
@@ -80,7 +80,7 @@ _KEYS: Final = """
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
     metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled minInSyncReplicas
+    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
     msgTraceTopicName notifyConsumerIdsChangedEnable offsetCheckInSlave popCkMaxBufferSize
     popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
     popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
@@ -104,7 +104,7 @@ _KEYS: Final = """
     serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable
     serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize
     serverWorkerThreads shortPollingTimeMills shutdownWaitTimeSeconds skipPreOnline
-    skipWhenCKRePutReachMaxTimes slaveReadEnable slaveTimeout spinLockCollisionRetreatOptimalDegree
+    skipWhenCKRePutReachMaxTimes slaveReadEnable spinLockCollisionRetreatOptimalDegree
     splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec
     storePathBrokerIdentity storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog
     storePathEpochFile storePathIndex storeReplyMessageEnable storeType subscriptionExpiredTimeout

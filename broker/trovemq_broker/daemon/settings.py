@@ -18,6 +18,7 @@ from trovemq_broker.cluster.registration import RegistrationSettings, registrati
 from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT, ConsumerSettings
 from trovemq_broker.daemon.config_settings import ClusterConfigSettings
 from trovemq_broker.daemon.node_settings import FileSettings, NodeSettings, ProjectionSettings
+from trovemq_broker.daemon.replica_settings import ReplicaSettings
 from trovemq_broker.daemon.retention_settings import RetentionSettings
 from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from trovemq_broker.produce.append import AppendSettings
@@ -101,6 +102,7 @@ class BrokerSettings(
     FlushSettings,
     FileSettings,
     ClusterConfigSettings,
+    ReplicaSettings,
     NodeSettings,
 ):
     """All settings of the broker; of the bases, the last one's come first. `problems()` reports
@@ -110,6 +112,7 @@ class BrokerSettings(
         """The contradictions, one sentence each."""
         yield from NodeSettings.problems(self)
         yield from self.config_problems()
+        yield from self.replica_problems(may_listen_everywhere=self.insecure)
         yield from self.size_problems()
         yield from self.hour_problems()
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
