@@ -12,10 +12,13 @@ A position is a physical offset of the log, which all nodes of a group share.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.replica.epochs import Epochs
+from trovemq_store.replica.membership import MEMBERS_MAX, Identity, InSyncSet
+
+__all__ = ["Identity", "InSyncSet"]
 
 Node: TypeAlias = str
 Epoch: TypeAlias = int
@@ -25,30 +28,7 @@ NowMs: TypeAlias = int
 
 FRAME_BYTES_MAX: Final = 1 << 20
 """Of a frame with several records; a larger record has a frame alone."""
-NODES_MAX: Final = 7
-
-
-class Identity(NamedTuple):
-    """Of the log that a node keeps. `store_id`: another one after a loss of the disk. `incarnation`: another
-    one after a start by which appended bytes may have been lost (async flush, no clean stop)."""
-
-    node: Node
-    store_id: str
-    incarnation: int
-
-
-class InSyncSet(NamedTuple):
-    """The copies that count; the leader's is always among them. Sets are ordered by (epoch, version), and the
-    version rises by one with each change, over epochs, too."""
-
-    epoch: Epoch
-    version: int
-    copies: frozenset[Identity]
-
-    @property
-    def nodes(self) -> list[Node]:
-        """Sorted."""
-        return sorted(one.node for one in self.copies)
+NODES_MAX: Final = MEMBERS_MAX
 
 
 @dataclass(frozen=True, slots=True)

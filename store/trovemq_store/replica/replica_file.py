@@ -6,6 +6,11 @@
     truncating     physical offset at which the log is being cut (truncation.py), else null. `epochs` is then
                    already that of the shorter log
     cutBytesDropped  bytes of cut records of which no file under trovemq/cut/ is kept any more
+    membership     the node's place in its group (membership.py), null in the store of a single broker:
+      cluster, group, node, storeId, incarnation, directory, inSyncMin
+      version, members   [[node, address, replication address, whether it votes], …]
+      inSync             [epoch, version, [[node, store id, incarnation], …]], or null
+      leads, isSynced
     crc32          of the file: store/trovemq_store/files/sealed_json.py
 
 Invariants
@@ -31,9 +36,27 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.replica import epoch_checkpoint
 from trovemq_store.replica.epochs import EPOCH_MAX, Epochs
+from trovemq_store.replica.membership import InSyncSet, Member, Membership
 
 PATH: Final = "trovemq/replica.json"
 FORMAT: Final = 1
+
+
+class _KeptMembership(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Membership, in the file's form."""
+
+    cluster: str
+    group: str
+    node: str
+    store_id: str
+    incarnation: int
+    directory: int
+    in_sync_min: int
+    version: int
+    members: list[Member]
+    in_sync: InSyncSet | None
+    leads: bool
+    is_synced: bool
 
 
 class _Content(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -44,6 +67,7 @@ class _Content(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     epochs: list[tuple[int, int]] = []
     truncating: int | None = None
     cut_bytes_dropped: int = 0
+    membership: _KeptMembership | None = None
 
 
 class _Format(msgspec.Struct):
@@ -57,6 +81,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     epochs: Epochs = Epochs()
     truncating: PhysicalOffset | None = None
     cut_bytes_dropped: int = 0
+    membership: Membership | None = None
 
     def __post_init__(self) -> None:
         if not self.epochs.last <= self.promised_epoch <= EPOCH_MAX:
@@ -88,10 +113,22 @@ def load(files: FileSystem) -> ReplicaState | None:
             epochs=Epochs.of(found.epochs),
             truncating=None if found.truncating is None else PhysicalOffset(found.truncating),
             cut_bytes_dropped=found.cut_bytes_dropped,
+            membership=None if found.membership is None else _membership(found.membership),
         )
     except (msgspec.MsgspecError, ValueError) as error:
         text = f"{PATH} is damaged ({error}): the node may have made promises that it does not know any more"
         raise TroveError(errors.STORE_FAILED, text, path=PATH) from error
+
+
+def _membership(place: _KeptMembership) -> Membership:
+    """ValueError."""
+    values = msgspec.structs.asdict(place)
+    return Membership(**{**values, "members": tuple(place.members)})
+
+
+def _kept(membership: Membership) -> _KeptMembership:
+    values = msgspec.structs.asdict(membership)
+    return _KeptMembership(**{**values, "members": list(membership.members)})
 
 
 def _left_by_rocketmq(files: FileSystem) -> ReplicaState | None:
@@ -111,6 +148,7 @@ def save(files: FileSystem, state: ReplicaState) -> None:
         epochs=[(entry.epoch, entry.start) for entry in state.epochs],
         truncating=state.truncating,
         cut_bytes_dropped=state.cut_bytes_dropped,
+        membership=None if state.membership is None else _kept(state.membership),
     )
     fault_point("replica.before_save")
     files.write_atomic(PATH, seal(msgspec.json.encode(content)))
@@ -187,6 +225,30 @@ class ReplicaFile:
 
     def end_truncation(self) -> None:
         self._change(truncating=None)
+
+    def begin_log(self, epochs: Epochs) -> None:
+        """The log is empty, and begins where the leader's does, whose epochs of the part before are these."""
+        self._change(epochs=epochs)
+
+    def take_place(self, membership: Membership) -> None:
+        """The node's place in its group, or a changed one. ValueError for another group, or an older in-sync
+        set or list of members."""
+        former = self.state.membership
+        if former is not None:
+            if (former.cluster, former.group) != (membership.cluster, membership.group):
+                raise ValueError(f"a node of group {former.group} ({former.cluster}) stays in it")
+            former.with_members(membership.version, membership.members)
+        if membership != former:
+            self._change(membership=membership)
+
+    def store_set(self, in_sync: InSyncSet) -> None:
+        """ValueError for a set that is older than the stored one."""
+        assert self.state.membership is not None, "a node has a place in its group"
+        self.take_place(self.state.membership.with_set(in_sync))
+
+    def leave_group(self) -> None:
+        """The store is a single broker's again. Its epochs and its promise stay."""
+        self._change(membership=None)
 
     def _change(self, **changes: object) -> None:
         state = msgspec.structs.replace(self.state, **changes)
