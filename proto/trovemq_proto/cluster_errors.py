@@ -171,6 +171,11 @@ EPOCH_STALE = _add(
     "A later leadership has begun: frames and reports of this one count no more.",
     "Nothing: the node follows the new leader.",
 )  # fmt: skip
+NOT_LEADER = _add(
+    "NOT_LEADER", 454, "UNAVAILABLE", True,
+    "The node does not lead its replica group: it takes no messages and has no followers.",
+    "Nothing: clients and followers call the leader, which the message names if it is known.",
+)  # fmt: skip
 REPLICA_FRAME_ILLEGAL = _add(
     "REPLICA_FRAME_ILLEGAL", 455, "INVALID_ARGUMENT", False,
     "A frame between two nodes has a wrong place, size, CRC, or number, and nothing of it was stored.",

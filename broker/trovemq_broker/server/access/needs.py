@@ -345,6 +345,8 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "RemoveMember": _SUPER_ACT,
         "ClearDropped": _SUPER_ACT,
     },
+    # On another listener, whose callers are nodes: trovemq_broker.replica_streams.peers_allowed.
+    "trovemq.v1.ReplicationService": {"Follow": _SUPER, "Promise": _SUPER_ACT, "ReadLog": _SUPER},
     "trovemq.v1.ForwardingService": {"Forward": _SUPER, "ForwardTelemetry": _SUPER},
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,

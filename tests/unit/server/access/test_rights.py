@@ -93,6 +93,10 @@ trovemq.v1.ClusterConfigService
     TakeOverConfig: super
     RemoveMember: super
     ClearDropped: super
+trovemq.v1.ReplicationService
+    Follow: super
+    Promise: super
+    ReadLog: super
 trovemq.v1.ForwardingService
     Forward: super
     ForwardTelemetry: super
