@@ -16,11 +16,11 @@ from trovemq_broker.cluster.config_local import LocalSide
 from trovemq_broker.cluster.config_owner_side import removed
 from trovemq_broker.cluster.config_store import ConfigStore, Signal
 from trovemq_broker.cluster.nameserver_session import (
+    Attempts,
     BackOff,
     Jitter,
     ReadCredentials,
     Sign,
-    back_off_s,
     error_in,
 )
 from trovemq_broker.cluster_config import protobuf
@@ -104,7 +104,7 @@ class FollowerSide:
         """Follows until cancelled, or until this broker was removed."""
         await self.compare()
         self._compared = self._store.stored.table.exists
-        attempt, loop = 0, asyncio.get_running_loop()
+        attempts, loop = Attempts(self._settings, self._jitter), asyncio.get_running_loop()
         lasting_s = self._settings.registration_retry_max_ms / 1000
         while not self.ended:
             began = loop.time()
@@ -118,9 +118,9 @@ class FollowerSide:
                 self.follower.disconnected()
             self._lost(_problem_of(self._stream))
             lasted = loop.time() - began >= lasting_s or self._wake.is_set()
-            attempt = 1 if lasted else attempt + 1
+            pause_s = attempts.pause_s(lasted=lasted)
             if not self._wake.is_set():
-                await self._wait(back_off_s(attempt, self._settings, self._jitter()))
+                await self._wait(pause_s)
 
     async def _wait(self, seconds: float) -> None:
         try:

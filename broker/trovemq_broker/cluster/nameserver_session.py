@@ -58,6 +58,20 @@ def back_off_s(attempt: int, settings: BackOff, jitter: float) -> float:
     return min(settings.registration_retry_max_ms, doubled_ms) * (0.5 + 0.5 * jitter) / 1000
 
 
+class Attempts:
+    """The pauses between the attempts of one connection."""
+
+    def __init__(self, settings: BackOff, jitter: Jitter) -> None:
+        self._settings = settings
+        self._jitter = jitter
+        self._failed = 0
+
+    def pause_s(self, *, lasted: bool) -> float:
+        """Seconds to wait after an attempt has ended. `lasted`: it had worked, so the pause is the first."""
+        self._failed = 1 if lasted else self._failed + 1
+        return back_off_s(self._failed, self._settings, self._jitter())
+
+
 class Session:
     """A log-in. `key`: None if the other side accepts unsigned messages."""
 

@@ -24,10 +24,10 @@ import grpc
 from trovemq_broker.cluster.announced import Announced
 from trovemq_broker.cluster.clock_difference import ClockDifference
 from trovemq_broker.cluster.nameserver_session import (
+    Attempts,
     Jitter,
     ReadCredentials,
     Sign,
-    back_off_s,
     error_in,
     open_session,
 )
@@ -157,15 +157,14 @@ class Registration:
 
     async def run(self) -> None:
         """Registers again and again; returns after `leave()`."""
-        attempt = 0
+        attempts = Attempts(self._settings, self._jitter)
         async with open_channel(str(self.nameserver), self._channels) as channel:
             while True:
                 beats_before = self.heartbeats
                 await self._one_stream(channel)
                 if self._leaving:
                     break
-                attempt = 1 if self.heartbeats > beats_before else attempt + 1
-                await self._wait(back_off_s(attempt, self._settings, self._jitter()))
+                await self._wait(attempts.pause_s(lasted=self.heartbeats > beats_before))
         self.state = RegistrationState.STOPPED
 
     async def _wait(self, seconds: float) -> None:

@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 from trovemq_broker.cluster.cluster_reply import BROKERS_MAX, TOPICS_MAX, ReplyReader, Routes
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.nameserver_session import (
+    Attempts,
     BackOff,
     Jitter,
     ReadCredentials,
-    back_off_s,
     error_in,
     log_in_for,
 )
@@ -69,7 +69,7 @@ class RouteWatch:
         self._problem: str | None = None
 
     async def run(self) -> None:
-        attempt, loop = 0, asyncio.get_running_loop()
+        attempts, loop = Attempts(self._settings, self._jitter), asyncio.get_running_loop()
         lasting_s = self._settings.registration_retry_max_ms / 1000
         async with open_channel(str(self.nameserver), self._channels) as channel:
             while True:
@@ -77,8 +77,7 @@ class RouteWatch:
                 problem = await self._one_stream(channel)
                 self._broken(problem)
                 lasted = self.replies > replies_before and loop.time() - began >= lasting_s
-                attempt = 1 if lasted else attempt + 1
-                await asyncio.sleep(back_off_s(attempt, self._settings, self._jitter()))
+                await asyncio.sleep(attempts.pause_s(lasted=lasted))
 
     async def _one_stream(self, channel: Channel) -> str:
         """Follows one stream, from its log-in to its end. Returns why it ended."""
