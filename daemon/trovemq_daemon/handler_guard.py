@@ -35,7 +35,7 @@ ERROR_TEXT_SIZE_MAX: Final = 1_024
 ERROR_FIELD_SIZE_MAX: Final = 256
 ERROR_FIELDS_SIZE_MAX: Final = 1_536
 WAITING_STREAMS: Final = frozenset(
-    {"Forward", "ForwardTelemetry", "PullMessage", "ReceiveMessage", "WatchConfig", "WatchRoutes"}
+    {"Follow", "Forward", "ForwardTelemetry", "PullMessage", "ReceiveMessage", "WatchConfig", "WatchRoutes"}
 )
 """Methods whose replies wait for events and are made in one step of the loop: they claim no space while they
 wait."""

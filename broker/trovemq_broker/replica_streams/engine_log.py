@@ -1,0 +1,127 @@
+"""A node's MessageStore as the log of the state machines, of a leader and of a follower.
+
+Invariants
+- A frame is whole records of one segment, copied once. It ends within an atomic transaction only where that
+  is larger than a frame.
+- An epoch is in `replica.json` before its first record is in the log; if the record was refused, the epoch is
+  removed again, because its start must not lie beyond the log's end.
+"""
+
+from __future__ import annotations
+
+from trovemq_broker.replication.follower import ReplicaState
+from trovemq_broker.replication.frames import Offset
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.check import RecordState, check_record
+from trovemq_proto.records.layout import BLANK_SIZE
+from trovemq_proto.records.run_mark import read_mark
+from trovemq_proto.records.scan import scan_run
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.log.readable import run_end
+from trovemq_store.log.segments import Segment
+from trovemq_store.replica.epochs import Epoch as StartedEpoch
+from trovemq_store.replica.replica_file import ReplicaFile
+
+Grown = list[tuple[str, QueueId]]
+
+
+class EngineLog:
+    """`store` and `file` (`replica.json`) are replaced when the store is opened again. `state` gets the
+    file's epochs."""
+
+    def __init__(self, store: MessageStore, file: ReplicaFile, state: ReplicaState) -> None:
+        self.store = store
+        self.file = file
+        self._state = state
+
+    @property
+    def begin(self) -> Offset:
+        return self.store.log.min_offset
+
+    @property
+    def end(self) -> Offset:
+        return self.store.end_offset
+
+    @property
+    def flushed(self) -> Offset:
+        return self.store.flushed_offset
+
+    # --- the leader's ---------------------------------------------------------------------------------
+    def read(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
+        """Whole records of one segment from the offset on, and the number of zeros after the blank that ends
+        them, where it does. TroveError STORE_FAILED: no record can be read there."""
+        log = self.store.log
+        segment = log.segments.at(offset)
+        if segment is None or offset >= log.end:
+            raise _unreadable(offset)
+        begin, limit = offset - segment.start, min(segment.file.size, log.end - segment.start)
+        readable = run_end(segment.file, begin, limit, size_max)
+        if readable <= begin:
+            raise _unreadable(offset)
+        records, end, _ = scan_run(
+            segment.file.view(),
+            begin,
+            readable,
+            physical_offset_of_data=segment.start,
+            check_crc=False,
+            bytes_max=size_max,
+        )
+        if end < limit:  # else an append ends there
+            end = _whole_end(records, segment, begin, end)
+        unused = 0
+        fits = end + BLANK_SIZE <= begin + size_max or begin == end
+        if fits and limit == segment.file.size and _is_blank(segment, end):
+            unused = limit - end - BLANK_SIZE
+            end += BLANK_SIZE
+        if end == begin:
+            raise _unreadable(offset)
+        return bytes(segment.file.view()[begin:end]), unused
+
+    def committed(self, commit: Offset) -> Grown:
+        """Lets readers see the log up to the commit. Returns the queues that have grown."""
+        self.store.limit_commits(commit)
+        return self.store.dispatch()
+
+    # --- a follower's ---------------------------------------------------------------------------------
+    def append_raw(self, offset: Offset, data: bytes, blank: int) -> None:
+        """TroveError: nothing was written."""
+        try:
+            self.store.append_raw(offset, memoryview(data), blank)
+        except TroveError:
+            if self.file.epochs.entries and self.file.epochs.entries[-1].start >= self.end:
+                self.file.end_at(self.end)
+                self._state.epochs = self.file.epochs
+            raise
+
+    def begin_epoch(self, epoch: StartedEpoch) -> None:
+        """Blocks."""
+        self.file.begin_epoch(epoch.epoch, epoch.start)
+        self._state.epochs = self.file.epochs
+
+
+def _is_blank(segment: Segment, position: int) -> bool:
+    size = segment.file.size
+    if run_end(segment.file, position, size, BLANK_SIZE) < min(position + BLANK_SIZE, size):
+        return False
+    at = segment.start + position
+    found, _ = check_record(segment.file.view(), position, size, physical_offset=at, check_crc=False)
+    return found is RecordState.BLANK
+
+
+def _whole_end(records: RecordBatch, segment: Segment, begin: int, end: int) -> int:
+    """`end`, or the beginning of the transaction of which some records lie after `end`, if that is in the
+    run."""
+    if not len(records):
+        return end
+    last = len(records) - 1
+    mark = read_mark(records, last, segment.offset_at(int(records.positions[last])))
+    if mark is None or mark.number + 1 >= mark.record_count or mark.begin <= segment.start + begin:
+        return end
+    return mark.begin - segment.start
+
+
+def _unreadable(offset: Offset) -> TroveError:
+    return TroveError(errors.STORE_FAILED, f"no record of the log can be read at offset {offset}")

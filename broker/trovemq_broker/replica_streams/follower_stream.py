@@ -1,0 +1,308 @@
+"""A follower on the event loop: dials its leader, again and again, and carries out the actions of its state
+machine.
+
+A promise, cut, join or in-sync set is stored through FollowerStore, which may take long: meanwhile no frame
+is read, so that the transport holds the leader back, and no other stream is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from trovemq_broker.cluster.config_calls import Endpoint, reported
+from trovemq_broker.cluster.nameserver_session import (
+    Attempts,
+    BackOff,
+    Jitter,
+    ReadCredentials,
+    Sign,
+    error_in,
+    log_in_for,
+)
+from trovemq_broker.replica_streams.frame_faults import FrameFaults
+from trovemq_broker.replica_streams.stream_settings import StreamSettings
+from trovemq_broker.replication.follower import (
+    Cut,
+    End,
+    Follower,
+    FollowerAction,
+    FollowerLog,
+    Join,
+    Promise,
+    ReplicaState,
+    SendProgress,
+    StoreSet,
+)
+from trovemq_broker.replication.frames import (
+    Data,
+    Epoch,
+    Identity,
+    InSyncSet,
+    NowMs,
+    Offset,
+    Progress,
+)
+from trovemq_broker.server.wire import replica_frames as wire
+from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.channels import ChannelSettings, open_channel
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
+from trovemq_store.replica.epochs import Epochs
+
+LOG_IN_S: Final = 10.0
+FINAL: Final = (errors.STORE_DIVERGED, errors.SEGMENT_SIZE_MISMATCH, errors.GROUP_MISMATCH)
+"""Errors that stay until an operator has looked."""
+
+
+class FollowerStore(Protocol):
+    """A node's own state and log. The first four are on disk, and in the ReplicaState, when they return;
+    TroveError, StorageError: the stream ends, and the node tries again."""
+
+    async def promise(self, epoch: Epoch) -> None: ...
+
+    async def cut(self, to: Offset, epochs: Epochs) -> None:
+        """The log ends there, with these epochs."""
+
+    async def join(self, begin: Offset, epochs: Epochs) -> None:
+        """The log begins there, empty, with these epochs."""
+
+    async def store_set(self, in_sync: InSyncSet) -> None: ...
+
+    def appended(self) -> None:
+        """Bytes were appended: they are to be synced, and FollowerStream.flushed() is called then."""
+
+    def committed(self, commit: Offset) -> None:
+        """Readers may see the log up to there."""
+
+
+class FollowerStream:
+    """`run()` until it is cancelled, or returns.
+
+    Args:
+        cluster, group, me, log, state, segment_size: As for Follower.
+        store: Carries out its actions.
+        target: Where the leader is, or why that is not known.
+        credentials: For a leader that asks for a log-in.
+        clock_ms: Never steps back.
+        retries, jitter: Of the pauses between two attempts.
+        learner: It is never in the in-sync set.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        group: str,
+        me: Identity,
+        log: FollowerLog,
+        state: ReplicaState,
+        segment_size: int,
+        store: FollowerStore,
+        *,
+        target: Callable[[], Endpoint | str],
+        credentials: ReadCredentials | None,
+        clock_ms: Callable[[], NowMs],
+        retries: BackOff,
+        jitter: Jitter,
+        learner: bool = False,
+        settings: StreamSettings | None = None,
+    ) -> None:
+        self._names = (cluster, group, me)
+        self._log = log
+        self._state = state
+        self._segment_size = segment_size
+        self._store = store
+        self._target = target
+        self._credentials = credentials
+        self._clock_ms = clock_ms
+        self._learner = learner
+        self._settings = settings or StreamSettings()
+        self._retries = retries
+        self._attempts = Attempts(retries, jitter)
+        self._faults = FrameFaults()
+        self._wake = asyncio.Event()
+        self._retargeted = False
+        self.follower: Follower | None = None
+        """Of the open stream, or of the last one."""
+        self._committed: Offset = state.commit
+        self._progress: Progress | None = None
+        self._progress_wanted = asyncio.Event()
+        self.problem = "the leader was not asked yet"
+        """For readiness; empty while the leader is followed."""
+
+    @property
+    def is_following(self) -> bool:
+        return not self.problem
+
+    @property
+    def lag_bytes(self) -> int:
+        """Behind the leader's end, as far as it is known."""
+        return 0 if self.follower is None else self.follower.lag_bytes
+
+    def flushed(self) -> None:
+        """The log's synced end has moved."""
+        if self.follower is not None:
+            self._note_progress(self.follower.flushed())
+
+    def retarget(self) -> None:
+        """Another node leads: it is dialled at once."""
+        self._retargeted = True
+        self._wake.set()
+
+    # --- streams --------------------------------------------------------------------------------------
+    async def run(self) -> TroveError:
+        """Follows until cancelled, or until an error that only an operator can end: that is returned."""
+        loop, lasting_s = asyncio.get_running_loop(), self._retries.registration_retry_max_ms / 1_000
+        while True:
+            began, self._retargeted = loop.time(), False
+            self._wake.clear()
+            error = await self._one_stream()
+            self._lost(error)
+            if error.spec in FINAL:
+                return error
+            lasted = loop.time() - began >= lasting_s or self._retargeted
+            pause_s = max(self._attempts.pause_s(lasted=lasted), self._held_s(error))
+            if not self._retargeted:
+                await self._wait(pause_s)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _held_s(self, error: TroveError) -> float:
+        if error.spec is not errors.REPLICA_FRAME_ILLEGAL:
+            return 0.0
+        me, now_ms = self._names[2].node, self._clock_ms()
+        self._faults.note(me, now_ms)
+        return self._faults.wait_ms(me, now_ms) / 1_000
+
+    def _lost(self, error: TroveError) -> None:
+        text = str(error)
+        if text != self.problem:
+            get_logger().warning("replica.not_following", message=text)
+        self.problem = text
+
+    async def _one_stream(self) -> TroveError:
+        """Follows one stream, from the log-in to its end. Returns why it ended."""
+        endpoint = self._target()
+        if isinstance(endpoint, str):
+            return TroveError(errors.BROKER_UNREACHABLE, endpoint)
+        try:
+            async with open_channel(str(endpoint.address), self._channels(endpoint)) as channel:
+                with reported(endpoint):
+                    login = await log_in_for(channel, wire.FOLLOW, self._credentials, LOG_IN_S)
+                    ask = channel.stream_stream(wire.FOLLOW, response_deserializer=bytes)
+                    call = ask(metadata=login[0])
+                    try:
+                        return await self._talk(call, login[1])
+                    finally:
+                        call.cancel()
+        except TroveError as error:
+            return error
+        except StorageError as error:
+            return TroveError(errors.STORE_FAILED, str(error))
+        except TimeoutError:
+            return TroveError(errors.BROKER_UNREACHABLE, f"{endpoint.broker} does not answer")
+
+    def _channels(self, endpoint: Endpoint) -> ChannelSettings:
+        return replace(endpoint.channels, message_size_max=self._settings.message_size_max)
+
+    async def _talk(self, call: Any, sign: Sign) -> TroveError:
+        cluster, group, me = self._names
+        follower = Follower(cluster, group, me, self._log, self._state, self._segment_size)
+        self.follower, self._progress = follower, None
+        self._progress_wanted.clear()
+        hello = follower.hello(self._clock_ms(), learner=self._learner)
+        sending = asyncio.create_task(self._send(call, sign, wire.follower_bytes(hello)))
+        try:
+            return await self._receive(call, follower)
+        finally:
+            follower.ended()
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _send(self, call: Any, sign: Sign, hello: bytes) -> None:
+        """Sends the hello, then the newest progress whenever there is one. The reader notices a broken
+        stream."""
+        await call.write(sign(hello))
+        while True:
+            await self._progress_wanted.wait()
+            self._progress_wanted.clear()
+            progress, self._progress = self._progress, None
+            if progress is not None:
+                await call.write(sign(wire.follower_bytes(progress)))
+
+    async def _receive(self, call: Any, follower: Follower) -> TroveError:
+        tick_s = self._settings.tick_ms / 1_000
+        reading: asyncio.Task[Any] | None = None
+        try:
+            while not self._retargeted:
+                reading = reading or asyncio.create_task(call.read())
+                await asyncio.wait((reading,), timeout=tick_s)
+                if not reading.done():
+                    actions = follower.tick(self._clock_ms())
+                else:
+                    message, reading = reading.result(), None
+                    if not isinstance(message, bytes):  # the transport's end of the stream
+                        return await self._reason(call)
+                    frame = wire.leader_frame_of(message)
+                    actions = follower.frame(frame, self._clock_ms())
+                    if isinstance(frame, Data):
+                        self._store.appended()
+                if (error := await self._carry_out(call, follower, actions)) is not None:
+                    return error
+            return TroveError(errors.BROKER_UNREACHABLE, "another node leads")
+        finally:
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def _reason(self, call: Any) -> TroveError:
+        error = error_in(await call.trailing_metadata())
+        return error or TroveError(errors.BROKER_UNREACHABLE, "the leader ended the stream")
+
+    # --- actions --------------------------------------------------------------------------------------
+    async def _carry_out(
+        self, call: Any, follower: Follower, actions: list[FollowerAction]
+    ) -> TroveError | None:
+        """Returns why the stream is to end; None: it continues."""
+        while actions:
+            stored = False
+            for action in actions:
+                match action:
+                    case Promise(epoch):
+                        await self._store.promise(epoch)
+                        stored = True
+                    case Cut(to, epochs):
+                        await self._store.cut(to, epochs)
+                        stored = True
+                    case Join(begin, epochs):
+                        await self._store.join(begin, epochs)
+                        stored = True
+                    case StoreSet(in_sync):
+                        await self._store.store_set(in_sync)
+                        stored = True
+                    case SendProgress():
+                        self._note_progress([action])
+                    case End(error, _):
+                        return error
+            if stored and call.done():
+                follower.ended()
+            actions = follower.done() if stored else []
+        if self._state.commit > self._committed:
+            self._committed = self._state.commit
+            self._store.committed(self._committed)
+        return None
+
+    def _note_progress(self, actions: list[FollowerAction]) -> None:
+        for action in actions:
+            if isinstance(action, SendProgress):
+                self.problem = ""
+                self._progress = action.progress
+                self._progress_wanted.set()

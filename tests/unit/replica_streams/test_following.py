@@ -1,0 +1,257 @@
+"""Followers with real engines: they catch up, follow beside load, come back, cut records that the leader lacks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.replica_streams.nodes_here import GroupHere, NodeHere, run
+from trovemq_broker.replication.frames import FRAME_BYTES_MAX, Offset
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_rpc.testing.loop import MemoryLoop
+from trovemq_store.replica.cut_records import cut_files
+
+
+def check_copy(leader: NodeHere, follower: NodeHere) -> None:
+    assert follower.log_bytes == leader.log_bytes
+    assert follower.bodies == leader.bodies
+    assert follower.state.epochs == leader.state.epochs == follower.replica.epochs
+
+
+def test_a_follower_has_the_leaders_bytes() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        leader = await group.start("a")
+        for number in range(40):
+            leader.send(number % 5 + 1, 300, queue=number % 2)
+        leader.transact(6)
+        await group.until_equal()
+        assert leader.store.segment_count > 1
+        check_copy(leader, group["b"])
+        assert group["b"].grown == leader.grown
+        await group.stop()
+
+    run(program)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_three_nodes_follow_beside_load(seed: int) -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        committed: list[int] = []
+        leader.leading().on_commit(lambda: committed.append(leader.leading().commit_offset))
+        for number in range(120):
+            if number % 9 == 4:
+                leader.transact(5, 200)
+            else:
+                leader.send(number % 4 + 1, 150, queue=number % 2)
+            await asyncio.sleep(0.001 * (number % 5))
+        await group.until_equal()
+        assert committed == sorted(set(committed))
+        assert leader.leading().commit_offset == leader.store.end_offset
+        assert leader.leading().copies == 3
+        for name in "bc":
+            check_copy(leader, group[name])
+        await group.stop()
+
+    run(program, seed)
+
+
+def test_readers_see_nothing_that_is_not_committed() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        leader = await group.start("a")
+        await group["b"].kill()
+        visible = leader.store.visible_offset
+        end = leader.send()
+        await group.until(lambda: leader.store.flushed_offset == end)
+        await asyncio.sleep(1)
+        assert leader.leading().commit_offset < end
+        assert leader.store.visible_offset == visible
+        await group["b"].start()
+        await group["b"].follow()
+        await group.until_equal()
+        assert leader.store.visible_offset == end
+        await group.stop()
+
+    run(program)
+
+
+def test_a_killed_follower_comes_back_and_continues() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        follower = group["b"]
+        for _ in range(4):
+            leader.send(3, 500)
+            await follower.kill()
+            for _ in range(6):
+                leader.send(3, 500)
+                await asyncio.sleep(0.005)
+            await follower.start()
+            await follower.follow()
+            await group.until(lambda: follower.following is not None and follower.following.is_following)
+        await group.until_equal()
+        check_copy(leader, follower)
+        assert follower.cuts == 0
+        await group.stop()
+
+    run(program)
+
+
+def test_a_dead_follower_is_removed_at_once() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        await group["c"].kill()
+        began = loop.time()
+        end = leader.send()
+        await group.until(lambda: leader.leading().commit_offset >= end)
+        assert loop.time() - began < 0.5, "it was not waited for"
+        assert leader.leading().copies == 2
+        await group.stop()
+
+    run(program)
+
+
+def test_too_few_copies_refuse_appends() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        leader = await group.start("a")
+        await group["b"].kill()
+        await group.until(lambda: leader.leading().leader.connected_copies == 1)
+        with pytest.raises(TroveError) as caught:
+            leader.send()
+        assert caught.value.spec is errors.NOT_ENOUGH_REPLICAS
+        await group.stop()
+
+    run(program)
+
+
+def test_a_silent_connection_is_opened_again() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        leader = await group.start("a")
+        loop.silence()
+        end = leader.send()
+        await group.until(lambda: leader.leading().commit_offset >= end)
+        check_copy(leader, group["b"])
+        await group.stop()
+
+    run(program)
+
+
+def test_a_tail_that_the_new_leader_has_not_is_cut() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        former = await group.start("a")
+        former.send(5)
+        await group.until_equal()
+        agreed = former.store.end_offset
+        await group["b"].kill()
+        for _ in range(30):
+            former.messages.send("orders", 0, 4, 400)
+            former.appended()
+        await group.until(lambda: former.store.flushed_offset == former.store.end_offset)
+        assert former.store.segment_count > 1
+        await group["b"].start()
+        await group["b"].lead(200)
+        await former.follow()
+        await group.until_equal()
+        assert former.cuts == 1
+        assert former.store.log.segments.at(agreed) is not None
+        assert cut_files(former.files), "the records that were cut are kept"
+        group["b"].send(5)
+        await group.until_equal()
+        check_copy(group["b"], former)
+        await group.stop()
+
+    run(program)
+
+
+def test_a_deposed_leader_steps_down_when_it_hears_of_it() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        former = await group.start("a")
+        former.send()
+        await group.until_equal()
+        await group["b"].promise(64)
+        await group["b"].follow()
+        await group.until(lambda: former.stepped_down == [64])
+        with pytest.raises(TroveError) as caught:
+            former.leading().check_append()
+        assert caught.value.spec is errors.NOT_LEADER
+        await group.stop()
+
+    run(program)
+
+
+def test_a_copied_store_gets_only_the_rest() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        for _ in range(20):
+            leader.send(5, 400)
+        await group.until_equal()
+        await group["c"].kill()
+        await group["b"].kill()
+        group["c"].files = group["b"].files.after_process_kill()
+        for name in "bc":
+            await group[name].start()
+        copied = group["c"].store.end_offset
+        appended: list[int] = []
+        log = group["c"].log
+        raw = log.append_raw
+
+        def noted(offset: Offset, data: bytes, blank: int) -> None:
+            appended.append(offset)
+            raw(offset, data, blank)
+
+        log.append_raw = noted  # type: ignore[method-assign]
+        for name in "bc":
+            await group[name].follow()
+        await group.until(lambda: leader.leading().leader.connected_copies >= 2)
+        leader.send()
+        await group.until_equal()
+        assert min(appended) == copied > 0
+        check_copy(leader, group["c"])
+        await group.stop()
+
+    run(program)
+
+
+def test_an_empty_store_gets_the_whole_log() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        for _ in range(30):
+            leader.send(5, 400)
+        await group.until_equal()
+        await group["c"].kill()
+        lost = group.nodes["c"] = NodeHere(group, "c")
+        lost.address = group["b"].address.with_port(7_100)
+        lost.identity = lost.identity._replace(store_id="another store")
+        await lost.start()
+        await lost.follow()
+        await group.until_equal()
+        check_copy(leader, lost)
+        await group.until(lambda: lost.identity in leader.leading().leader.in_sync.counted)
+        await group.stop()
+
+    run(program)
+
+
+def test_a_record_beyond_a_frame_is_sent_alone() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", segment_size=4 << 20)
+        leader = await group.start("a")
+        leader.send(1, FRAME_BYTES_MAX + 500)
+        leader.send(3, 100)
+        await group.until_equal()
+        check_copy(leader, group["b"])
+        await group.stop()
+
+    run(program)
