@@ -22,7 +22,11 @@ from trovemq_daemon.settings import Loaded, settings_of
 
 
 def _run(loaded: Loaded[BrokerSettings]) -> int:
-    from trovemq_broker.daemon import app  # late: --help and --print-config need none of it
+    if loaded.settings.is_node:
+        from trovemq_broker.daemon.replica import node  # late: --help and --print-config need none of it
+
+        return node.run(loaded.settings, loaded.written, loaded.sources)
+    from trovemq_broker.daemon import app
 
     return app.run(loaded.settings, loaded.written, loaded.sources)
 

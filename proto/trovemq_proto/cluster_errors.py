@@ -191,6 +191,11 @@ NOT_ENOUGH_REPLICAS = _add(
     "Fewer nodes of the replica group are here than the step needs; nothing was stored.",
     "Start the missing nodes; trovemq cluster status names them.",
 )  # fmt: skip
+REPLICA_STATE_ILLEGAL = _add(
+    "REPLICA_STATE_ILLEGAL", 459, "FAILED_PRECONDITION", False,
+    "The replica group, or this node of it, is not in the state that the command needs.",
+    "The message says in which it is; trovemq cluster status shows the whole group.",
+)  # fmt: skip
 REPLICA_OFFSET_MISMATCH = _add(
     "REPLICA_OFFSET_MISMATCH", 460, "OUT_OF_RANGE", False,
     "Bytes of another node's log were to be appended elsewhere than at the end of this one.",

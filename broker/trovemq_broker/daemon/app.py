@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from trovemq_broker.cluster.view import BrokerView
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
 from trovemq_broker.daemon.config_wiring import ClusterParts, serve_messages, show_config
+from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import (
     clock_ms,
     collector_at_rest,
@@ -45,6 +46,7 @@ from trovemq_broker.daemon.readiness_reasons import (
     drain_warning,
 )
 from trovemq_broker.daemon.recovery_log import log_recovery
+from trovemq_broker.daemon.replica.store_place import check_single
 from trovemq_broker.daemon.security import AccessCollector, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.daemon.store_owner import take_store
@@ -72,6 +74,7 @@ from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
@@ -100,10 +103,13 @@ class BrokerApp:
         settings: BrokerSettings,
         written: Collection[str] = SIZES,
         sources: Mapping[str, str] | None = None,
+        led: LedStore | None = None,
     ) -> None:
         """`written`: names of the settings that were given. A size that was not given is that of the store.
-        `sources`: where each value comes from, for operators."""
+        `sources`: where each value comes from, for operators. `led`: of the leader of a replica group, which
+        opens and closes the store itself."""
         self._sources = sources
+        self._led = led
         self._settings = settings
         self._written = written
         self._version = installed_version()
@@ -128,8 +134,15 @@ class BrokerApp:
         readiness = Readiness()
         readiness.add("broker", lambda: self._problem)
         self._readiness = readiness
+        routes = () if led is None else led.routes
+        if led is not None:
+            self._registry.register(led.collector)
         self._http = OpsHttp(
-            self._registry, readiness, name=f"TroveMQ: {settings.name}", console_url=settings.console_url
+            self._registry,
+            readiness,
+            routes,
+            name=f"TroveMQ: {settings.name}",
+            console_url=settings.console_url,
         )
         self._tls = TlsReload(settings, self._grpc, self._http)
 
@@ -150,12 +163,10 @@ class BrokerApp:
             if own is None:
                 return
             self._problem = "recovering the store"
-            store_settings = settings.store_settings(own)
-            store = await asyncio.to_thread(open_store, settings, store_settings, self._written)
+            store = await asyncio.to_thread(self._open_store, own)
             self._grpc.connection_limit.needed = lambda: store.descriptors_needed
             model: ConsumerState | None = None
             try:
-                await asyncio.to_thread(take_store, store.files, settings)
                 model = await asyncio.to_thread(open_consumer_state, store, settings)
                 security = await self._open_security(store, model)
                 seal = None if security is None else security.table.sealer("cluster:")
@@ -165,12 +176,28 @@ class BrokerApp:
                 )
             finally:
                 self._problem = "closing the store"
-                await asyncio.to_thread(close_store, store, model)
+                if self._led is None:
+                    await asyncio.to_thread(close_store, store, model)
+                elif self._led.leaves() and model is not None:
+                    await asyncio.to_thread(export_state, store, model)
         finally:
             await self._grpc.stop(0)
             await self._http.stop()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
+
+    def _open_store(self, own: Address) -> MessageStore:
+        """Blocks."""
+        if self._led is not None:
+            return self._led.store
+        store = open_store(self._settings, self._settings.store_settings(own), self._written)
+        try:
+            check_single(store.files)
+            take_store(store.files, self._settings)
+        except BaseException:
+            close_store(store, None)
+            raise
+        return store
 
     def _report(self, problem: str) -> None:
         self._problem = problem
@@ -219,6 +246,7 @@ class BrokerApp:
             others=routes,
             calls=calls,
             cluster=ClusterParts(stored, routes, self._registration_channels, self._config_credentials),
+            led=self._led,
         )
         core = services.core
         registrations = self._registrations(services.view)
@@ -315,15 +343,21 @@ class Listening:
 
 
 def open_store(
-    settings: BrokerSettings, store_settings: StoreSettings, written: Collection[str]
+    settings: BrokerSettings,
+    store_settings: StoreSettings,
+    written: Collection[str],
+    commit_limit: PhysicalOffset | None = None,
 ) -> MessageStore:
-    """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
+    """Opens and recovers; blocks. `commit_limit`: of a node of a replica group. Raises TroveError
+    STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
     started = time.perf_counter()
     with _failures_of(settings.store_path), failures_that_end("the store cannot be opened"):
         store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
         files = RealFileSystem(settings.store_path)
         with collector_at_rest():
-            store = MessageStore.open(files, store_settings, wall_ms(), process_id=os.getpid())
+            store = MessageStore.open(
+                files, store_settings, wall_ms(), process_id=os.getpid(), commit_limit=commit_limit
+            )
     report = store.recovery
     get_logger().info(
         "store.opened",
@@ -370,11 +404,18 @@ def close_store(store: MessageStore, model: ConsumerState | None) -> None:
     """
     with failures_that_end("the store was not closed cleanly"):
         try:
-            if model is not None and not store.failed:
-                model.export_to_rocketmq(clock_ms())
-                log_copy_failures(model)
+            if model is not None:
+                export_state(store, model)
         finally:
             store.close(wall_ms())
+
+
+def export_state(store: MessageStore, model: ConsumerState) -> None:
+    """Exports the pending messages to RocketMQ's files; blocks. TroveError DISK_FULL, STORE_FAILED."""
+    with failures_that_end("the pending messages were not exported"):
+        if not store.failed:
+            model.export_to_rocketmq(clock_ms())
+            log_copy_failures(model)
 
 
 def installed_version() -> str:
@@ -386,8 +427,13 @@ def installed_version() -> str:
 
 def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str, str]) -> int:
     """Runs the daemon until it ends. Returns the exit code. The arguments are those of BrokerApp."""
+    return run_in_process(lambda stop: BrokerApp(settings, written, sources).run(stop))
+
+
+def run_in_process(main: Callable[[Stop], Awaitable[None]]) -> int:
+    """Runs the daemon's coroutine until it ends. Returns the exit code."""
     keep_one_arena()
     keep_freed_memory()
     raise_descriptor_limit()
     import_early(*LATE_MODULES)
-    return run_daemon(lambda stop: BrokerApp(settings, written, sources).run(stop))
+    return run_daemon(main)

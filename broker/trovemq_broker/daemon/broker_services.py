@@ -16,6 +16,7 @@ from trovemq_broker.cluster_config.entries import Kind
 from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.daemon.background import StoreTasks
 from trovemq_broker.daemon.config_wiring import ClusterParts, config_node, single
+from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.live_settings import LiveSettings
 from trovemq_broker.daemon.opening import clock_ms, wall_ms
 from trovemq_broker.daemon.process_condition import look
@@ -38,6 +39,7 @@ from trovemq_broker.server.native.group_service import GroupService
 from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.native.query_service import QueryService
+from trovemq_broker.server.native.replica_service import ReplicaService
 from trovemq_broker.server.native.search_service import SearchService
 from trovemq_broker.server.native.shared_changes import SharedChanges
 from trovemq_broker.server.native.store_service import StoreService
@@ -88,9 +90,12 @@ class BrokerServices:
         calls: ForwardCalls | None = None,
         cluster: ClusterParts | None = None,
         shared: SharedConfig | None = None,
+        led: LedStore | None = None,
     ) -> None:
         """`others`: the cluster's other brokers; `calls` forwards the calls that belong to one of them.
-        `shared`: instead of the node's own part in the cluster's configuration."""
+        `shared`: instead of the node's own part in the cluster's configuration. `led`: of the leader of a
+        replica group."""
+        self._replica = ReplicaService(None if led is None else led.node)
         self.core = core = BrokerCore(
             *(store, model, settings, advertised, version),
             clock_ms=clock_ms,
@@ -99,6 +104,8 @@ class BrokerServices:
             replies=replies,
             tracing=tracing,
         )
+        if led is not None:
+            led.see_messages(core.on_messages_available)
         self._security = security
         self.tasks = StoreTasks(core, settings, wall_ms)
         self.store_service = StoreService(
@@ -215,7 +222,7 @@ class BrokerServices:
                 self._tracks,
                 self._route,
             ),
-            *(self._cluster_config, self._forwarded),
+            *(self._cluster_config, self._forwarded, self._replica),
         ):
             service.add_to(server)
 

@@ -116,6 +116,16 @@ class _Peer:
     """The leader's end at that time: a report of it makes that time `since_ms`."""
 
 
+class CopyState(NamedTuple):
+    """A follower: where its log ends, and is synced, and how long ago it had all that the leader had then."""
+
+    identity: Identity
+    end: Offset
+    flushed: Offset
+    lag_ms: int
+    is_connected: bool
+
+
 class Leader:
     """`stored`: the in-sync set that this node had stored when it was promoted. `known_commit`: of the epochs
     before. The epoch's first record is already appended, and ends at the log's end."""
@@ -130,7 +140,8 @@ class Leader:
         known_commit: Offset,
         now_ms: NowMs,
     ) -> None:
-        self.settings: Final = settings
+        self.settings = settings
+        """Replaced where a member comes or goes."""
         self.epoch: Final = epochs.last
         self._log = log
         self._me = me
@@ -162,6 +173,19 @@ class Leader:
         """Copies of the in-sync set that are here; an append needs `in_sync_min` of them."""
         there = {peer.identity for peer in self._peers.values() if peer.stream is not None}
         return 1 + len(self.in_sync.newest.copies & there)
+
+    def copies(self, now_ms: NowMs) -> list[CopyState]:
+        """The followers, for operators."""
+        return [
+            CopyState(
+                peer.identity,
+                peer.end,
+                peer.flushed,
+                0 if self._position(peer) >= self._log.end else max(0, now_ms - peer.since_ms),
+                peer.stream is not None,
+            )
+            for peer in self._peers.values()
+        ]
 
     def check_append(self) -> None:
         """TroveError NOT_ENOUGH_REPLICAS: nothing may be appended for a replicated acknowledgement."""

@@ -51,21 +51,31 @@ def epoch_of_leader(promised: Epoch, node: Node, voters: Sequence[Node]) -> Epoc
     return promised + sorted(voters).index(node)
 
 
-def choose(answers: Sequence[Promised], epoch: Epoch, *, voters: int, in_sync_min: int) -> Node:
-    """The node that leads in that epoch.
+def choose(
+    answers: Sequence[Promised],
+    epoch: Epoch,
+    *,
+    voters: int,
+    in_sync_min: int,
+    wanted: Node | None = None,
+) -> Node:
+    """The node that leads in that epoch: of the copies of the newest set, each of which has all that is
+    committed, the wanted one, else the one with the longest log.
 
     TroveError NOT_ENOUGH_REPLICAS: too few have promised and still have their state, or the one with the
     newest set has lost a part of its log. An operator who accepts that loss may name a node.
     """
     with_state = [one for one in answers if one.promised == epoch and one.in_sync is not None]
-    if (found := len(with_state)) < (wanted := needed(voters, in_sync_min)):
-        raise TroveError(errors.NOT_ENOUGH_REPLICAS, f"{found} of {wanted} nodes have promised epoch {epoch}")
+    if (found := len(with_state)) < (enough := needed(voters, in_sync_min)):
+        raise TroveError(errors.NOT_ENOUGH_REPLICAS, f"{found} of {enough} nodes have promised epoch {epoch}")
     newest = max(_version(one) for one in with_state)
     able = [one for one in with_state if _version(one) == newest and _is_in_its_set(one)]
     if not able:
         raise TroveError(
             errors.NOT_ENOUGH_REPLICAS, "no node that promised is a copy of the newest in-sync set"
         )
+    if wanted is not None and any(one.identity.node == wanted for one in able):
+        return wanted
     return max(able, key=lambda one: (one.epochs.last, one.end, one.identity)).identity.node
 
 

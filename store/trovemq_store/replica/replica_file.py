@@ -185,6 +185,11 @@ class ReplicaFile:
         project(files, state)
         return cls(files, state)
 
+    def reload(self) -> None:
+        """The store was opened again, which may have ended a cut (truncation.py). TroveError STORE_NEWER,
+        STORE_FAILED; StorageError."""
+        self.state = load(self._files) or ReplicaState()
+
     @property
     def promised_epoch(self) -> int:
         return self.state.promised_epoch
@@ -243,8 +248,10 @@ class ReplicaFile:
 
     def store_set(self, in_sync: InSyncSet) -> None:
         """ValueError for a set that is older than the stored one."""
-        assert self.state.membership is not None, "a node has a place in its group"
-        self.take_place(self.state.membership.with_set(in_sync))
+        place = self.state.membership
+        if place is None:
+            raise ValueError("a store without a group has no in-sync set")
+        self.take_place(place.with_set(in_sync))
 
     def leave_group(self) -> None:
         """The store is a single broker's again. Its epochs and its promise stay."""

@@ -345,6 +345,16 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "RemoveMember": _SUPER_ACT,
         "ClearDropped": _SUPER_ACT,
     },
+    "trovemq.v1.ReplicaService": {
+        "GetReplica": Row(_cluster(Action.GET)),
+        "InitGroup": _SUPER_ACT,
+        "LeaveGroup": _SUPER_ACT,
+        "AddNode": _SUPER_ACT,
+        "RemoveNode": _SUPER_ACT,
+        "Promote": _SUPER_ACT,
+        "StoreMembers": _SUPER_ACT,
+        "ListCutRecords": Row(_cluster(Action.GET)),
+    },
     # On another listener, whose callers are nodes: trovemq_broker.replica_streams.peers_allowed.
     "trovemq.v1.ReplicationService": {"Follow": _SUPER, "Promise": _SUPER_ACT, "ReadLog": _SUPER},
     "trovemq.v1.ForwardingService": {"Forward": _SUPER, "ForwardTelemetry": _SUPER},

@@ -93,6 +93,15 @@ trovemq.v1.ClusterConfigService
     TakeOverConfig: super
     RemoveMember: super
     ClearDropped: super
+trovemq.v1.ReplicaService
+    GetReplica: Cluster Get
+    InitGroup: super
+    LeaveGroup: super
+    AddNode: super
+    RemoveNode: super
+    Promote: super
+    StoreMembers: super
+    ListCutRecords: Cluster Get
 trovemq.v1.ReplicationService
     Follow: super
     Promise: super

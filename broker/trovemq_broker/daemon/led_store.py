@@ -1,0 +1,29 @@
+"""The store of a replica group's leader, as its broker gets it: open, and closed by another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.registry import Collector
+from starlette.routing import BaseRoute
+
+from trovemq_broker.produce.group_commit import Grown
+from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.server.native.replica_service import ReplicaCalls
+from trovemq_store.engine.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class LedStore:
+    """`see_messages`: sets the function that is called with the queues whose messages became visible by the
+    commit. `leaves`: whether the store is to be a single broker's: its state is exported then. `routes`,
+    `collector`: of the operations HTTP."""
+
+    store: MessageStore
+    replicated: LeaderStreams
+    node: ReplicaCalls
+    see_messages: Callable[[Callable[[Grown], None]], None]
+    leaves: Callable[[], bool]
+    routes: Sequence[BaseRoute]
+    collector: Collector

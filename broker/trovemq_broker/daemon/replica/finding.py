@@ -1,0 +1,79 @@
+"""Finds the leader of a group, and later members, by the status of its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from trovemq_broker.cluster.config_calls import Endpoint
+from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.replication.frames import Epoch, Node
+from trovemq_broker.replication.status import NodeStatus
+from trovemq_daemon.addresses import parse_address
+from trovemq_proto.errors import TroveError
+from trovemq_store.replica.membership import Member, Membership
+
+SEARCH_S: Final = 0.5
+FOLLOWING_S: Final = 2.0
+
+
+def known_members(settings: BrokerSettings, place: Membership | None) -> tuple[Member, ...]:
+    """The nodes of the group: by its state, else by the settings."""
+    if place is not None:
+        return place.members
+    return tuple(Member(one.node, str(one.address), str(one.replication)) for one in settings.named_nodes)
+
+
+class Finding:
+    """Asks the other nodes, again and again. `members`: returns the known ones; `found` is called after each
+    round."""
+
+    def __init__(
+        self,
+        me: Node,
+        calls: NodeCalls,
+        members: Callable[[], tuple[Member, ...]],
+        found: Callable[[], None],
+    ) -> None:
+        self._me = me
+        self._calls = calls
+        self._members = members
+        self._found = found
+        self.statuses: Mapping[Node, NodeStatus] = {}
+        """Of the other nodes that answered in the last round."""
+        self.failures: Mapping[Node, TroveError] = {}
+        self.is_following: Callable[[], bool] = lambda: False
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.ask()
+            self._found()
+            await asyncio.sleep(FOLLOWING_S if self.is_following() else SEARCH_S)
+
+    async def ask(self) -> None:
+        """One round."""
+        others = [one for one in self._members() if one.node != self._me]
+        self.statuses, self.failures = await gathered(others, self._ask)
+
+    async def _ask(self, member: Member) -> NodeStatus:
+        return await self._calls.status(member.node, parse_address(member.address))
+
+    def leader(self, cluster: str, promised: Epoch) -> NodeStatus | None:
+        """The node that leads in the highest epoch, of that group and not below the promise."""
+        leading = [one for one in self.statuses.values() if one.leads and one.cluster == cluster]
+        best = max(leading, key=lambda one: one.epoch, default=None)
+        return best if best is not None and best.epoch >= promised else None
+
+    def target(self, cluster: str, promised: Epoch) -> Endpoint | str:
+        """Where the leader's streams are, or why that is not known."""
+        leader = self.leader(cluster, promised)
+        if leader is None:
+            away = "; ".join(f"{node}: {error.message}" for node, error in sorted(self.failures.items()))
+            return f"no node of the group leads{': ' + away if away else ''}"
+        member = next((one for one in self._members() if one.node == leader.node), None)
+        if member is None:
+            return f"node {leader.node}, which leads, is not a known member"
+        return self._calls.endpoint(member.node, parse_address(member.replication))

@@ -1,0 +1,386 @@
+"""The follower: its store is open with the commit limit, and follows the leader that the other nodes name.
+
+A node without a group waits in this role, too, and a former leader that may lead again gathers promises here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import Final
+
+from trovemq_broker.daemon.config_wiring import monotonic_ms
+from trovemq_broker.daemon.opening import wall_ms
+from trovemq_broker.daemon.replica import new_node
+from trovemq_broker.daemon.replica.cut_listing import cut_files
+from trovemq_broker.daemon.replica.finding import Finding, known_members
+from trovemq_broker.daemon.replica.follower_work import FollowerWork
+from trovemq_broker.daemon.replica.gathering import Gathering, Leadership
+from trovemq_broker.daemon.replica.joining import join_at
+from trovemq_broker.daemon.replica.node_calls import NodeCalls
+from trovemq_broker.daemon.replica.open_node import OpenNode
+from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.replica_streams.engine_store import EngineStore
+from trovemq_broker.replica_streams.follower_stream import FollowerStream
+from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.replication.frames import Epoch, Offset
+from trovemq_broker.replication.promotion import Promised, epoch_of_leader, epoch_to_promise
+from trovemq_broker.replication.status import (
+    CutFiles,
+    MembersChange,
+    NodeStatus,
+    Promoted,
+    PromotionAsked,
+    Role,
+)
+from trovemq_broker.server.wire.replica_frames import PromiseAsked
+from trovemq_daemon.lifecycle import Stop
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.replica.membership import Member, Membership
+
+RETRY_LEADING_S: Final = 0.5
+RETRY_LEADING_MAX_S: Final = 30.0
+
+
+class FollowerRole:
+    """`run()` on an open node; see role.Role for the calls."""
+
+    def __init__(self, node: OpenNode, settings: BrokerSettings, calls: NodeCalls) -> None:
+        self._node = node
+        self._settings = settings
+        self._calls = calls
+        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._work = FollowerWork(settings, self._flushed, self._failed)
+        self._finding = Finding(settings.node_name, calls, self._members, self._found)
+        self._finding.is_following = lambda: self._stream is not None and self._stream.is_following
+        self._stream: FollowerStream | None = None
+        self._following: asyncio.Task[TroveError] | None = None
+        self._changing = asyncio.Lock()
+        """Held while the promise, the place or the following changes."""
+        self._problem = "the other nodes were not asked yet"
+        self._leads_at_s = 0.0
+        self._attempts = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._was_learner = False
+        """When the stream was opened."""
+
+    # --- its life -----------------------------------------------------------------------------------------
+    async def run(self, stop: Stop) -> Ended:
+        """Until this node leads, or the process stops. Raises the error that ends it."""
+        self._work.start(self._node.store)
+        finding = asyncio.create_task(self._finding.run(), name="replica-finding")
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((stopping, self._ended, finding), return_when=asyncio.FIRST_COMPLETED)
+            if finding.done():
+                finding.result()
+            return self._ended.result() if self._ended.done() else Ended()
+        finally:
+            stopping.cancel()
+            finding.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(stopping, finding, *self._tasks, return_exceptions=True)
+            await self._stop_following()
+            await self._work.stop()
+
+    @property
+    def problem(self) -> str:
+        """For readiness: empty while the leader is followed."""
+        if self._stream is None:
+            return self._problem
+        return self._stream.problem and (self._problem or self._stream.problem)
+
+    def _end(self, ended: Ended) -> None:
+        if not self._ended.done():
+            self._ended.set_result(ended)
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _flushed(self) -> None:
+        if self._stream is not None:
+            self._stream.flushed()
+
+    # --- after each round of questions ----------------------------------------------------------------------
+    def _members(self) -> tuple[Member, ...]:
+        return known_members(self._settings, self._node.place_if_any)
+
+    def _found(self) -> None:
+        """The other nodes were asked. Begins the next step in a task, one at a time."""
+        if not self._changing.locked() and not self._tasks:
+            task = asyncio.create_task(self._step(), name="replica-step")
+            self._tasks.add(task)
+            task.add_done_callback(self._stepped)
+
+    def _stepped(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    async def _step(self) -> None:
+        async with self._changing:
+            node = self._node
+            if node.place_if_any is None:
+                work = partial(new_node.step, node, self._settings, self._finding)
+                self._problem = await run_in_thread(work)
+                if self._problem:
+                    return
+            await self._learn_members()
+            if self._finding.leader(node.place.cluster, node.state.promised) is None:
+                await self._lead_again()
+            else:
+                self._problem = ""
+                if node.place.leads:
+                    await run_in_thread(node.lead_no_more)
+            if not self._ended.done():
+                self._follow()
+
+    async def _learn_members(self) -> None:
+        """A later list of members than this node's, of a leader of its group."""
+        place = self._node.place
+        for one in self._finding.statuses.values():
+            if one.cluster == place.cluster and one.leads and one.members_version > place.version:
+                place = place.with_members(one.members_version, one.members)
+                await self._take_members(place)
+
+    async def _take_members(self, place: Membership) -> None:
+        """A node that becomes a voter, or another one of the same name, opens its stream again."""
+        await run_in_thread(partial(self._node.take_place, place))
+        if self._stream is not None and self._is_learner() != self._was_learner:
+            await self._stop_following()
+
+    def _is_learner(self) -> bool:
+        place = self._node.place
+        member = place.member(place.node)
+        return self._settings.replica_role == "learner" or (member is not None and not member.is_voter)
+
+    async def _lead_again(self) -> None:
+        """A former leader whose successor is not known leads again, in a new epoch: alone where it was alone
+        in the in-sync set, because no other node can be chosen then; else with the promises of enough
+        nodes."""
+        node, place = self._node, self._node.place
+        loop = asyncio.get_running_loop()
+        if not place.leads or loop.time() < self._leads_at_s:
+            return
+        assert place.in_sync is not None, "a leader is in its in-sync set"
+        statuses = [one for one in self._finding.statuses.values() if one.cluster == place.cluster]
+        if place.in_sync.copies == {place.identity}:
+            highest = max([node.state.promised, *(one.promised for one in statuses)])
+            epoch = epoch_to_promise(highest, place.node, place.voters)
+            await run_in_thread(partial(node.promise, epoch))
+            epoch = epoch_of_leader(epoch, place.node, place.voters)
+            self._end(Ended(Leadership(epoch, Promoted(epoch, (place.node,), (), 0))))
+            return
+        self._attempts += 1
+        self._leads_at_s = loop.time() + min(RETRY_LEADING_MAX_S, RETRY_LEADING_S * 2**self._attempts)
+        try:
+            self._end(Ended(await self._gather(PromotionAsked())))
+        except TroveError as error:
+            self._problem = f"this node led, and cannot lead again: {error.message}"
+
+    # --- following ----------------------------------------------------------------------------------------
+    def _follow(self) -> None:
+        if self._following is not None:
+            return
+        node, place = self._node, self._node.place
+        store = EngineStore(
+            node.log,
+            node.file,
+            node.state,
+            store_set=node.store_set,
+            wall_ms=wall_ms,
+            closing=self._work.stop,
+            reopen=node.reopen,
+            opened=self._reopened,
+            appended=self._work.appended,
+            available=lambda _grown: None,
+            join=partial(join_at, node.files, self._settings),
+        )
+        self._was_learner = self._is_learner()
+        self._stream = FollowerStream(
+            place.cluster,
+            place.group,
+            place.identity,
+            node.log,
+            node.state,
+            node.store.settings.commit_log_file_size,
+            store,
+            target=lambda: self._finding.target(place.cluster, node.state.promised),
+            credentials=self._calls.credentials,
+            clock_ms=monotonic_ms,
+            retries=self._settings,
+            jitter=random.random,
+            learner=self._was_learner,
+        )
+        self._following = asyncio.create_task(self._stream.run(), name="replica-follow")
+        self._following.add_done_callback(self._following_ended)
+
+    async def _reopened(self, store: MessageStore) -> None:
+        self._work.start(store)
+
+    def _following_ended(self, task: asyncio.Task[TroveError]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception() or task.result()
+        if isinstance(error, TroveError) and error.spec is not errors.STORE_DIVERGED:
+            get_logger().error("replica.following_ended", message=str(error))
+            return  # it stays as it is, with its problem, until an operator has looked
+        self._failed(error)
+
+    async def _stop_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        self._stream = None
+
+    # --- calls --------------------------------------------------------------------------------------------
+    def status(self) -> NodeStatus:
+        node, place, stream = self._node, self._node.place_if_any, self._stream
+        state, log = node.state, node.log
+        if place is None:
+            return NodeStatus(
+                group=self._settings.name,
+                node=self._settings.node_name,
+                problem=self._problem,
+                ack=self._settings.ack,
+            )
+        follower = stream.follower if stream is not None and stream.is_following else None
+        leader = self._finding.leader(place.cluster, state.promised)
+        return NodeStatus(
+            group=place.group,
+            node=place.node,
+            cluster=place.cluster,
+            role=Role.FOLLOWER,
+            epoch=0 if follower is None else follower.epoch,
+            last_epoch=state.epochs.last,
+            promised=state.promised,
+            leader="" if leader is None else leader.node,
+            begin=log.begin,
+            end=log.end,
+            flushed=log.flushed,
+            commit=state.commit,
+            in_sync=place.in_sync if state.in_sync is None else state.in_sync,
+            in_sync_min=place.in_sync_needed,
+            members_version=place.version,
+            members=place.members,
+            problem=self.problem,
+            lag_bytes=0 if stream is None else stream.lag_bytes,
+            ack=self._settings.ack,
+            store_id=place.store_id,
+            incarnation=place.incarnation,
+        )
+
+    def refusal(self) -> TroveError:
+        """NOT_LEADER, with the leader's address where it is known."""
+        place = self._node.place_if_any
+        leader = None if place is None else self._finding.leader(place.cluster, self._node.state.promised)
+        if place is None or leader is None:
+            return not_leader("this node does not lead its replica group, and no leader is known")
+        member = place.member(leader.node)
+        address = "" if member is None else member.address
+        return not_leader("this node follows", leader.node, address, leader.epoch)
+
+    def leading(self) -> LeaderStreams:
+        raise self.refusal()
+
+    async def promise(self, epoch: Epoch) -> Promised:
+        async with self._changing:
+            if epoch >= self._node.state.promised:
+                await run_in_thread(self._node.lead_no_more)  # another node is to lead
+            return await self._promise(epoch)
+
+    async def _promise(self, epoch: Epoch) -> Promised:
+        """No frame of a lower epoch is appended from the call on, and all earlier ones are on disk when it
+        returns."""
+        node, place = self._node, self._node.place
+        if epoch < node.state.promised:
+            text = f"epoch {node.state.promised} is promised, which is higher than {epoch}"
+            raise TroveError(errors.EPOCH_STALE, text)
+        await self._stop_following()
+        self._problem = f"it has promised epoch {epoch}, and waits for its leader"
+        try:
+            await run_in_thread(partial(node.promise, epoch))
+            await self._work.stop()  # it syncs all
+        finally:
+            self._work.start(node.store)
+        if node.log.flushed < node.log.end:
+            raise TroveError(errors.STORE_FAILED, "the log could not be synced")
+        get_logger().warning("replica.promised", epoch=epoch, end=node.log.end)
+        return Promised(place.identity, epoch, node.state.epochs, node.log.flushed, node.state.in_sync)
+
+    async def _gather(self, asked: PromotionAsked) -> Leadership:
+        """With the lock held. TroveError."""
+        place = self._node.place
+        gathering = Gathering(place, self.status(), self._calls, self._promised)
+        return await gathering.run(asked, self._finding.statuses)
+
+    async def _promised(self, asked: PromiseAsked) -> Promised:
+        return await self._promise(asked.epoch)
+
+    async def promote(self, asked: PromotionAsked) -> Promoted:
+        async with self._changing:
+            await self._finding.ask()
+            _ = self._node.place
+            await self._learn_members()
+            found = await self._gather(asked)
+            self._end(Ended(found))
+            return found.promoted
+
+    async def init_group(self) -> None:
+        async with self._changing:
+            if self._node.place_if_any is not None:
+                raise illegal(f"node {self._settings.node_name} has a group already")
+            grouped = [one.node for one in self._finding.statuses.values() if one.role is not Role.NEW]
+            if grouped:
+                raise illegal(f"{', '.join(grouped)} have a group already: trovemq cluster add")
+            me = self._own_member()
+            await run_in_thread(partial(new_node.found, self._node, self._settings, (me,)))
+
+    def _own_member(self) -> Member:
+        settings = self._settings
+        address = settings.advertised(settings.listen_address)
+        streams = settings.replication_advertised(settings.replication_address)
+        named = {one.node: one for one in settings.named_nodes}
+        if (mine := named.get(settings.node_name)) is not None:
+            address, streams = mine.address, mine.replication
+        return Member(settings.node_name, str(address), str(streams))
+
+    async def store_members(self, change: MembersChange) -> None:
+        async with self._changing:
+            node, place = self._node, self._node.place
+            if (change.cluster, change.group) != (place.cluster, place.group):
+                raise TroveError(errors.GROUP_MISMATCH, f"group {change.group} of cluster {change.cluster}")
+            if change.epoch < node.state.promised:
+                raise TroveError(errors.EPOCH_STALE, f"epoch {node.state.promised} is promised")
+            try:
+                later = place.with_members(change.version, change.members)
+            except ValueError as error:
+                raise illegal(str(error)) from None
+            await self._take_members(later)
+
+    async def leave_group(self) -> None:
+        raise self.refusal()
+
+    async def add_node(self, member: Member) -> None:
+        raise self.refusal()
+
+    async def remove_node(self, node: str) -> None:
+        raise self.refusal()
+
+    async def cut_files(self) -> CutFiles:
+        return await run_in_thread(partial(cut_files, self._node, self._settings.node_name))
+
+    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
+        log = self._node.log
+        if not log.begin <= offset < self._node.state.commit:
+            raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"{offset} is not committed here")
+        return log.read(Offset(offset), size_max)

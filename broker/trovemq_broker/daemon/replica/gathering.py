@@ -1,0 +1,170 @@
+"""Gathers the promises for a new leadership of this node.
+
+It asks for nothing that another node would have to take back: before the first promise it looks whether
+enough nodes answer, and whether another one has to lead. After that the former leader has stepped down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
+from trovemq_broker.replication.frames import Epoch, Node
+from trovemq_broker.replication.promotion import (
+    Promised,
+    choose,
+    epoch_of_leader,
+    epoch_to_promise,
+    needed,
+)
+from trovemq_broker.replication.status import NodeStatus, Promoted, PromotionAsked
+from trovemq_broker.server.wire.replica_frames import PromiseAsked
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.replica.membership import Member, Membership
+
+PromiseOwn: TypeAlias = Callable[[PromiseAsked], Awaitable[Promised]]
+STEP_DOWN_TRIES: Final = 3
+
+
+class Leadership(NamedTuple):
+    """This node is to lead that epoch. `is_forced`: an operator accepts that it may lack acknowledged
+    records, `fenced` says how the other nodes were stopped."""
+
+    epoch: Epoch
+    promoted: Promoted
+    is_forced: bool = False
+    fenced: str = ""
+    accepted_loss: int = 0
+
+
+class Gathering:
+    """One attempt. `own`: the status of this node; `promise`: stores its promise, and answers as the others
+    do."""
+
+    def __init__(self, place: Membership, own: NodeStatus, calls: NodeCalls, promise: PromiseOwn) -> None:
+        self._place = place
+        self._own = own
+        self._calls = calls
+        self._promise = promise
+        self._voters = place.voters
+        self._needed = needed(len(place.voters), place.in_sync_needed)
+        self._others = [one for one in place.members if one.node != place.node]
+
+    async def run(self, asked: PromotionAsked, statuses: Mapping[Node, NodeStatus]) -> Leadership:
+        """`statuses`: of the other nodes that answer. TroveError NOT_ENOUGH_REPLICAS, REPLICA_STATE_ILLEGAL,
+        NOT_A_MEMBER."""
+        place = self._place
+        if place.node not in self._voters:
+            raise TroveError(errors.NOT_A_MEMBER, f"node {place.node} is a learner of group {place.group}")
+        members = [one for one in statuses.values() if one.cluster == place.cluster]
+        self._check_before(asked, members)
+        highest = max(one for status in (self._own, *members) for one in (status.promised, status.last_epoch))
+        epoch = epoch_to_promise(highest, place.node, self._voters)
+        ask = PromiseAsked(place.cluster, place.group, epoch)
+        answers = [await self._promise(ask)]
+        answered = [one for one in self._others if one.node in statuses and one.is_voter]
+        others, failures = await gathered(answered, lambda one: self._ask_promise(one, ask))
+        answers += others.values()
+        away = sorted({one.node for one in self._others if one.is_voter} - set(others))
+        forced = self._choose(asked, epoch, answers, failures)
+        cut = max((one.end - answers[0].end for one in answers), default=0)
+        promoted = Promoted(
+            epoch_of_leader(epoch, place.node, self._voters),
+            tuple(sorted(one.identity.node for one in answers)),
+            tuple(away),
+            max(cut, 0),
+        )
+        return Leadership(promoted.epoch, promoted, forced, asked.fenced, asked.accept_loss)
+
+    # --- helpers ----------------------------------------------------------------------------------------
+    def _check_before(self, asked: PromotionAsked, members: Sequence[NodeStatus]) -> None:
+        if asked.fenced:
+            self._check_loss(asked, members)
+            return
+        with_state = [one for one in (self._own, *members) if one.in_sync is not None]
+        voting = [one for one in with_state if one.node in self._voters]
+        if len(voting) < self._needed:
+            raise self._not_enough([one.node for one in voting])
+        newest = max(voting, key=_set_version)
+        if _set_version(self._own) < _set_version(newest):
+            assert newest.in_sync is not None, "it has a state"
+            raise TroveError(
+                errors.REPLICA_STATE_ILLEGAL,
+                f"node {self._place.node} lacks the newest in-sync set, which is that of"
+                f" {', '.join(newest.in_sync.nodes)}: promote one of these",
+            )
+        longest = max(voting, key=lambda one: one.end)
+        lost = longest.end - self._own.end
+        if self._own.ack == "leader" and lost > asked.accept_loss:
+            raise TroveError(
+                errors.REPLICA_STATE_ILLEGAL,
+                f"node {self._place.node} lacks {lost} bytes that node {longest.node} has and that may be"
+                f" acknowledged (ack = leader): promote {longest.node}, or add --fenced HOW"
+                f" --accept-loss {lost}",
+            )
+
+    def _check_loss(self, asked: PromotionAsked, members: Sequence[NodeStatus]) -> None:
+        known_end = max([self._own.end + self._own.lag_bytes, *(one.end for one in members)])
+        lost = known_end - self._own.end
+        if lost > asked.accept_loss:
+            raise TroveError(
+                errors.REPLICA_STATE_ILLEGAL,
+                f"node {self._place.node} lacks at least {lost} bytes of the log, and the accepted loss is"
+                f" {asked.accept_loss}: promote a node that has them, or accept that loss",
+            )
+
+    def _not_enough(self, found: Sequence[Node]) -> TroveError:
+        missing = sorted(set(self._voters) - set(found))
+        return TroveError(
+            errors.NOT_ENOUGH_REPLICAS,
+            f"{len(found)} of the {self._needed} voters that a promotion needs answer and have their state"
+            f" ({', '.join(sorted(found)) or 'none'}); start {' or '.join(missing)}, or, if they are lost for"
+            " ever: --fenced HOW --accept-loss BYTES",
+        )
+
+    async def _ask_promise(self, member: Member, ask: PromiseAsked) -> Promised:
+        """A leader steps down before it answers, and its address may be closed for a moment."""
+        for attempt in range(STEP_DOWN_TRIES):
+            try:
+                return await self._calls.promise(member, ask)
+            except TroveError as error:
+                if attempt + 1 == STEP_DOWN_TRIES or not error.retriable:
+                    raise
+                await asyncio.sleep(0.3)
+        raise AssertionError("the last attempt raises")
+
+    def _choose(
+        self,
+        asked: PromotionAsked,
+        epoch: Epoch,
+        answers: Sequence[Promised],
+        failures: Mapping[Node, TroveError],
+    ) -> bool:
+        """Whether this node leads against the rules, because an operator accepts it. TroveError."""
+        place = self._place
+        try:
+            chosen = choose(
+                answers,
+                epoch,
+                voters=len(self._voters),
+                in_sync_min=place.in_sync_needed,
+                wanted=place.node,
+            )
+        except TroveError as error:
+            if asked.fenced:
+                return True
+            reasons = "".join(f"; {node}: {failure.message}" for node, failure in failures.items())
+            raise TroveError(error.spec, error.message + reasons) from None
+        if chosen != place.node:
+            if asked.fenced:
+                return True
+            text = f"node {chosen} has the newest in-sync set: promote it"
+            raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
+        return False
+
+
+def _set_version(status: NodeStatus) -> tuple[Epoch, int]:
+    return (0, 0) if status.in_sync is None else (status.in_sync.epoch, status.in_sync.version)

@@ -1,0 +1,398 @@
+"""The leader: its first record, then the broker on the same store, beside the streams to the followers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from trovemq_broker.daemon.config_wiring import monotonic_ms
+from trovemq_broker.daemon.opening import wall_ms
+from trovemq_broker.daemon.replica.cut_listing import cut_files
+from trovemq_broker.daemon.replica.follower_work import FollowerWork
+from trovemq_broker.daemon.replica.gathering import Leadership
+from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
+from trovemq_broker.daemon.replica.open_node import OpenNode
+from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.produce.group_commit import Grown
+from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.replica_streams.probes import refused
+from trovemq_broker.replication.frames import Epoch, InSyncSet, Node, Offset
+from trovemq_broker.replication.leader import CopyState, GroupSettings
+from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.replication.status import (
+    CopyStatus,
+    CutFiles,
+    MembersChange,
+    NodeStatus,
+    Promoted,
+    PromotionAsked,
+    Role,
+)
+from trovemq_daemon.addresses import parse_address
+from trovemq_daemon.lifecycle import Stop
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueId
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.replica.membership import MEMBERS_MAX, Member, Membership
+
+EPOCH_TOPIC: Final = "rmq_sys_trovemq_epoch"
+JOINING_POLL_S: Final = 0.5
+
+
+class LeaderRole:
+    """`open()`, then a broker serves beside it until `ended`; `close()` before the store is closed."""
+
+    def __init__(
+        self, node: OpenNode, settings: BrokerSettings, calls: NodeCalls, leadership: Leadership
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self._calls = calls
+        self._leadership = leadership
+        self.stop: Final = Stop()
+        """Is requested when this role ends."""
+        self.ended = Ended()
+        self._failure: BaseException | None = None
+        self._work = FollowerWork(settings, self._flushed, self._failed)
+        self.available: Callable[[Grown], None] = lambda _grown: None
+        """The broker's: messages of these queues are visible."""
+        self._streams: LeaderStreams | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        self.is_serving = False
+        self._first_commit = asyncio.Event()
+        """Is set when the first record is committed."""
+        self._joining: set[Node] = set()
+        """Learners that become voters."""
+        self._voting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    # --- its life -----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        """Appends the first record of the epoch, and waits until it is committed, or until `stop`.
+        TroveError; StorageError."""
+        node, place = self._node, self._node.place
+        if self._leadership.is_forced:
+            place = await run_in_thread(partial(_forced, node, place))
+        assert place.in_sync is not None, "only a copy of the set leads"
+        await run_in_thread(partial(node.lead, self._leadership.epoch))
+        self._append_first_record()
+        self._streams = streams = LeaderStreams(
+            self._group(place),
+            node.log,
+            place.identity,
+            node.state.epochs,
+            place.in_sync,
+            node.state.commit,
+            store_set=node.store_set,
+            clock_ms=monotonic_ms,
+            refuses=self._refuses,
+            committed=self._committed,
+            stepped_down=lambda epoch: self.end(f"epoch {epoch} is promised"),
+        )
+        self._work.start(node.store)
+        self._running = asyncio.create_task(streams.run(), name="replica-streams")
+        self._running.add_done_callback(self._streams_ended)
+        self._voting = asyncio.create_task(self._make_voters(), name="replica-voters")
+        self._voting.add_done_callback(self._streams_ended)
+        self._watching = asyncio.create_task(self._watch_log(), name="replica-watch")
+        self._work.appended()
+        streams.flushed()
+        opened = asyncio.create_task(self._first_commit.wait())
+        stopping = asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait((opened, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+            stopping.cancel()
+            await asyncio.gather(opened, stopping, return_exceptions=True)
+        await self._work.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    def _append_first_record(self) -> None:
+        node, leadership = self._node, self._leadership
+        body = {
+            "format": 1,
+            "kind": "epoch",
+            "epoch": leadership.epoch,
+            "node": node.place.node,
+            "promised": leadership.promoted.promised,
+        }
+        if leadership.is_forced:
+            body |= {"fenced": leadership.fenced, "acceptedLoss": leadership.accepted_loss}
+        record = NewRecord(EPOCH_TOPIC, QueueId(0), json.dumps(body).encode())
+        RecordWriter(node.store, lambda: None).append([record], wall_ms())
+        get_logger().warning("replica.leads", **{name: str(value) for name, value in body.items()})
+
+    def _group(self, place: Membership) -> GroupSettings:
+        return GroupSettings(
+            cluster=place.cluster,
+            group=place.group,
+            voters={one.node: one.is_voter for one in place.members},
+            segment_size=self._node.store.settings.commit_log_file_size,
+            is_sync=self._node.store.settings.flush_mode == "sync",
+            in_sync_min=place.in_sync_needed,
+            lag_max_ms=self._settings.replica_lag_max_ms,
+        )
+
+    def see_messages(self, available: Callable[[Grown], None]) -> None:
+        """The broker's function for queues whose messages became visible."""
+        self.available = available
+
+    def serves(self) -> None:
+        """The broker serves now."""
+        self.is_serving = True
+
+    def end(self, reason: str) -> None:
+        """This node leads no more: nothing is acknowledged from now on."""
+        if self._streams is not None:
+            self._streams.end(not_leader(f"this node leads no more: {reason}"))
+        self.stop.request(reason)
+
+    async def close(self) -> None:
+        """The streams end."""
+        if self._streams is not None:
+            self._streams.end(not_leader("this node stops, or leads no more"))
+        tasks = [task for task in (self._running, self._voting, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._work.stop()
+
+    def _flushed(self) -> None:
+        if self._streams is not None:
+            self._streams.flushed()
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self.stop.request(str(error))
+
+    def _streams_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    def check_failure(self) -> None:
+        """Raises the error that ended the streams."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _committed(self, commit: Offset) -> None:
+        node = self._node
+        node.state.commit = commit
+        self._first_commit.set()
+        self.available(node.log.committed(commit))
+
+    async def _refuses(self, node: Node) -> bool:
+        member = self._node.place.member(node)
+        return member is not None and await refused(parse_address(member.replication))
+
+    # --- calls --------------------------------------------------------------------------------------------
+    @property
+    def streams(self) -> LeaderStreams:
+        """For the broker's acknowledgements."""
+        assert self._streams is not None, "the role is open"
+        return self._streams
+
+    def leading(self) -> LeaderStreams:
+        if self._streams is None or self.stop.requested:
+            raise not_leader("this node does not lead yet, or no more")
+        return self._streams
+
+    def status(self) -> NodeStatus:
+        node, place, streams = self._node, self._node.place, self._streams
+        state, log = node.state, node.log
+        in_sync, problem = place.in_sync, ""
+        copies: list[CopyState] = []
+        if streams is not None:
+            in_sync, problem = streams.leader.in_sync.newest, streams.problem
+            copies = streams.leader.copies(monotonic_ms())
+        if not self.is_serving:
+            problem = problem or "the first record of the epoch is not committed yet: copies are missing"
+        return NodeStatus(
+            group=place.group,
+            node=place.node,
+            cluster=place.cluster,
+            role=Role.LEADER if self.is_serving else Role.OPENING,
+            epoch=self._leadership.epoch,
+            last_epoch=state.epochs.last,
+            promised=state.promised,
+            leader=place.node,
+            begin=log.begin,
+            end=log.end,
+            flushed=log.flushed,
+            commit=state.commit,
+            in_sync=in_sync,
+            in_sync_min=place.in_sync_needed,
+            members_version=place.version,
+            members=place.members,
+            copies=tuple(
+                CopyStatus(
+                    node=one.identity.node,
+                    end=one.end,
+                    flushed=one.flushed,
+                    lag_ms=one.lag_ms,
+                    is_connected=one.is_connected,
+                )
+                for one in copies
+            ),
+            problem=problem,
+            ack=self._settings.ack,
+            store_id=place.store_id,
+            incarnation=place.incarnation,
+        )
+
+    def refusal(self) -> TroveError:
+        """While the first record is not committed."""
+        return not_leader("this node leads, and waits for copies of its first record")
+
+    async def promise(self, epoch: Epoch) -> Promised | None:
+        """It steps down, whatever happens to the promotion: its acknowledgements may not count any more."""
+        if epoch <= self._node.state.promised:
+            text = f"epoch {self._node.state.promised} is promised, which is not below {epoch}"
+            raise TroveError(errors.EPOCH_STALE, text)
+        await run_in_thread(self._node.lead_no_more)
+        self.end(f"epoch {epoch} is to be promised")
+        return None
+
+    async def init_group(self) -> None:
+        raise illegal(f"node {self._node.place.node} has a group already")
+
+    async def promote(self, asked: PromotionAsked) -> Promoted:
+        raise illegal(f"node {self._node.place.node} leads already, in epoch {self._leadership.epoch}")
+
+    async def store_members(self, change: MembersChange) -> None:
+        if change.epoch > self._leadership.epoch:
+            self.end(f"epoch {change.epoch} has begun")
+        raise TroveError(
+            errors.EPOCH_STALE, f"node {self._node.place.node} leads epoch {self._leadership.epoch}"
+        )
+
+    async def leave_group(self) -> None:
+        """The store is a single broker's again, and the process stops: it exports its state to RocketMQ's
+        files."""
+        place = self._node.place
+        if len(place.members) > 1:
+            others = ", ".join(one.node for one in place.members if one.node != place.node)
+            raise illegal(f"the group has other nodes: remove {others} first")
+        self.ended = Ended(leaves=True)
+        self.stop.request("trovemq cluster leave")
+
+    async def add_node(self, member: Member) -> None:
+        """A new voter is a learner until it has all of the log: a group of one could not commit meanwhile."""
+        async with self._changing:
+            place = self._node.place
+            known = place.member(member.node)
+            if known is not None and (known.is_voter or not member.is_voter):
+                raise illegal(f"node {member.node} is a member already")
+            if known is None and len(place.members) >= MEMBERS_MAX:
+                raise illegal(f"the group has {MEMBERS_MAX} nodes already")
+            if known is None:
+                learner = member._replace(is_voter=False)
+                await self._change_members((*place.members, learner), without=member.node)
+            if member.is_voter:
+                self._joining.add(member.node)
+
+    async def _watch_log(self) -> None:
+        """Until acknowledgements ask the copies: appends and syncs are noticed by their offsets."""
+        log, streams = self._node.log, self.streams
+        end, flushed = log.end, log.flushed
+        while True:
+            await asyncio.sleep(0.002)
+            if log.end > end:
+                end = log.end
+                streams.appended()
+            if log.flushed > flushed:
+                flushed = log.flushed
+                streams.flushed()
+
+    async def _make_voters(self) -> None:
+        """Turns nodes that were added into voters, once they have all that is committed."""
+        while True:
+            await asyncio.sleep(JOINING_POLL_S)
+            copies = {one.identity.node: one for one in self.streams.leader.copies(monotonic_ms())}
+            for node in sorted(self._joining & set(copies)):
+                one = copies[node]
+                if one.is_connected and one.flushed >= self._node.state.commit:
+                    await self._make_voter(node)
+
+    async def _make_voter(self, node: Node) -> None:
+        async with self._changing:
+            place = self._node.place
+            members = tuple(one._replace(is_voter=True) if one.node == node else one for one in place.members)
+            try:
+                await self._change_members(members, without="")
+            except TroveError as error:
+                get_logger().warning("replica.voter_waits", node=node, message=str(error))
+                return
+            self._joining.discard(node)
+            get_logger().info("replica.voter", node=node)
+
+    async def remove_node(self, node: Node) -> None:
+        """One that is in the in-sync set has to be out of it first; at the minimum it must be stopped, and
+        the group then commits with fewer copies."""
+        async with self._changing:
+            place = self._node.place
+            if node == place.node:
+                raise illegal(f"node {node} leads: promote another one first")
+            if place.member(node) is None:
+                raise TroveError(errors.NOT_A_MEMBER, f"node {node} of group {place.group}")
+            remaining = tuple(one for one in place.members if one.node != node)
+            in_sync = self.streams.leader.in_sync
+            copies = {one.identity.node: one for one in self.streams.leader.copies(monotonic_ms())}
+            if node in {one.node for one in in_sync.counted}:
+                fewer = place.with_members(place.version + 1, remaining).in_sync_needed < place.in_sync_needed
+                if not fewer or (node in copies and copies[node].is_connected):
+                    raise illegal(
+                        f"node {node} is in the in-sync set: stop it, and wait until it is out of it"
+                    )
+            self._joining.discard(node)
+            await self._change_members(remaining, without=node)
+
+    async def _change_members(self, members: tuple[Member, ...], *, without: Node) -> None:
+        """The change counts when every other member has stored it: else a node with the list before could
+        promote itself with fewer promises than the change needs. TroveError NOT_ENOUGH_REPLICAS."""
+        place = self._node.place
+        later = place.with_members(place.version + 1, members)
+        change = MembersChange(
+            place.cluster, place.group, later.version, later.members, self._leadership.epoch
+        )
+        others = [one for one in place.members if one.node not in (place.node, without)]
+        _, failures = await gathered(others, lambda one: self._calls.store_members(one, change))
+        if failures:
+            reasons = "; ".join(f"{node}: {error.message}" for node, error in failures.items())
+            raise TroveError(
+                errors.NOT_ENOUGH_REPLICAS,
+                f"every other member has to store the change ({reasons}): repeat it",
+            )
+        await run_in_thread(partial(self._node.take_place, later))
+        self.streams.leader.settings = self._group(later)
+        self.streams.leader.in_sync.in_sync_min = later.in_sync_needed
+
+    async def cut_files(self) -> CutFiles:
+        return await run_in_thread(partial(cut_files, self._node, self._settings.node_name))
+
+    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
+        log = self._node.log
+        if not log.begin <= offset < self._node.state.commit:
+            raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"{offset} is not committed here")
+        return log.read(Offset(offset), size_max)
+
+
+def _forced(node: OpenNode, place: Membership) -> Membership:
+    """An operator accepts that this copy may lack acknowledged records: it is alone in a later set;
+    blocks."""
+    former = place.in_sync
+    epoch, version = (1, 1) if former is None else (former.epoch, former.version + 1)
+    alone = replace(place, in_sync=InSyncSet(epoch, version, frozenset({place.identity})))
+    node.take_place(alone)
+    return alone

@@ -1,0 +1,312 @@
+"""A node from start to stop: one role after the other, on the same addresses.
+
+The streams' listener and the log-in data stay over all roles; a role has its store, its servers for clients
+and its operations HTTP. A node starts as a follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from trovemq_broker.daemon.app import BrokerApp, Listening, installed_version, run_in_process
+from trovemq_broker.daemon.led_store import LedStore
+from trovemq_broker.daemon.opening import clock_ms
+from trovemq_broker.daemon.own_address import own_address
+from trovemq_broker.daemon.replica.follower_role import FollowerRole
+from trovemq_broker.daemon.replica.gathering import Leadership
+from trovemq_broker.daemon.replica.leader_role import LeaderRole
+from trovemq_broker.daemon.replica.node_calls import NodeCalls
+from trovemq_broker.daemon.replica.open_node import OpenNode
+from trovemq_broker.daemon.replica.operations import ReplicaCollector, node_routes
+from trovemq_broker.daemon.replica.role import Ended, Role, not_leader
+from trovemq_broker.daemon.replica.waiting_servers import WaitingServers
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.replica_streams.peers_allowed import PeersAllowed, ReplicaConnections
+from trovemq_broker.replica_streams.service import ReplicationService, listener_limits
+from trovemq_broker.replica_streams.stream_settings import StreamSettings
+from trovemq_broker.replication.frames import Epoch, Offset
+from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.replication.status import CutFiles, MembersChange, NodeStatus, Promoted, PromotionAsked
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.lifecycle import Stop
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.replica.membership import Member
+
+NEXT_ROLE_S: Final = 10.0
+"""How long a promise waits for a leader to step down."""
+
+
+class NodeApp:
+    """One node in the running event loop. It is the ReplicaCalls and the ReplicaNode of all its roles."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        written: Collection[str] = (),
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
+        """As of BrokerApp."""
+        self._settings = settings
+        self._written = written
+        self._sources = sources
+        self._version = installed_version()
+        self._role: Role | None = None
+        self._changed = asyncio.Condition()
+        self._own: Address | None = None
+        self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+        """The addresses; set once the first role serves."""
+
+    # --- its life -----------------------------------------------------------------------------------------
+    async def run(self, stop: Stop) -> None:
+        """Until `stop`. Raises the error that ends it."""
+        settings = self._settings
+        channels = await asyncio.to_thread(settings.registration_channels)
+        credentials = await asyncio.to_thread(settings.config_credentials)
+        self._calls = NodeCalls.of(channels, credentials)
+        limits = StreamSettings()
+        allowed = PeersAllowed(self._members, lambda: int(clock_ms()))
+        registry = new_registry(self._version)
+        metrics = RpcMetrics(registry, cluster=settings.cluster, node_type="replica", node_id=settings.name)
+        streams = GrpcServer(
+            listener_limits(settings.grpc_limits(), limits), metrics, allowed.handler, ReplicaConnections()
+        )
+        ReplicationService(self, allowed, limits).add_to(streams.server)
+        streams.bind(settings.replication_address)
+        await streams.start()
+        try:
+            await self._run_roles(stop)
+        finally:
+            await streams.stop(0)
+
+    async def _run_roles(self, stop: Stop) -> None:
+        leadership: Leadership | None = None
+        while not stop.requested:
+            if leadership is None:
+                ended = await self._follow(stop)
+            else:
+                ended = await self._lead(stop, leadership)
+            leadership = ended.lead
+            if ended.leaves:
+                get_logger().info("replica.left", node=self._settings.node_name)
+                return
+
+    async def _take_role(self, role: Role | None) -> None:
+        async with self._changed:
+            self._role = role
+            self._changed.notify_all()
+
+    async def _follow(self, stop: Stop) -> Ended:
+        settings = self._settings
+        role: FollowerRole | None = None
+        servers = WaitingServers(
+            settings,
+            self._version,
+            self,
+            lambda: not_leader("this node opens its store") if role is None else role.refusal(),
+            lambda: "opening the store" if role is None else role.problem,
+            node_routes(self.status),
+            ReplicaCollector(self.status),
+        )
+        listening = await self._bind(servers)
+        try:
+            own = await self._own_address(stop)
+            if own is None:
+                return Ended()
+            node = await OpenNode.open(settings, self._written, own)
+            try:
+                role = FollowerRole(node, settings, self._calls)
+                await servers.open(node.store)
+                await self._take_role(role)
+                self._report_serving(listening)
+                return await role.run(stop)
+            finally:
+                await self._take_role(None)
+                await servers.stop()
+                await run_in_thread(node.close)
+        finally:
+            await servers.stop()
+
+    async def _lead(self, stop: Stop, leadership: Leadership) -> Ended:
+        settings, own = self._settings, self._own
+        assert own is not None, "it has followed"
+        node = await OpenNode.open(settings, self._written, own)
+        role = LeaderRole(node, settings, self._calls, leadership)
+        passing = asyncio.create_task(_pass_on(stop, role))
+        try:
+            if await self._open_leader(role, node):
+                await self._serve(role, node)
+            role.check_failure()
+            return role.ended
+        finally:
+            passing.cancel()
+            await role.close()
+            await self._take_role(None)
+            await run_in_thread(lambda: _close(node, leaves=role.ended.leaves))
+
+    async def _open_leader(self, role: LeaderRole, node: OpenNode) -> bool:
+        """Whether it serves next; else it has ended before."""
+        servers = WaitingServers(
+            self._settings,
+            self._version,
+            self,
+            role.refusal,
+            lambda: role.status().problem,
+            node_routes(self.status),
+            ReplicaCollector(self.status),
+        )
+        await self._bind(servers)
+        try:
+            await servers.open(node.store)
+            await self._take_role(role)
+            await role.open()
+            return not role.stop.requested
+        finally:
+            await servers.stop()
+
+    async def _serve(self, role: LeaderRole, node: OpenNode) -> None:
+        led = LedStore(
+            store=node.store,
+            replicated=role.streams,
+            node=self,
+            see_messages=role.see_messages,
+            leaves=lambda: role.ended.leaves,
+            routes=node_routes(self.status),
+            collector=ReplicaCollector(self.status),
+        )
+        app = BrokerApp(self._settings, self._written, self._sources, led)
+        app.serving.add_done_callback(lambda _serving: role.serves())
+        try:
+            await app.run(role.stop)
+        finally:
+            app.serving.cancel()
+
+    async def _bind(self, servers: WaitingServers) -> Listening:
+        """Takes the addresses; the next role takes the same ones."""
+        address, http, tls = await servers.bind()
+        self._settings = replace(
+            self._settings, listen=str(address), http=str(http or "off"), tls_listen=str(tls or "")
+        )
+        return Listening(address, http, tls)
+
+    async def _own_address(self, stop: Stop) -> Address | None:
+        settings = self._settings
+        self._own = await own_address(
+            settings.advertised(settings.listen_address), stop, lambda _problem: None
+        )
+        return self._own
+
+    def _report_serving(self, listening: Listening) -> None:
+        if not self.serving.done():
+            self.serving.set_result(listening)
+            get_logger().info(
+                "node.started",
+                listen=str(listening.grpc),
+                replication=self._settings.replication_listen,
+                http=str(listening.http or "off"),
+                name=self._settings.name,
+                node=self._settings.node_name,
+            )
+
+    # --- the node of the streams ----------------------------------------------------------------------------
+    def _members(self) -> Collection[str]:
+        return [one.node for one in self.status().members]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the cluster and the group."""
+        status = self.status()
+        return status.cluster, status.group
+
+    @property
+    def promised(self) -> Epoch:
+        return self.status().promised
+
+    def leading(self) -> LeaderStreams:
+        return self._open_role.leading()
+
+    async def promise(self, epoch: Epoch) -> Promised:
+        """A leader steps down first; the follower that comes after it answers."""
+        try:
+            async with asyncio.timeout(NEXT_ROLE_S), self._changed:
+                while True:
+                    await self._changed.wait_for(lambda: self._role is not None)
+                    role = self._open_role
+                    if (found := await role.promise(epoch)) is not None:
+                        return found
+                    await self._changed.wait_for(partial(self._is_over, role))
+        except TimeoutError:
+            text = f"node {self._settings.node_name} did not step down in {NEXT_ROLE_S:.0f} s"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, text) from None
+
+    def _is_over(self, role: Role) -> bool:
+        return self._role is not role
+
+    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
+        return self._open_role.read_log(Offset(offset), size_max)
+
+    # --- the calls of operators and other nodes -------------------------------------------------------------
+    def status(self) -> NodeStatus:
+        if self._role is not None:
+            return self._role.status()
+        settings = self._settings
+        return NodeStatus(
+            group=settings.name,
+            node=settings.node_name,
+            problem="the node changes its role",
+            ack=settings.ack,
+        )
+
+    @property
+    def _open_role(self) -> Role:
+        if self._role is None:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the node changes its role: try again")
+        return self._role
+
+    async def init_group(self) -> None:
+        await self._open_role.init_group()
+
+    async def leave_group(self) -> None:
+        await self._open_role.leave_group()
+
+    async def add_node(self, member: Member) -> None:
+        await self._open_role.add_node(member)
+
+    async def remove_node(self, node: str) -> None:
+        await self._open_role.remove_node(node)
+
+    async def promote(self, asked: PromotionAsked) -> Promoted:
+        return await self._open_role.promote(asked)
+
+    async def store_members(self, change: MembersChange) -> None:
+        await self._open_role.store_members(change)
+
+    async def cut_files(self) -> CutFiles:
+        return await self._open_role.cut_files()
+
+
+def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str, str]) -> int:
+    """Runs the node until it ends. Returns the exit code. The arguments are those of BrokerApp."""
+    return run_in_process(lambda stop: NodeApp(settings, written, sources).run(stop))
+
+
+async def _pass_on(stop: Stop, role: LeaderRole) -> None:
+    """The process is asked to stop: so is the role."""
+    await stop.wait()
+    role.stop.request(stop.reason)
+
+
+def _close(node: OpenNode, *, leaves: bool) -> None:
+    """Blocks."""
+    node.close()
+    if leaves:
+        node.file.leave_group()

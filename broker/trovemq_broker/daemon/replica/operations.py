@@ -1,0 +1,92 @@
+"""A node's part of the operations HTTP: `/leader`, `/replica`, and its figures in `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from trovemq_broker.replication.status import NodeStatus, Role
+
+Status = Callable[[], NodeStatus]
+
+
+def node_routes(status: Status) -> tuple[Route, ...]:
+    """`/leader`: 200 on the leader that serves alone. `/replica`: the state of the node."""
+
+    async def leader(_request: Request) -> Response:
+        found = status()
+        serves = found.role is Role.LEADER
+        return JSONResponse(
+            {"leader": found.leader or None, "epoch": found.epoch}, status_code=200 if serves else 503
+        )
+
+    async def replica(_request: Request) -> Response:
+        return JSONResponse(shown(status()))
+
+    return Route("/leader", leader), Route("/replica", replica)
+
+
+def shown(status: NodeStatus) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "group": status.group,
+        "node": status.node,
+        "role": status.role.value,
+        "epoch": status.epoch,
+        "promised": status.promised,
+        "leader": status.leader or None,
+        "end": status.end,
+        "flushed": status.flushed,
+        "commit": status.commit,
+        "in_sync": [] if status.in_sync is None else status.in_sync.nodes,
+        "in_sync_min": status.in_sync_min,
+        "lag_bytes": status.lag_bytes,
+        "problem": status.problem or None,
+    }
+
+
+class ReplicaCollector(Collector):
+    """The figures of a node. A leader has those of its followers."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        in_sync = 0 if status.in_sync is None else len(status.in_sync.copies)
+        voters = sum(one.is_voter for one in status.members)
+        for name, what, value in (
+            ("epoch", "Epoch that the node leads or follows; 0: none.", status.epoch),
+            ("is_leader", "1 on the node that leads its group and serves.", int(status.role is Role.LEADER)),
+            ("in_sync_replicas", "Copies in the in-sync set, as the node knows it.", in_sync),
+            ("in_sync_min", "Copies below which the in-sync set never shrinks.", status.in_sync_min),
+            ("under_replicated", "Voters that are not in the in-sync set.", max(0, voters - in_sync)),
+        ):
+            yield GaugeMetricFamily(f"trovemq_group_{name}", what, value=value)
+        lag = GaugeMetricFamily(
+            "trovemq_group_replica_lag_bytes",
+            "Bytes of the leader's log that a copy lacks.",
+            labels=("node",),
+        )
+        seconds = GaugeMetricFamily(
+            "trovemq_group_replica_lag_seconds",
+            "How long ago a copy had all of the leader's log, as the leader sees it.",
+            labels=("node",),
+        )
+        if status.leads:
+            for one in status.copies:
+                lag.add_metric((one.node,), max(0, status.end - one.end))
+                seconds.add_metric((one.node,), one.lag_ms / 1000)
+        elif status.role is Role.FOLLOWER:
+            lag.add_metric((status.node,), status.lag_bytes)
+        yield lag
+        yield seconds

@@ -1,0 +1,54 @@
+"""The interface of both roles to the rest of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from trovemq_broker.daemon.replica.gathering import Leadership
+from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.replication.frames import Epoch
+from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.replication.status import CutFiles, MembersChange, NodeStatus, Promoted, PromotionAsked
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.replica.membership import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a role ended: `lead`: this node leads next; `leaves`: its store is a single broker's from now on.
+    Neither: it follows next, or the process was asked to stop."""
+
+    lead: Leadership | None = None
+    leaves: bool = False
+
+
+class Role(Protocol):
+    """A role whose store is open. Each call raises TroveError."""
+
+    def status(self) -> NodeStatus: ...
+    def leading(self) -> LeaderStreams: ...
+    async def promise(self, epoch: Epoch) -> Promised | None:
+        """None: the role ends, and the next one is to be asked."""
+        ...
+
+    async def init_group(self) -> None: ...
+    async def leave_group(self) -> None: ...
+    async def add_node(self, member: Member) -> None: ...
+    async def remove_node(self, node: str) -> None: ...
+    async def promote(self, asked: PromotionAsked) -> Promoted: ...
+    async def store_members(self, change: MembersChange) -> None: ...
+    async def cut_files(self) -> CutFiles: ...
+    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]: ...
+
+
+def illegal(text: str) -> TroveError:
+    return TroveError(errors.REPLICA_STATE_ILLEGAL, text)
+
+
+def not_leader(text: str, leader: str = "", address: str = "", epoch: Epoch = 0) -> TroveError:
+    """The fields name the leader, where it is known."""
+    fields = {"leader": leader, "address": address, "epoch": str(epoch)} if leader else {}
+    where = f"; node {leader} at {address} leads" if leader else ""
+    return TroveError(errors.NOT_LEADER, text + where, **fields)

@@ -1,0 +1,174 @@
+"""The servers of a node that takes no messages: a follower, or a leader before its first record is committed.
+
+The client's port has Health, GetServerInfo, empty routes, log-ins and ReplicaService; every other call of a
+broker's services is answered with NOT_LEADER.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from google.protobuf.descriptor import ServiceDescriptor
+from prometheus_client.registry import Collector
+from starlette.routing import BaseRoute
+
+from trovemq_broker.cluster.empty_routes import EmptyRoutes
+from trovemq_broker.daemon.opening import clock_ms
+from trovemq_broker.daemon.security import gate_of, open_security
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.server.access.gate import Entries
+from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.access.security_service import SecurityService
+from trovemq_broker.server.access.serving_gate import ServingGate
+from trovemq_broker.server.native.replica_service import ReplicaCalls, ReplicaService
+from trovemq_broker.server.wire import (
+    admin_messages,
+    broker_messages,
+    config_messages,
+    consume_frames,
+    forwarded_messages,
+    group_messages,
+    producer_messages,
+    query_messages,
+    search_messages,
+    security_messages,
+    send_messages,
+    store_messages,
+    track_messages,
+    transaction_messages,
+)
+from trovemq_broker.server.wire.rocketmq_services import ADMIN, ADMIN_SERVICE, MESSAGING, MESSAGING_SERVICE
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.grpc_services import service_handlers
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.ops_http import OpsHttp, Readiness, ReadyCheck
+from trovemq_daemon.tls_settings import bind_tls
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+REFUSED: Final[Sequence[tuple[str, ServiceDescriptor]]] = (
+    *(
+        (one.SERVICE.full_name, one.SERVICE)
+        for one in (
+            admin_messages,
+            broker_messages,
+            config_messages,
+            consume_frames,
+            forwarded_messages,
+            group_messages,
+            producer_messages,
+            query_messages,
+            search_messages,
+            send_messages,
+            store_messages,
+            track_messages,
+            transaction_messages,
+        )
+    ),
+    (MESSAGING_SERVICE, MESSAGING),
+    (ADMIN_SERVICE, ADMIN),
+)
+CALLS_END_S: Final = 1.0
+
+
+class WaitingServers:
+    """`bind()`, `open()` once the store is open, `stop()`. `refusal`: NOT_LEADER, with the leader where it is
+    known. `problem`: of /readyz."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        version: str,
+        node: ReplicaCalls,
+        refusal: Callable[[], TroveError],
+        problem: ReadyCheck,
+        routes: Sequence[BaseRoute],
+        collector: Collector,
+    ) -> None:
+        self._settings = settings
+        self._version = version
+        self._node = node
+        self._refusal = refusal
+        registry = new_registry(version)
+        registry.register(collector)
+        metrics = RpcMetrics(registry, cluster=settings.cluster, node_type="broker", node_id=settings.name)
+        self._gate = gate_of(settings)
+        serving = ServingGate()
+        serving.refusal = refusal
+        guard = AccessGuard(self._gate) if self._gate is not None else None
+
+        def access(path: str, handler: Any) -> Any:
+            gated = serving.handler(path, handler)
+            return gated if guard is None else guard.handler(path, gated)
+
+        self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
+        readiness = Readiness()
+        readiness.add("broker", problem)
+        self._http = OpsHttp(
+            registry, readiness, routes, name=f"TroveMQ: {settings.name}", console_url=settings.console_url
+        )
+        self._stopping = asyncio.Event()
+
+    async def bind(self) -> tuple[Address, Address | None, Address | None]:
+        """Takes the addresses of gRPC, of HTTP and of TLS: with their real ports. AddressInUseError,
+        SettingsError."""
+        settings = self._settings
+        address = self._grpc.bind(settings.listen_address)
+        tls = await bind_tls(self._grpc, settings, settings.advertised(address))
+        http = settings.http_address
+        http = await self._http.start(http, settings.http_tls_files) if http is not None else None
+        return address, http, tls
+
+    async def open(self, store: MessageStore) -> None:
+        """Serves. TroveError of open_security."""
+        security = None
+        if self._gate is not None:
+            settings, gate = self._settings, self._gate
+            security = await asyncio.to_thread(
+                lambda: open_security(settings, store, gate, makes_first_user=False)
+            )
+            groups = await asyncio.to_thread(SubscriptionGroups.load, store.files)
+            entries: dict[str, Entries] = {"topic": store.topics, "group": groups}
+            self._gate.open(security.table, security.sessions, entries)
+        server = self._grpc.server
+        for name, service in REFUSED:
+            server.add_registered_method_handlers(name, service_handlers(service, _Refusing(self._refusal)))
+        log_in = _LogIn(SecurityService(self._settings.name, clock_ms, security), self._refusal)
+        security_name = security_messages.SERVICE.full_name
+        server.add_registered_method_handlers(
+            security_name, service_handlers(security_messages.SERVICE, log_in)
+        )
+        EmptyRoutes(self._settings.name, self._version, self._stopping).add_to(server)
+        ReplicaService(self._node).add_to(server)
+        await self._grpc.start()
+
+    async def stop(self) -> None:
+        """Ends the calls that run, the addresses are free afterwards."""
+        self._stopping.set()
+        await self._grpc.stop(CALLS_END_S)
+        await self._http.stop()
+
+
+class _Refusing:
+    """A servicer with every method."""
+
+    def __init__(self, refusal: Callable[[], TroveError]) -> None:
+        async def refused(_request: Any, _context: Any) -> Any:
+            raise refusal()
+
+        self._refused = refused
+
+    def __getattr__(self, name: str) -> Any:
+        return self._refused
+
+
+class _LogIn(_Refusing):
+    """SecurityService of a node that changes no user."""
+
+    def __init__(self, service: SecurityService, refusal: Callable[[], TroveError]) -> None:
+        super().__init__(refusal)
+        self.authenticate = service.authenticate

@@ -1,0 +1,115 @@
+"""The state of a node, as operators and the group's other nodes see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from trovemq_broker.replication.frames import Epoch, InSyncSet, Node, Offset
+from trovemq_store.replica.membership import Member
+
+
+class Role(Enum):
+    """`OPENING`: it leads, and its first record is not committed yet. `NEW`: it has no group yet."""
+
+    NEW = "new"
+    FOLLOWER = "follower"
+    OPENING = "opening"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyStatus:
+    """A follower, as its leader sees it. `lag_ms`: how long ago it had all that the leader had then."""
+
+    node: Node
+    end: Offset
+    flushed: Offset
+    lag_ms: int
+    is_connected: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """Of one node. `cluster`: the group's id; empty without a group. `epoch`: that it leads or follows; 0:
+    none. `last_epoch`: the newest in its log. `leader`: the node that leads, empty where it is not known.
+    `in_sync`: that it has stored. `problem`: empty if there is none."""
+
+    group: str
+    node: Node
+    cluster: str = ""
+    role: Role = Role.NEW
+    epoch: Epoch = 0
+    last_epoch: Epoch = 0
+    promised: Epoch = 0
+    leader: Node = ""
+    begin: int = 0
+    end: int = 0
+    flushed: int = 0
+    commit: int = 0
+    in_sync: InSyncSet | None = None
+    in_sync_min: int = 0
+    members_version: int = 0
+    members: tuple[Member, ...] = ()
+    copies: tuple[CopyStatus, ...] = ()
+    problem: str = ""
+    lag_bytes: int = 0
+    ack: str = ""
+    store_id: str = ""
+    incarnation: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Also before it serves."""
+        return self.role in (Role.LEADER, Role.OPENING)
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChange:
+    """A later list of members, from the leader of that epoch."""
+
+    cluster: str
+    group: str
+    version: int
+    members: tuple[Member, ...]
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionAsked:
+    """By an operator. `fenced`: how the nodes that do not answer were stopped; empty: enough must answer.
+    `accept_loss`: bytes of their logs that may be lost."""
+
+    fenced: str = ""
+    accept_loss: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """This node leads that epoch. `cut_bytes`: of other nodes' logs, beyond this one's end."""
+
+    epoch: Epoch
+    promised: tuple[Node, ...]
+    away: tuple[Node, ...]
+    cut_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """Records that a cut took from the end of a node's log."""
+
+    path: str
+    epoch: Epoch
+    offset: int
+    kept_from: int
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutFiles:
+    """`dropped_bytes`: of which no file is kept any more."""
+
+    node: Node
+    files: tuple[CutFile, ...]
+    dropped_bytes: int

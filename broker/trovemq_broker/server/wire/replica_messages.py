@@ -1,0 +1,213 @@
+"""Reads the requests of ReplicaService and makes its replies; for a node that calls another one, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from trovemq_broker.replication.frames import Identity, InSyncSet, Node, Offset
+from trovemq_broker.replication.status import (
+    CopyStatus,
+    CutFiles,
+    MembersChange,
+    NodeStatus,
+    Promoted,
+    PromotionAsked,
+    Role,
+)
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import replica_pb2 as pb
+from trovemq_store.replica.membership import MEMBERS_MAX, Member
+
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["ReplicaService"]
+TEXT_SIZE_MAX: Final = 1_024
+
+
+# --- requests ---------------------------------------------------------------------------------------------
+def added_member(request: pb.AddNodeRequest) -> Member:
+    """TroveError REQUEST_ILLEGAL."""
+    (member,) = _members([request.member])
+    return member
+
+
+def removed_node(request: pb.RemoveNodeRequest) -> Node:
+    """TroveError REQUEST_ILLEGAL."""
+    return _text("node", request.node)
+
+
+def promotion_asked(request: pb.PromoteRequest) -> PromotionAsked:
+    """TroveError REQUEST_ILLEGAL."""
+    if request.accept_loss < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, "accept_loss must be a number of bytes")
+    if request.accept_loss and not request.fenced:
+        raise TroveError(errors.REQUEST_ILLEGAL, "accept_loss needs fenced: how the other nodes were stopped")
+    return PromotionAsked(_text("fenced", request.fenced, may_be_empty=True), request.accept_loss)
+
+
+def members_change(request: pb.StoreMembersRequest) -> MembersChange:
+    """TroveError REQUEST_ILLEGAL."""
+    return MembersChange(
+        _text("cluster_id", request.cluster_id),
+        _text("group", request.group),
+        request.version,
+        _members(request.members),
+        request.epoch,
+    )
+
+
+def _members(members: Iterable[pb.ReplicaMember]) -> tuple[Member, ...]:
+    found = tuple(
+        Member(
+            _text("node", one.node),
+            _text("address", one.address),
+            _text("replication", one.replication),
+            one.voter,
+        )
+        for one in members
+    )
+    if len(found) > MEMBERS_MAX:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"a group has at most {MEMBERS_MAX} nodes")
+    return found
+
+
+def _text(what: str, text: str, *, may_be_empty: bool = False) -> str:
+    if not may_be_empty and not text:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{what} is missing")
+    if len(text) > TEXT_SIZE_MAX or not text.isprintable():
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{what} must have at most {TEXT_SIZE_MAX} characters")
+    return text
+
+
+# --- replies ----------------------------------------------------------------------------------------------
+def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
+    in_sync = status.in_sync
+    return pb.ReplicaStatus(
+        group=status.group,
+        node=status.node,
+        cluster_id=status.cluster,
+        role=status.role.value,
+        epoch=status.epoch,
+        last_epoch=status.last_epoch,
+        promised=status.promised,
+        leader=status.leader,
+        begin=status.begin,
+        end=status.end,
+        flushed=status.flushed,
+        commit=status.commit,
+        in_sync=[] if in_sync is None else in_sync.nodes,
+        in_sync_epoch=0 if in_sync is None else in_sync.epoch,
+        in_sync_version=0 if in_sync is None else in_sync.version,
+        in_sync_min=status.in_sync_min,
+        members_version=status.members_version,
+        members=map(_member_to, status.members),
+        copies=[
+            pb.ReplicaCopy(
+                node=one.node,
+                end=one.end,
+                flushed=one.flushed,
+                lag_ms=one.lag_ms,
+                connected=one.is_connected,
+            )
+            for one in status.copies
+        ],
+        problem=status.problem,
+        lag_bytes=status.lag_bytes,
+        ack=status.ack,
+        store_id=status.store_id,
+        incarnation=status.incarnation,
+    )
+
+
+def promoted_reply(promoted: Promoted) -> pb.PromoteReply:
+    return pb.PromoteReply(
+        epoch=promoted.epoch,
+        promised=promoted.promised,
+        away=promoted.away,
+        cut_bytes=promoted.cut_bytes,
+    )
+
+
+def cut_files_reply(cut: CutFiles) -> pb.ListCutRecordsReply:
+    reply = pb.ListCutRecordsReply(node=cut.node, dropped_bytes=cut.dropped_bytes)
+    for one in cut.files:
+        reply.files.add(
+            path=one.path,
+            epoch=one.epoch,
+            offset=one.offset,
+            kept_from=one.kept_from,
+            end=one.end,
+            records=one.records,
+        )
+    return reply
+
+
+def stored_reply() -> pb.StoreMembersReply:
+    return pb.StoreMembersReply()
+
+
+def _member_to(member: Member) -> pb.ReplicaMember:
+    return pb.ReplicaMember(
+        node=member.node,
+        address=member.address,
+        replication=member.replication,
+        voter=member.is_voter,
+    )
+
+
+# --- from node to node ------------------------------------------------------------------------------------
+def status_request() -> pb.GetReplicaRequest:
+    return pb.GetReplicaRequest()
+
+
+def read_status(data: bytes) -> NodeStatus:
+    """TroveError REQUEST_ILLEGAL, for the reply of a node that is no such node."""
+    try:
+        found = pb.ReplicaStatus.FromString(data)
+        role = Role(found.role)
+    except Exception as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, "the bytes are not a ReplicaStatus") from error
+    copies = frozenset(Identity(node, "", 0) for node in found.in_sync)  # the ids stay at their node
+    return NodeStatus(
+        group=found.group,
+        node=found.node,
+        cluster=found.cluster_id,
+        role=role,
+        epoch=found.epoch,
+        last_epoch=found.last_epoch,
+        promised=found.promised,
+        leader=found.leader,
+        begin=found.begin,
+        end=found.end,
+        flushed=found.flushed,
+        commit=found.commit,
+        in_sync=InSyncSet(found.in_sync_epoch, found.in_sync_version, copies) if copies else None,
+        in_sync_min=found.in_sync_min,
+        members_version=found.members_version,
+        members=_members(found.members),
+        copies=tuple(
+            CopyStatus(
+                node=one.node,
+                end=Offset(one.end),
+                flushed=Offset(one.flushed),
+                lag_ms=one.lag_ms,
+                is_connected=one.connected,
+            )
+            for one in found.copies
+        ),
+        problem=found.problem,
+        lag_bytes=found.lag_bytes,
+        ack=found.ack,
+        store_id=found.store_id,
+        incarnation=found.incarnation,
+    )
+
+
+def store_members_request(change: MembersChange) -> pb.StoreMembersRequest:
+    return pb.StoreMembersRequest(
+        cluster_id=change.cluster,
+        group=change.group,
+        version=change.version,
+        members=map(_member_to, change.members),
+        epoch=change.epoch,
+    )

@@ -1,0 +1,177 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetReplicaRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReplicaMember(_message.Message):
+    __slots__ = ("node", "address", "replication", "voter")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    VOTER_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    replication: str
+    voter: bool
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., replication: _Optional[str] = ..., voter: _Optional[bool] = ...) -> None: ...
+
+class ReplicaCopy(_message.Message):
+    __slots__ = ("node", "end", "flushed", "lag_ms", "connected")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    end: int
+    flushed: int
+    lag_ms: int
+    connected: bool
+    def __init__(self, node: _Optional[str] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., lag_ms: _Optional[int] = ..., connected: _Optional[bool] = ...) -> None: ...
+
+class ReplicaStatus(_message.Message):
+    __slots__ = ("group", "node", "cluster_id", "role", "epoch", "promised", "leader", "begin", "end", "flushed", "commit", "in_sync", "in_sync_epoch", "in_sync_version", "in_sync_min", "members_version", "members", "copies", "problem", "lag_bytes", "ack", "store_id", "incarnation", "last_epoch")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_MIN_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    node: str
+    cluster_id: str
+    role: str
+    epoch: int
+    promised: int
+    leader: str
+    begin: int
+    end: int
+    flushed: int
+    commit: int
+    in_sync: _containers.RepeatedScalarFieldContainer[str]
+    in_sync_epoch: int
+    in_sync_version: int
+    in_sync_min: int
+    members_version: int
+    members: _containers.RepeatedCompositeFieldContainer[ReplicaMember]
+    copies: _containers.RepeatedCompositeFieldContainer[ReplicaCopy]
+    problem: str
+    lag_bytes: int
+    ack: str
+    store_id: str
+    incarnation: int
+    last_epoch: int
+    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ReplicaMember, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+
+class InitGroupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LeaveGroupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AddNodeRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: ReplicaMember
+    def __init__(self, member: _Optional[_Union[ReplicaMember, _Mapping]] = ...) -> None: ...
+
+class RemoveNodeRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class PromoteRequest(_message.Message):
+    __slots__ = ("fenced", "accept_loss")
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_LOSS_FIELD_NUMBER: _ClassVar[int]
+    fenced: str
+    accept_loss: int
+    def __init__(self, fenced: _Optional[str] = ..., accept_loss: _Optional[int] = ...) -> None: ...
+
+class PromoteReply(_message.Message):
+    __slots__ = ("epoch", "promised", "away", "cut_bytes")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
+    CUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    promised: _containers.RepeatedScalarFieldContainer[str]
+    away: _containers.RepeatedScalarFieldContainer[str]
+    cut_bytes: int
+    def __init__(self, epoch: _Optional[int] = ..., promised: _Optional[_Iterable[str]] = ..., away: _Optional[_Iterable[str]] = ..., cut_bytes: _Optional[int] = ...) -> None: ...
+
+class StoreMembersRequest(_message.Message):
+    __slots__ = ("cluster_id", "group", "version", "members", "epoch")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    group: str
+    version: int
+    members: _containers.RepeatedCompositeFieldContainer[ReplicaMember]
+    epoch: int
+    def __init__(self, cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ReplicaMember, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class StoreMembersReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListCutRecordsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CutRecordsFile(_message.Message):
+    __slots__ = ("path", "epoch", "offset", "kept_from", "end", "records")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FROM_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    epoch: int
+    offset: int
+    kept_from: int
+    end: int
+    records: int
+    def __init__(self, path: _Optional[str] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., kept_from: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ...) -> None: ...
+
+class ListCutRecordsReply(_message.Message):
+    __slots__ = ("node", "files", "dropped_bytes")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    files: _containers.RepeatedCompositeFieldContainer[CutRecordsFile]
+    dropped_bytes: int
+    def __init__(self, node: _Optional[str] = ..., files: _Optional[_Iterable[_Union[CutRecordsFile, _Mapping]]] = ..., dropped_bytes: _Optional[int] = ...) -> None: ...
