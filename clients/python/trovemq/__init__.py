@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         QueueLag,
         ResentDeadLetter,
     )
+    from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaNode
     from trovemq.models.search import SearchAnswer, SearchPart, Where
     from trovemq.models.security import (
         AccessDecision,
@@ -112,6 +113,7 @@ __all__ = [
     "ConfigSummary",
     "ConfigTakeOver",
     "ConsumptionStatus",
+    "CutRecords",
     "DeadLetter",
     "DelayedMessage",
     "DirectConsumption",
@@ -132,6 +134,7 @@ __all__ = [
     "OffsetReset",
     "PartialBatchError",
     "Producer",
+    "Promotion",
     "QueryAnswer",
     "QueueLag",
     "QueueOffsets",
@@ -142,6 +145,8 @@ __all__ = [
     "ReceivedMessage",
     "RecordBatch",
     "Remainder",
+    "ReplicaGroup",
+    "ReplicaNode",
     "ResentDeadLetter",
     "Retry",
     "Running",
@@ -186,6 +191,7 @@ _MODULES = {
     "trovemq.models.all_brokers": ("BrokerAnswers", "TopicDeletion"),
     "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "Remainder", "SettingDescription"),
     "trovemq.models.config": ("ConfigMember", "ConfigName", "ConfigStatus", "ConfigTakeOver"),
+    "trovemq.models.replica": ("CutRecords", "Promotion", "ReplicaGroup", "ReplicaNode"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),

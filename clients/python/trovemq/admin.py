@@ -11,6 +11,7 @@ from trovemq._admin.brokers import Brokers
 from trovemq._admin.config import Config
 from trovemq._admin.creations import Created, found_there, stated_topic, topics_created
 from trovemq._admin.groups import Groups, reset_target
+from trovemq._admin.replicas import Replicas
 from trovemq._admin.spreading import SETTLE_S, Spreading, left_on
 from trovemq._admin.stores import Stores
 from trovemq._admin.users import Quotas, Rules, Users
@@ -39,8 +40,8 @@ QUEUE_COUNT_MAX = 1024
 
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores,
-    `brokers` those for broker processes, `config` those for the cluster's configuration as a whole, `users`
-    and `rules` those for access, `quotas` those for quotas.
+    `brokers` those for broker processes, `config` those for the cluster's configuration as a whole,
+    `replicas` those for replica groups, `users` and `rules` those for access, `quotas` those for quotas.
 
     If `broker` is None, every live broker is called, or for one queue the broker that has it. A broker that
     is away hides no other: the result names it, as `missing` of a read and as `pending` of a change. Of
@@ -55,6 +56,7 @@ class Admin:
         self.brokers = Brokers(pool)
         self.config = Config(pool)
         self.groups = Groups(pool)
+        self.replicas = Replicas(pool)
         self.store = Stores(pool)
         self.users = Users(pool)
         self.rules = Rules(pool)

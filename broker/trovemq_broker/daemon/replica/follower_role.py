@@ -63,7 +63,7 @@ class FollowerRole:
         self._following: asyncio.Task[TroveError] | None = None
         self._changing = asyncio.Lock()
         """Held while the promise, the place or the following changes."""
-        self._problem = "the other nodes were not asked yet"
+        self._problem = "" if node.place_if_any is not None else "the other nodes were not asked yet"
         self._leads_at_s = 0.0
         self._attempts = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,7 +94,7 @@ class FollowerRole:
     def problem(self) -> str:
         """For readiness: empty while the leader is followed."""
         if self._stream is None:
-            return self._problem
+            return self._problem or "no leader is followed yet"
         return self._stream.problem and (self._problem or self._stream.problem)
 
     def _end(self, ended: Ended) -> None:

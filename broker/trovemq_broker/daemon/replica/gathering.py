@@ -65,7 +65,8 @@ class Gathering:
         epoch = epoch_to_promise(highest, place.node, self._voters)
         ask = PromiseAsked(place.cluster, place.group, epoch)
         answers = [await self._promise(ask)]
-        answered = [one for one in self._others if one.node in statuses and one.is_voter]
+        here = {one.node for one in members}
+        answered = [one for one in self._others if one.node in here and one.is_voter]
         others, failures = await gathered(answered, lambda one: self._ask_promise(one, ask))
         answers += others.values()
         away = sorted({one.node for one in self._others if one.is_voter} - set(others))

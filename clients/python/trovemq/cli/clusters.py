@@ -1,5 +1,5 @@
 """cluster: the brokers that a server knows. cluster local: a nameserver and brokers on this machine.
-cluster config, config-owner: cluster_config.py."""
+cluster config, config-owner: cluster_config.py. Replica groups: cluster_replicas.py."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli import cluster_config
+from trovemq.cli import cluster_config, cluster_replicas
 from trovemq.cli.cluster_balance import balance
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.daemons import daemon_module
-from trovemq.cli.local.directory import BROKERS_MAX, check_ports, locked, members_of
+from trovemq.cli.local.directory import BROKERS_MAX, NODES_MAX, check_ports, locked, members_of, nodes_of
 from trovemq.cli.local.members import ROLES, Member, Plan, own_settings
 from trovemq.cli.local.processes import Processes, ignored_variables
 from trovemq.cli.local.supervisor import Supervisor
@@ -31,8 +31,11 @@ from trovemq_proto.errors import TroveError
 if TYPE_CHECKING:
     from trovemq import BrokerInfo, BrokerRoute, LostBroker
 
+GROUPS_MAX: Final = 64
+
 app = typer.Typer(help="List the brokers that the server knows. With the number of their topics.")
 cluster_config.register(app)
+cluster_replicas.register(app)
 
 
 @bare_verb(app)
@@ -118,6 +121,28 @@ async def local(
             show_default=False,
         ),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            metavar="N",
+            min=2,
+            max=NODES_MAX,
+            help="Replica groups instead of brokers, each with this many nodes.",
+            show_default=False,
+        ),
+    ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            "--groups",
+            metavar="N",
+            min=1,
+            max=GROUPS_MAX,
+            help="Replica groups that run; else as many as DIR has, 1 in a new one.",
+            show_default=False,
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -129,6 +154,10 @@ async def local(
     ] = None,
 ) -> None:
     """Run a nameserver and N brokers here. On free loopback ports, until Ctrl-C."""
+    if groups is not None and nodes is None:
+        raise typer.BadParameter("--groups needs --nodes")
+    if brokers is not None and nodes is not None:
+        raise typer.BadParameter("--nodes has groups, not --brokers: give --groups")
     if own := own_settings(settings or []):
         raise typer.BadParameter(f"--set {', '.join(own)}: the command itself sets it for each broker")
     modules = {role.daemon: daemon_module(role.daemon, "trovemq cluster local") for role in ROLES.values()}
@@ -136,10 +165,13 @@ async def local(
     session.progress.off()
     notes = _Notes(session.output.objects, UnwaitingWriter(sys.stderr.buffer))
     async with locked(directory, lambda: notes.say("waits for daemons of a command that was killed")) as held:
-        members, stopped = members_of(directory, brokers)
+        if nodes is None:
+            members, stopped = members_of(directory, brokers)
+            more = f"; `--brokers {len(members) - 1 + len(stopped)}` starts all"
+        else:
+            (members, stopped), more = nodes_of(directory, nodes, groups), ""
         if stopped:
-            names = ", ".join(member.name for member in stopped)
-            notes.say(f"stopped: {names}; `--brokers {len(members) - 1 + len(stopped)}` starts all")
+            notes.say(f"stopped: {', '.join(member.name for member in stopped)}{more}")
         if ignored := ignored_variables():
             notes.say(f"ignored, use --set: {', '.join(ignored)}")
         check_ports(members)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trovemq import admin as aio
-from trovemq._admin import brokers, config, groups, stores, users
+from trovemq._admin import brokers, config, groups, replicas, stores, users
 from trovemq.sync._calls import SyncWrapper, iterates, waits
 from trovemq.sync._loop_thread import LoopThread
 
@@ -86,6 +86,18 @@ class Config(SyncWrapper[config.Config]):
     clear_dropped = waits(config.Config.clear_dropped)
 
 
+class Replicas(SyncWrapper[replicas.Replicas]):
+    """Replica groups; `Client.admin.replicas`."""
+
+    groups = waits(replicas.Replicas.groups)
+    promote = waits(replicas.Replicas.promote)
+    init = waits(replicas.Replicas.init)
+    leave = waits(replicas.Replicas.leave)
+    add = waits(replicas.Replicas.add)
+    remove = waits(replicas.Replicas.remove)
+    cut_records = waits(replicas.Replicas.cut_records)
+
+
 class Admin(SyncWrapper[aio.Admin]):
     """Topics, groups, stores, statistics; `Client.admin`."""
 
@@ -98,6 +110,7 @@ class Admin(SyncWrapper[aio.Admin]):
         self.quotas = Quotas(inner.quotas, thread)
         self.brokers = Brokers(inner.brokers, thread)
         self.config = Config(inner.config, thread)
+        self.replicas = Replicas(inner.replicas, thread)
 
     create_topic = waits(aio.Admin.create_topic)
     alter_topic = waits(aio.Admin.alter_topic)

@@ -19,8 +19,10 @@ cluster.json is one JSON object, at most 1 MiB, replaced as a whole (written, sy
 | `members[].group`     | string  | the broker's name; null for other roles                                 |
 | `members[].port`      | number  | of gRPC, 1 to 65,535; no two ports are equal                            |
 | `members[].http_port` | number  | of /readyz and /metrics, 1 to 65,535                                    |
+| `members[].replication_port` | number | of a node's streams, 1 to 65,535; null for the others            |
 
-A member keeps its ports. Fewer brokers than before leave the last ones stopped, more add to them.
+The nodes of the group `broker-2` are `broker-2-1`, `broker-2-2`, … A member keeps its ports. Fewer brokers
+than before leave the last ones stopped, more add to them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from itertools import takewhile
@@ -46,10 +48,11 @@ from trovemq_proto.errors import TroveError
 VERSION: Final = 1
 FILE_BYTES_MAX: Final = 1 << 20
 BROKERS_MAX: Final = 256
+NODES_MAX: Final = 7
 DAEMONS_STOP_S_MAX: Final = 15.0
 """Longer than a daemon's own bound of its stop (10 s)."""
 POLL_S: Final = 0.05
-_NAME: Final = re.compile(r"[a-z]+(-[1-9][0-9]{0,3})?")
+_NAME: Final = re.compile(r"[a-z]+(-[1-9][0-9]{0,3}){0,2}")
 
 
 @asynccontextmanager
@@ -135,6 +138,8 @@ def members_of(directory: Path, brokers: int | None) -> tuple[list[Member], list
     """
     path = directory / "cluster.json"
     known = {member.name: member for member in _read(path)}
+    if any(member.replication_port is not None for member in known.values()):
+        raise _illegal(f"{directory} has replica groups: give --nodes")
     stores = takewhile(lambda name: (directory / name / "store").is_dir(), broker_names(BROKERS_MAX))
     count = brokers or max(1, len([*stores]), sum(member.role == "broker" for member in known.values()))
     wanted = {"nameserver": "nameserver", **dict.fromkeys(broker_names(count), "broker")}
@@ -144,6 +149,40 @@ def members_of(directory: Path, brokers: int | None) -> tuple[list[Member], list
         for name, role in wanted.items()
         if name not in known
     }
+    return _with_new(path, known, new, wanted)
+
+
+def nodes_of(directory: Path, nodes: int, groups: int | None) -> tuple[list[Member], list[Member]]:
+    """The nameserver and the nodes of that many replica groups, or of as many as there are (1 in a new
+    directory); and the members that stay stopped. As of members_of.
+
+    Raises TroveError CLUSTER_DIRECTORY_ILLEGAL, also where brokers with one copy of their log are there.
+    """
+    path = directory / "cluster.json"
+    known = {member.name: member for member in _read(path)}
+    brokers = [member for member in known.values() if member.role == "broker"]
+    if any(member.replication_port is None for member in brokers):
+        raise _illegal(
+            f"{directory} has brokers that are no nodes of a replica group: name another directory"
+        )
+    count = groups or max(1, len({member.group for member in brokers}))
+    named = {f"{group}-{number}": group for group in broker_names(count) for number in range(1, nodes + 1)}
+    ports = _free_ports({port for member in known.values() for port in member.ports})
+    wanted = {"nameserver": "nameserver", **dict.fromkeys(named, "broker")}
+    new = {
+        name: Member("broker", name, group, next(ports), next(ports), next(ports))
+        for name, group in named.items()
+        if name not in known
+    }
+    if "nameserver" not in known:
+        new["nameserver"] = Member("nameserver", "nameserver", None, next(ports), next(ports))
+    return _with_new(path, known, new, wanted)
+
+
+def _with_new(
+    path: Path, known: dict[str, Member], new: dict[str, Member], wanted: Iterable[str]
+) -> tuple[list[Member], list[Member]]:
+    """Writes the new members. Returns the wanted ones, and those that stay stopped."""
     if new:
         _write(path, [*known.values(), *new.values()])
     found = known | new
@@ -200,11 +239,16 @@ def _check(members: Sequence[Member]) -> None:
     if not all(type(port) is int and 0 < port < 1 << 16 for port in ports) or len({*ports}) < len(ports):
         raise ValueError(ports)
     for member in members:
-        group = member.name if member.role == "broker" else None
-        if member.role not in ROLES or not _NAME.fullmatch(member.name) or member.group != group:
+        if member.role not in ROLES or not _NAME.fullmatch(member.name) or member.group != _group_of(member):
             raise ValueError(member)
     if len({member.name for member in members}) < len(members):
         raise ValueError(members)
+
+
+def _group_of(member: Member) -> str | None:
+    if member.role != "broker":
+        return None
+    return member.name if member.replication_port is None else member.name.rpartition("-")[0]
 
 
 def check_ports(members: Sequence[Member]) -> None:

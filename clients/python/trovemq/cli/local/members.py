@@ -29,7 +29,8 @@ ROCKETMQ_NAMES: Final[Mapping[str, str]] = {
 OWN_SETTINGS: Final = frozenset(
     {
         "listen", "listenPort", "http", "http_tls", "store", "storePathRootDir", "name", "brokerName",
-        "nameserver", "namesrvAddr", "config_owner",
+        "nameserver", "namesrvAddr", "config_owner", "coordination", "node_name", "replica_nodes",
+        "replication_listen", "replication_advertise",
     }
 )  # fmt: skip
 """Settings of a broker that the command itself gives, with RocketMQ's names; /readyz is asked without TLS."""
@@ -45,6 +46,7 @@ class Member:
         group: The broker's name; None for other roles.
         port: Of gRPC.
         http_port: Of /readyz and /metrics.
+        replication_port: Of the streams of a replica group's node; None for others.
     """
 
     role: str
@@ -52,6 +54,7 @@ class Member:
     group: str | None
     port: int
     http_port: int
+    replication_port: int | None = None
 
     @property
     def address(self) -> str:
@@ -64,9 +67,15 @@ class Member:
         return f"{LOOPBACK}:{self.http_port}"
 
     @property
-    def ports(self) -> tuple[int, int]:
-        """Both."""
-        return self.port, self.http_port
+    def replication(self) -> str:
+        """HOST:PORT of its streams."""
+        return f"{LOOPBACK}:{self.replication_port}"
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All."""
+        more = () if self.replication_port is None else (self.replication_port,)
+        return self.port, self.http_port, *more
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,7 @@ def _broker_arguments(plan: Plan, member: Member) -> list[str]:
     sizes = {name: size for name, size in NEW_STORE.items() if is_new and name not in chosen}
     for assignment in (
         *_config_owner(plan, member),
+        *_replica_group(plan, member),
         *(f"{name}={size}" for name, size in sizes.items()),
         *plan.settings,
     ):
@@ -142,9 +152,25 @@ def _broker_arguments(plan: Plan, member: Member) -> list[str]:
 
 def _config_owner(plan: Plan, member: Member) -> list[str]:
     """The first broker owns the configuration of all. Its port is in cluster.json before any of them starts;
-    with the address the others need no route to it."""
+    with the address the others need no route to it. Replica groups have their own: a leader changes."""
     first = plan.of("broker")[0]
-    return [] if member is first else [f"config_owner={first.group}@{first.address}"]
+    if member is first or first.replication_port is not None:
+        return []
+    return [f"config_owner={first.group}@{first.address}"]
+
+
+def _replica_group(plan: Plan, member: Member) -> list[str]:
+    """The settings of a node. The first node of a new group leads it."""
+    if member.replication_port is None:
+        return []
+    nodes = [one for one in plan.of("broker") if one.group == member.group]
+    named = ",".join(f"{one.name}@{one.address}/{one.replication}" for one in nodes)
+    return [
+        "coordination=manual",
+        f"node_name={member.name}",
+        f"replication_listen={member.replication}",
+        f"replica_nodes={named}",
+    ]
 
 
 ROLES: Final[Mapping[str, Role]] = {

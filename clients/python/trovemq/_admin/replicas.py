@@ -1,0 +1,296 @@
+"""Replica groups: their state, the promotion of a node, nodes that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from trovemq._common.arguments import check_number, check_optional_text, check_text
+from trovemq._net.all_brokers import outcomes_of
+from trovemq._net.connections import ConnectionPool
+from trovemq._wire.replicas import MemberAddress, NodeAnswer, ReplicaCalls
+from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaNode
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+SERVES_S: Final = 15.0
+"""How long a promoted node may take until it serves."""
+POLL_S: Final = 0.1
+
+
+class Replicas:
+    """Replica groups; `Client.admin.replicas`. Nodes are found by the client's servers, by the brokers in the
+    routes and by the lost ones; each node knows the others of its group. All calls raise TroveError."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def groups(self) -> list[ReplicaGroup]:
+        """The groups, by name. A node that does not answer is there with its error.
+
+        Raises:
+            TroveError: ACCESS_DENIED, …
+        """
+        found = await self._found()
+        return [found.group(name) for name in sorted(found.names)]
+
+    async def promote(
+        self, node: str, *, group: str | None = None, fenced: str | None = None, accept_loss: int = 0
+    ) -> Promotion:
+        """Makes a node the leader of its group: it gathers the promises of enough others, and returns when it
+        serves. The former leader steps down, or follows when it is back.
+
+        Args:
+            node: The next leader.
+            group: Its group, where several have a node of this name.
+            fenced: How the nodes that do not answer were stopped, in words that are recorded. With it, too
+                few answers are enough.
+            accept_loss: The bytes of the log that may be lost then.
+
+        Raises:
+            TroveError: NOT_ENOUGH_REPLICAS (its message names the missing ones), REPLICA_STATE_ILLEGAL
+                (another node has more), NOT_A_MEMBER, ACCESS_DENIED, …
+        """
+        check_text("node", node)
+        check_optional_text("fenced", fenced)
+        check_number("accept_loss", accept_loss)
+        found = await self._found()
+        answer = found.node(node, group)
+        calls = ReplicaCalls(self._pool.server(found.address(answer)))
+        promotion = await calls.promote(answer.group, node, fenced or "", accept_loss)
+        await self._serves(calls, promotion)
+        return promotion
+
+    async def init(self) -> ReplicaGroup:
+        """Makes the node at the client's server the first one of a group. Its log stays as it is.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (it is no node, or has a group already), ACCESS_DENIED, …
+        """
+        calls = ReplicaCalls(self._pool.server(self._pool.servers[0]))
+        answer = await calls.init()
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + SERVES_S
+        while answer.role != "leader" and loop.time() < ends:
+            await asyncio.sleep(POLL_S)
+            answer = await _again(calls, answer)
+        return _Answers({self._pool.servers[0]: answer}, {}).group(answer.group)
+
+    async def leave(self, node: str, *, group: str | None = None) -> ReplicaGroup:
+        """Makes the store of a group's last node a single broker's again; the node exports its state to
+        RocketMQ's files, and stops. Then it starts with `coordination = none`.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (the group has other nodes), NOT_LEADER, ACCESS_DENIED, …
+        """
+        check_text("node", node)
+        found = await self._found()
+        answer = found.node(node, group)
+        state = found.group(answer.group)
+        await ReplicaCalls(self._pool.server(found.address(answer))).leave()
+        return state
+
+    async def add(
+        self, node: str, *, address: str, replication: str, group: str | None = None, is_voter: bool = True
+    ) -> ReplicaGroup:
+        """Adds a node to a group. It follows as a learner, and becomes a voter when it has all of the log.
+
+        Args:
+            node: Its name, `node_name` of its settings.
+            address: HOST:PORT of its gRPC services.
+            replication: HOST:PORT of its streams.
+            group: The group, if there are several.
+            is_voter: False: it stays a learner.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (it is a member already), NOT_ENOUGH_REPLICAS (a member did not
+                store the change), ACCESS_DENIED, …
+        """
+        for name, text in (("node", node), ("address", address), ("replication", replication)):
+            check_text(name, text)
+        found = await self._found()
+        leader = found.leader(group)
+        member = MemberAddress(node, address, replication, is_voter)
+        await ReplicaCalls(self._pool.server(found.address(leader))).add(member)
+        return (await self._found()).group(leader.group)
+
+    async def remove(self, node: str, *, group: str | None = None) -> ReplicaGroup:
+        """Removes a node from its group. It must be out of the in-sync set, and must not start again with its
+        store.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (it leads, or is in the in-sync set), NOT_ENOUGH_REPLICAS (a
+                member did not store the change), ACCESS_DENIED, …
+        """
+        check_text("node", node)
+        found = await self._found()
+        leader = found.leader(group or found.group_of(node))
+        await ReplicaCalls(self._pool.server(found.address(leader))).remove(node)
+        return (await self._found()).group(leader.group)
+
+    async def cut_records(self, group: str | None = None) -> list[CutRecords]:
+        """The files of records that nodes have cut from the ends of their logs.
+
+        Raises:
+            TroveError: BROKER_UNREACHABLE if no node answers; ACCESS_DENIED, …
+        """
+        found = await self._found()
+        answers = [one for one in found.answers.values() if group in (None, one.group)]
+        calls = [ReplicaCalls(self._pool.server(found.address(one))) for one in answers]
+        outcomes = await outcomes_of(one.cut_records() for one in calls)
+        return [record for outcome in outcomes if not isinstance(outcome, TroveError) for record in outcome]
+
+    # --- helpers --------------------------------------------------------------------------------------
+    async def _serves(self, calls: ReplicaCalls, promotion: Promotion) -> None:
+        loop = asyncio.get_running_loop()
+        ends, problem = loop.time() + SERVES_S, ""
+        while loop.time() < ends:
+            try:
+                answer = await calls.status()
+                if answer.role == "leader":
+                    return
+                problem = answer.problem
+            except TroveError as error:
+                problem = error.message  # its address is closed for a moment
+            await asyncio.sleep(POLL_S)
+        text = f"node {promotion.node} leads epoch {promotion.epoch}, and does not serve yet: {problem}"
+        raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
+
+    async def _found(self) -> _Answers:
+        """The answers of all nodes that can be found. Raises the error of the first one if none answers."""
+        state = self._pool.routes.state
+        routed = [self._pool.connection(one.broker).address for one in state.brokers]
+        known = dict.fromkeys([*self._pool.servers, *routed, *(one.address for one in state.lost)])
+        answers: dict[str, NodeAnswer] = {}
+        failures: dict[str, TroveError] = {}
+        asked: set[str] = set()
+        while wanted := [one for one in known if one not in asked]:
+            asked.update(wanted)
+            outcomes = await outcomes_of(ReplicaCalls(self._pool.server(one)).status() for one in wanted)
+            for address, outcome in zip(wanted, outcomes, strict=True):
+                if isinstance(outcome, TroveError):
+                    failures[address] = outcome
+                    continue
+                answers[address] = outcome
+                known |= dict.fromkeys(one.address for one in outcome.members)
+        for error in failures.values():
+            if error.spec in (errors.ACCESS_DENIED, errors.AUTHENTICATION_FAILED):
+                raise error
+        return _Answers(answers, failures)
+
+
+async def _again(calls: ReplicaCalls, before: NodeAnswer) -> NodeAnswer:
+    try:
+        return await calls.status()
+    except TroveError:
+        return before
+
+
+class _Answers:
+    """The answers by the address that was asked, and the errors of the others."""
+
+    def __init__(self, answers: Mapping[str, NodeAnswer], failures: Mapping[str, TroveError]) -> None:
+        self.answers: Final = {one.node + "\0" + one.group: one for one in answers.values()}
+        self._asked = {one.node + "\0" + one.group: address for address, one in answers.items()}
+        self._failures = failures
+
+    @property
+    def names(self) -> set[str]:
+        """Of the groups."""
+        return {one.group for one in self.answers.values()}
+
+    def address(self, answer: NodeAnswer) -> str:
+        """At which it answered."""
+        return self._asked[answer.node + "\0" + answer.group]
+
+    def of(self, group: str) -> list[NodeAnswer]:
+        return [one for one in self.answers.values() if one.group == group]
+
+    def group_of(self, node: str) -> str | None:
+        """The group with a member of that name; None if none or several have it."""
+        found = {
+            one.group for one in self.answers.values() if node in {member.node for member in one.members}
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def node(self, node: str, group: str | None) -> NodeAnswer:
+        """TroveError BROKER_NOT_FOUND, BROKER_AMBIGUOUS."""
+        found = [one for one in self.answers.values() if one.node == node and group in (None, one.group)]
+        if not found:
+            reasons = "; ".join(f"{at}: {error.message}" for at, error in self._failures.items())
+            text = f"no node {node} answers{'; ' + reasons if reasons else ''}"
+            raise TroveError(errors.BROKER_NOT_FOUND, text, broker=node)
+        if len(found) > 1:
+            names = ", ".join(sorted(one.group for one in found))
+            raise TroveError(errors.BROKER_AMBIGUOUS, f"groups {names} have a node {node}: name the group")
+        return found[0]
+
+    def leader(self, group: str | None) -> NodeAnswer:
+        """TroveError BROKER_NOT_FOUND, BROKER_AMBIGUOUS."""
+        found = [one for one in self.answers.values() if one.leads and group in (None, one.group)]
+        if len({one.group for one in found}) > 1:
+            names = ", ".join(sorted(one.group for one in found))
+            raise TroveError(errors.BROKER_AMBIGUOUS, f"there are several groups, {names}: name one")
+        if not found:
+            raise TroveError(errors.BROKER_NOT_FOUND, f"no node of group {group or 'any'} leads")
+        return max(found, key=lambda one: one.epoch)
+
+    def group(self, name: str) -> ReplicaGroup:
+        answers = {one.node: one for one in self.of(name)}
+        leader = max((one for one in answers.values() if one.leads), key=lambda one: one.epoch, default=None)
+        newest = max(answers.values(), key=lambda one: (one.members_version, one.last_epoch))
+        in_sync = leader or max(answers.values(), key=lambda one: one.in_sync_version)
+        members = {one.node: one for one in newest.members}
+        nodes = [
+            self._node(answers.get(node), member, leader) for node, member in sorted(members.items())
+        ] + [
+            self._node(one, MemberAddress(one.node, self.address(one), "", False), leader)
+            for one in _others(answers.values(), members)
+        ]
+        return ReplicaGroup(
+            group=name,
+            leader=None if leader is None else leader.node,
+            epoch=max(max(one.epoch, one.last_epoch) for one in answers.values()),
+            in_sync=in_sync.in_sync,
+            in_sync_min=newest.in_sync_min,
+            ack=newest.ack,
+            nodes=tuple(nodes),
+        )
+
+    def _node(
+        self, answer: NodeAnswer | None, member: MemberAddress, leader: NodeAnswer | None
+    ) -> ReplicaNode:
+        if answer is None:
+            error = self._failures.get(member.address)
+            return ReplicaNode(
+                node=member.node,
+                role="unknown",
+                address=member.address,
+                is_voter=member.is_voter,
+                problem="it was not asked" if error is None else error.message,
+            )
+        lag_bytes = lag_ms = None
+        if leader is not None and leader.node == answer.node:
+            lag_bytes, lag_ms = 0, 0
+        elif leader is not None:
+            lag_bytes = max(0, leader.end - answer.end)
+            copy = leader.copies.get(answer.node)
+            lag_ms = None if copy is None else copy[1]
+        return ReplicaNode(
+            node=answer.node,
+            role=answer.role,
+            address=member.address,
+            is_voter=member.is_voter,
+            epoch=answer.epoch,
+            end=answer.end,
+            flushed=answer.flushed,
+            lag_bytes=lag_bytes,
+            lag_ms=lag_ms,
+            problem=answer.problem,
+        )
+
+
+def _others(answers: Iterable[NodeAnswer], members: Mapping[str, MemberAddress]) -> Sequence[NodeAnswer]:
+    """Nodes that answer and that the newest list of members lacks: new, or removed."""
+    return sorted((one for one in answers if one.node not in members), key=lambda one: one.node)

@@ -1,0 +1,145 @@
+"""The calls of ReplicaService on one connection; they return values of the SDK."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trovemq.models.replica import CutRecords, Promotion
+from trovemq_proto.v1 import replica_pb2
+
+from .connection import Connection
+
+_SERVICE = "ReplicaService/"
+PROMOTE_MS = 30_000
+"""Of a promotion and a change of the members: other nodes answer within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAddress:
+    """A member, as a node knows it."""
+
+    node: str
+    address: str
+    replication: str
+    is_voter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """The status of one node. `copies`: of a leader: end, lag in ms and connection of its followers."""
+
+    group: str
+    node: str
+    cluster: str
+    role: str
+    epoch: int
+    last_epoch: int
+    leader: str
+    end: int
+    flushed: int
+    in_sync: tuple[str, ...]
+    in_sync_version: tuple[int, int]
+    in_sync_min: int
+    members_version: int
+    members: tuple[MemberAddress, ...]
+    copies: dict[str, tuple[int, int, bool]]
+    lag_bytes: int
+    problem: str
+    ack: str
+
+    @property
+    def leads(self) -> bool:
+        return self.role in ("leader", "opening")
+
+
+class ReplicaCalls:
+    """ReplicaService of one node; every failure is a TroveError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._ask = connection.ask
+
+    async def status(self) -> NodeAnswer:
+        return await self._status("GetReplica", replica_pb2.GetReplicaRequest())
+
+    async def init(self) -> NodeAnswer:
+        return await self._status("InitGroup", replica_pb2.InitGroupRequest())
+
+    async def leave(self) -> NodeAnswer:
+        return await self._status("LeaveGroup", replica_pb2.LeaveGroupRequest())
+
+    async def add(self, member: MemberAddress) -> NodeAnswer:
+        made = replica_pb2.ReplicaMember(
+            node=member.node, address=member.address, replication=member.replication, voter=member.is_voter
+        )
+        return await self._status("AddNode", replica_pb2.AddNodeRequest(member=made))
+
+    async def remove(self, node: str) -> NodeAnswer:
+        return await self._status("RemoveNode", replica_pb2.RemoveNodeRequest(node=node))
+
+    async def promote(self, group: str, node: str, fenced: str, accept_loss: int) -> Promotion:
+        request = replica_pb2.PromoteRequest(fenced=fenced, accept_loss=accept_loss)
+        decode = replica_pb2.PromoteReply.FromString
+        found = await self._ask(_SERVICE + "Promote", request, decode, PROMOTE_MS)
+        return Promotion(
+            group=group,
+            node=node,
+            epoch=found.epoch,
+            promised=tuple(found.promised),
+            away=tuple(found.away),
+            cut_bytes=found.cut_bytes,
+        )
+
+    async def cut_records(self) -> list[CutRecords]:
+        request = replica_pb2.ListCutRecordsRequest()
+        decode = replica_pb2.ListCutRecordsReply.FromString
+        found = await self._ask(_SERVICE + "ListCutRecords", request, decode)
+        return [
+            CutRecords(
+                node=found.node,
+                path=one.path,
+                epoch=one.epoch,
+                offset=one.offset,
+                end=one.end,
+                records=one.records,
+                dropped_bytes=found.dropped_bytes,
+            )
+            for one in found.files
+        ]
+
+    async def _status(
+        self,
+        method: str,
+        request: replica_pb2.GetReplicaRequest
+        | replica_pb2.InitGroupRequest
+        | replica_pb2.LeaveGroupRequest
+        | replica_pb2.AddNodeRequest
+        | replica_pb2.RemoveNodeRequest,
+    ) -> NodeAnswer:
+        decode = replica_pb2.ReplicaStatus.FromString
+        timeout_ms = None if method == "GetReplica" else PROMOTE_MS
+        return _answer(await self._ask(_SERVICE + method, request, decode, timeout_ms))
+
+
+def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
+    return NodeAnswer(
+        group=found.group,
+        node=found.node,
+        cluster=found.cluster_id,
+        role=found.role,
+        epoch=found.epoch,
+        last_epoch=found.last_epoch,
+        leader=found.leader,
+        end=found.end,
+        flushed=found.flushed,
+        in_sync=tuple(found.in_sync),
+        in_sync_version=(found.in_sync_epoch, found.in_sync_version),
+        in_sync_min=found.in_sync_min,
+        members_version=found.members_version,
+        members=tuple(
+            MemberAddress(one.node, one.address, one.replication, one.voter) for one in found.members
+        ),
+        copies={one.node: (one.end, one.lag_ms, one.connected) for one in found.copies},
+        lag_bytes=found.lag_bytes,
+        problem=found.problem,
+        ack=found.ack,
+    )

@@ -1,0 +1,215 @@
+"""cluster status, init, leave, add, remove, promote, cut-records: replica groups and their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import YesOption
+from trovemq.cli.columns import Column, Columns
+from trovemq.cli.session import Session, verb
+from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaNode
+
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.", show_default=False)]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--group", metavar="GROUP", help="Its replica group, if there are several.", show_default=False
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command tree."""
+    for name, function in (
+        ("status", status),
+        ("init", init),
+        ("leave", leave),
+        ("add", add),
+        ("remove", remove),
+        ("promote", promote),
+        ("cut-records", cut_records),
+    ):
+        verb(app, name)(function)
+
+
+async def status(session: Session) -> None:
+    """Show each replica group. Its leader, epoch, in-sync set, and the lag of each node."""
+    async with session.client() as client:
+        groups = await session.call(client.admin.replicas.groups())
+    _show(session, groups)
+    if not groups:
+        session.output.remark("no broker that answers is a node of a replica group")
+
+
+async def init(session: Session) -> None:
+    """Make a single broker's store the first node of a replica group. No data moves.
+
+    The server is the node itself, started with coordination = manual.
+    """
+    async with session.client() as client:
+        group = await session.call(client.admin.replicas.init())
+    _show(session, [group])
+
+
+async def leave(
+    session: Session, node: NodeArgument, group: GroupOption = None, yes: YesOption = False
+) -> None:
+    """Make the store of a group's last node a single broker's again. The node stops."""
+    session.confirm(f"Stop node {node}, and make its store a single broker's?", yes=yes)
+    async with session.client() as client:
+        left = await session.call(client.admin.replicas.leave(node, group=group))
+    _show(session, [left])
+    session.output.remark(f"node {node} stops; start it again with coordination = none")
+
+
+async def add(
+    session: Session,
+    node: NodeArgument,
+    address: Annotated[
+        str,
+        typer.Option("--address", metavar="HOST:PORT", help="Of its gRPC services.", show_default=False),
+    ],
+    replication: Annotated[
+        str,
+        typer.Option("--replication", metavar="HOST:PORT", help="Of its streams.", show_default=False),
+    ],
+    group: GroupOption = None,
+    learner: Annotated[bool, typer.Option("--learner", help="Its copy never counts.")] = False,
+) -> None:
+    """Add a node to a replica group. It counts once it has all of the log."""
+    async with session.client() as client:
+        found = await session.call(
+            client.admin.replicas.add(
+                node, address=address, replication=replication, group=group, is_voter=not learner
+            )
+        )
+    _show(session, [found])
+
+
+async def remove(
+    session: Session, node: NodeArgument, group: GroupOption = None, yes: YesOption = False
+) -> None:
+    """Remove a node from its replica group. Stop it first; it must not start again with its store."""
+    session.confirm(f"Remove node {node} from its group?", yes=yes)
+    async with session.client() as client:
+        found = await session.call(client.admin.replicas.remove(node, group=group))
+    _show(session, [found])
+
+
+async def promote(
+    session: Session,
+    node: NodeArgument,
+    group: GroupOption = None,
+    fenced: Annotated[
+        str | None,
+        typer.Option(
+            "--fenced",
+            metavar="HOW",
+            help="How the nodes that do not answer were stopped for good. With it, fewer answers are enough.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_loss: Annotated[
+        int,
+        typer.Option(
+            "--accept-loss", metavar="BYTES", min=0, help="Bytes of the log that may be lost; needs --fenced."
+        ),
+    ] = 0,
+    yes: YesOption = False,
+) -> None:
+    """Make a node the leader of its replica group. It needs the promises of enough other nodes."""
+    if accept_loss and fenced is None:
+        raise typer.BadParameter("--accept-loss needs --fenced HOW")
+    if fenced is not None:
+        session.confirm(f"Promote {node} although acknowledged messages may be lost?", yes=yes)
+    async with session.client() as client:
+        made = await session.call(
+            client.admin.replicas.promote(node, group=group, fenced=fenced, accept_loss=accept_loss)
+        )
+    session.show_list([made], _PROMOTIONS)
+
+
+async def cut_records(session: Session, group: GroupOption = None) -> None:
+    """List the records that nodes have cut from the ends of their logs."""
+    async with session.client() as client:
+        found = await session.call(client.admin.replicas.cut_records(group))
+    session.show_list(found, _CUTS)
+
+
+def _show(session: Session, groups: Sequence[ReplicaGroup]) -> None:
+    for group in groups:
+        session.output.item(_object(group))
+    rows = [(group, node) for group in groups for node in group.nodes]
+    session.show_table(_NODES, map(_NODES.row, rows))
+    if not session.output.objects:
+        for line in _problems(groups):
+            session.output.remark(line)
+
+
+def _problems(groups: Sequence[ReplicaGroup]) -> Iterator[str]:
+    for group in groups:
+        for node in group.nodes:
+            if node.problem:
+                yield f"{group.group} {node.node}: {node.problem}"
+
+
+def _object(group: ReplicaGroup) -> Mapping[str, object]:
+    """One object a group."""
+    return {
+        "group": group.group,
+        "leader": group.leader,
+        "epoch": group.epoch,
+        "in_sync": list(group.in_sync),
+        "in_sync_min": group.in_sync_min,
+        "ack": group.ack,
+        "nodes": [
+            {
+                "node": one.node,
+                "role": one.role,
+                "voter": one.is_voter,
+                "address": one.address,
+                "reachable": one.is_reachable,
+                "epoch": one.epoch,
+                "end": one.end,
+                "flushed": one.flushed,
+                "lag_bytes": one.lag_bytes,
+                "lag_ms": one.lag_ms,
+                "problem": one.problem or None,
+            }
+            for one in group.nodes
+        ],
+    }
+
+
+_Row = tuple[ReplicaGroup, ReplicaNode]
+_NODES: Final[Columns[_Row]] = Columns(
+    Column(None, "group", lambda row: row[0].group),
+    Column(None, "node", lambda row: row[1].node),
+    Column(None, "role", lambda row: row[1].role if row[1].is_voter else f"{row[1].role}, learner"),
+    Column(None, "address", lambda row: row[1].address),
+    Column(None, "epoch", lambda row: row[1].epoch or "-", number=True),
+    Column(None, "in sync", lambda row: "yes" if row[1].node in row[0].in_sync else "no"),
+    Column(None, "end", lambda row: "-" if row[1].end is None else row[1].end, number=True),
+    Column(None, "lag bytes", lambda row: "-" if row[1].lag_bytes is None else row[1].lag_bytes, number=True),
+    Column(None, "lag ms", lambda row: "-" if row[1].lag_ms is None else row[1].lag_ms, number=True),
+)
+_PROMOTIONS: Final[Columns[Promotion]] = Columns(
+    Column("group", "group", lambda one: one.group),
+    Column("leader", "leader", lambda one: one.node),
+    Column("epoch", "epoch", lambda one: one.epoch, number=True),
+    Column("promised", "promised", lambda one: list(one.promised), lambda one: ", ".join(one.promised)),
+    Column("away", "away", lambda one: list(one.away), lambda one: ", ".join(one.away) or "-"),
+    Column("cut_bytes", "cut bytes", lambda one: one.cut_bytes, number=True),
+)
+_CUTS: Final[Columns[CutRecords]] = Columns(
+    Column("node", "node", lambda one: one.node),
+    Column("epoch", "epoch", lambda one: one.epoch, number=True),
+    Column("offset", "offset", lambda one: one.offset, number=True),
+    Column("end", "end", lambda one: one.end, number=True),
+    Column("records", "records", lambda one: one.records, number=True),
+    Column("path", "file in the store", lambda one: one.path),
+    Column("dropped_bytes", None, lambda one: one.dropped_bytes),
+)

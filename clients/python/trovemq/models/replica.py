@@ -1,0 +1,108 @@
+"""Replica groups and their nodes. Frozen values; none of them holds a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaNode:
+    """A node of a replica group.
+
+    Attributes:
+        node: Its name.
+        role: `leader`; `opening`: it leads, and its first record is not committed yet; `follower`; `new`: it
+            has no group yet; `unknown`: it does not answer.
+        address: HOST:PORT of its gRPC services.
+        is_voter: Whether its copy may count.
+        epoch: The leadership that it leads or follows; 0: none.
+        end: Where its log ends, in bytes; None if it does not answer.
+        flushed: Up to where its log is synced.
+        lag_bytes: Bytes of the leader's log that it lacks; None if that is not known.
+        lag_ms: How long ago it had all of the leader's log, as the leader sees it; None if that is not known.
+        problem: Why it does not answer, lead or follow; empty if there is none.
+    """
+
+    node: str
+    role: str
+    address: str
+    is_voter: bool
+    epoch: int = 0
+    end: int | None = None
+    flushed: int | None = None
+    lag_bytes: int | None = None
+    lag_ms: int | None = None
+    problem: str = ""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it answers."""
+        return self.end is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroup:
+    """A replica group, by the answers of its nodes.
+
+    Attributes:
+        group: Its name, which clients see as the broker's.
+        leader: The node that leads; None if none that answers does.
+        epoch: The number of its leadership, the highest that is known.
+        in_sync: The nodes whose copies count, sorted.
+        in_sync_min: The number of copies below which messages are refused.
+        ack: `replicated`: a message is acknowledged by every copy that counts; `leader`.
+        nodes: Its nodes, by name.
+    """
+
+    group: str
+    leader: str | None
+    epoch: int
+    in_sync: tuple[str, ...]
+    in_sync_min: int
+    ack: str
+    nodes: tuple[ReplicaNode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """A promotion of a node.
+
+    Attributes:
+        group: Its group.
+        node: The node that leads.
+        epoch: Its leadership.
+        promised: The nodes that have promised it.
+        away: The voters that have not.
+        cut_bytes: Bytes at the ends of other nodes' logs that the leader lacks: they are cut, and kept in
+            files (`cut_records`).
+    """
+
+    group: str
+    node: str
+    epoch: int
+    promised: tuple[str, ...]
+    away: tuple[str, ...]
+    cut_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRecords:
+    """Records that a node has cut from the end of its log, because a later leader lacks them.
+
+    Attributes:
+        node: The node.
+        path: The file within its store.
+        epoch: The leadership of the first one.
+        offset: Where the log ends since.
+        end: Where it ended before.
+        records: How many the file has.
+        dropped_bytes: Bytes of this node's cuts of which no file is kept any more.
+    """
+
+    node: str
+    path: str
+    epoch: int
+    offset: int
+    end: int
+    records: int
+    dropped_bytes: int
