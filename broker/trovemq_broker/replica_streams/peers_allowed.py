@@ -7,7 +7,7 @@
 | plain, another address | none                                                                              |
 
 Methods: those of ReplicationService; `Authenticate` for everybody where there is authentication; no other,
-not health or reflection either. A refusal says only that the caller is not allowed; the log has the reason.
+not health or reflection either. A refusal says only that the caller is not allowed.
 
 Invariants
 - No handler begins, and no message is parsed, before its caller is known to be a member.
@@ -75,7 +75,7 @@ class PeersAllowed:
     def check_node(self, context: Any, node: Node) -> None:
         """TroveError NOT_A_MEMBER if the caller of a call is another node."""
         if node not in self.nodes_of(context):
-            raise self._refused(context, "", "the caller is another node, or no member")
+            raise self._refused(context, "")
 
     # --- handlers -------------------------------------------------------------------------------------
     def handler(self, path: str, handler: Handler) -> Handler:
@@ -109,9 +109,9 @@ class PeersAllowed:
         """Checks the caller. Returns the check of its messages. TroveError NOT_A_MEMBER,
         AUTHENTICATION_FAILED."""
         if not path.startswith(_SERVED):
-            raise self._refused(context, path, "the listener has no such method")
+            raise self._refused(context, path)
         if not self.nodes_of(context):
-            raise self._refused(context, path, "no member of the group")
+            raise self._refused(context, path)
         if came_by_tls(context) or self._sessions is None:
             return bytes
         return self._signed(path, context, self._sessions)
@@ -124,7 +124,7 @@ class PeersAllowed:
             if not is_signed(data):
                 raise self._failed(context, path)
             if not self._may_replicate(sessions.user_of(call.session)):
-                raise self._refused(context, path, "the user may not replicate", call.session.access_key)
+                raise self._refused(context, path, call.session.access_key)
             return data[:-TRAILER_SIZE]
 
         return check
@@ -140,14 +140,18 @@ class PeersAllowed:
             raise self._failed(context, path) from None
 
     # --- refusals -------------------------------------------------------------------------------------
+    def note(self, context: Any, path: str, error: TroveError, user: str = "") -> None:
+        """Counts a refusal, and logs it once a minute."""
+        self.refusals.add(path, error, peer_of_call(context).source, user, self._clock_ms())
+
     def _failed(self, context: Any, path: str) -> TroveError:
         error = TroveError(errors.AUTHENTICATION_FAILED, "the listener asks for the log-in of a node")
-        self.refusals.add(path, error, peer_of_call(context).source, "", self._clock_ms())
+        self.note(context, path, error)
         return error
 
-    def _refused(self, context: Any, path: str, _reason: str, user: str = "") -> TroveError:
+    def _refused(self, context: Any, path: str, user: str = "") -> TroveError:
         error = TroveError(errors.NOT_A_MEMBER, "the caller is not allowed here")
-        self.refusals.add(path, error, peer_of_call(context).source, user, self._clock_ms())
+        self.note(context, path, error, user)
         return error
 
 

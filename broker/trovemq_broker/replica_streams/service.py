@@ -14,7 +14,7 @@ import grpc
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
-from trovemq_broker.replication.frames import Epoch, Offset, Progress
+from trovemq_broker.replication.frames import Epoch, Hello, Offset, Progress
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.server.wire import replica_frames as wire
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
@@ -74,14 +74,23 @@ class ReplicationService:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{self._streams} streams are open already")
         self._streams += 1
         try:
-            hello = wire.hello_of(await _first(requests))
-            self._allowed.check_node(context, hello.identity.node)
+            hello = await self._hello(requests, context)
             frames = self._node.leading().follow(hello, _reports(requests))
             async with aclosing(frames):
                 async for frame in frames:
                     yield wire.leader_bytes(frame)
         finally:
             self._streams -= 1
+
+    async def _hello(self, requests: AsyncIterator[bytes], context: Any) -> Hello:
+        """TroveError REPLICA_FRAME_ILLEGAL, NOT_A_MEMBER."""
+        try:
+            hello = wire.hello_of(await _first(requests))
+        except TroveError as error:
+            self._allowed.note(context, wire.FOLLOW, error)
+            raise
+        self._allowed.check_node(context, hello.identity.node)
+        return hello
 
     async def promise(self, request: bytes, _context: Any) -> bytes:
         asked: PromiseAsked = wire.promise_asked(request)

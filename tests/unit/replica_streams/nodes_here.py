@@ -30,10 +30,13 @@ from trovemq_broker.replication.follower import ReplicaState
 from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Offset
 from trovemq_broker.replication.leader import GroupSettings
 from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.sessions import Sessions
 from trovemq_proto import errors
+from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs
@@ -88,6 +91,9 @@ class NodeHere:
         self.stepped_down: list[Epoch] = []
         self.is_up = False
         self.cuts = 0
+        self.sessions: Sessions | None = None
+        self.users: SecurityService | None = None
+        self.credentials: Credentials | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
     # --- its life -------------------------------------------------------------------------------------
@@ -105,7 +111,8 @@ class NodeHere:
             self.in_sync,
         )
         self.log = EngineLog(self.store, self.replica, self.state)
-        self.allowed = PeersAllowed(lambda: [one for one in self.group.nodes if one != self.name], now_ms)
+        others = [one for one in self.group.nodes if one != self.name]
+        self.allowed = PeersAllowed(lambda: others, now_ms, self.sessions)
         await self._commit_in_groups()
         await self._listen()
 
@@ -125,6 +132,8 @@ class NodeHere:
         limits = listener_limits(GrpcLimits(transport="trovemq"), self.group.settings)
         self.server = GrpcServer(limits, metrics, self.allowed.handler)
         ReplicationService(self, self.allowed, self.group.settings).add_to(self.server.server)
+        if self.users is not None:
+            self.users.add_to(self.server.server)
         await self.server.start()
         inner: Any = self.server._server
         host, port = self.address.host, self.address.port
@@ -204,7 +213,7 @@ class NodeHere:
             self.group.store_settings.commit_log_file_size,
             store,
             target=self._target,
-            credentials=None,
+            credentials=(lambda: own) if (own := self.credentials) is not None else None,
             clock_ms=now_ms,
             retries=Retries(),
             jitter=lambda: 0.5,

@@ -1,4 +1,4 @@
-"""Followers with real engines: they catch up, follow beside load, come back, cut records that the leader lacks."""
+"""Followers with real engines: they catch up, follow beside load, come back, cut records of no leader."""
 
 from __future__ import annotations
 
