@@ -211,7 +211,10 @@ class FollowerStream:
             return TroveError(errors.BROKER_UNREACHABLE, f"{endpoint.broker} does not answer")
 
     def _channels(self, endpoint: Endpoint) -> ChannelSettings:
-        return replace(endpoint.channels, message_size_max=self._settings.message_size_max)
+        """The leader's certificate must have the name of its node."""
+        tls = endpoint.channels.tls
+        named = None if tls is None else replace(tls, server_name=endpoint.broker)
+        return replace(endpoint.channels, tls=named, message_size_max=self._settings.message_size_max)
 
     async def _talk(self, call: Any, sign: Sign) -> TroveError:
         cluster, group, me = self._names

@@ -94,7 +94,9 @@ class NodeHere:
         self.sessions: Sessions | None = None
         self.users: SecurityService | None = None
         self.credentials: Credentials | None = None
+        self.channels = ChannelSettings(transport="trovemq")
         self._tasks: list[asyncio.Task[Any]] = []
+        self._listener: asyncio.AbstractServer | None = None
 
     # --- its life -------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -145,7 +147,8 @@ class NodeHere:
         self.is_up = False
         await self._end_roles()
         self._syncing.cancel()
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         await self.server.stop(0)
         await asyncio.gather(self._syncing, return_exceptions=True)
         self.syncs.close()
@@ -228,7 +231,7 @@ class NodeHere:
         leader = self.group.leader
         if leader is None:
             return "no leader is known"
-        return Endpoint(leader.name, leader.address, ChannelSettings(transport="trovemq"))
+        return Endpoint(leader.name, leader.address, self.channels)
 
     # --- for its parts --------------------------------------------------------------------------
     def _store_set(self, in_sync: InSyncSet) -> None:
