@@ -133,14 +133,14 @@ class BrokerConnection:
     def replies(self, method: str, request: Message, timeout_s: float) -> Any:
         """The stream of replies to one request, as bytes: read_part() parses them. It raises AioRpcError."""
         metadata, sign = self._session.call(SERVICE + method)
-        ask = self._channel.unary_stream(SERVICE + method)
+        ask = self._channel.unary_stream(SERVICE + method, response_deserializer=bytes)
         return ask(sign(request.SerializeToString()), metadata=metadata, timeout=timeout_s)
 
     def stream(self, method: str) -> tuple[Any, Any]:
         """A stream in both directions, whose replies are bytes (read_part() parses them), and the function
         that signs its messages."""
         metadata, sign = self._session.call(SERVICE + method)
-        ask = self._channel.stream_stream(SERVICE + method)
+        ask = self._channel.stream_stream(SERVICE + method, response_deserializer=bytes)
         return ask(metadata=metadata), sign
 
 
