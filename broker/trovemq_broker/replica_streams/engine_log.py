@@ -13,13 +13,15 @@ from trovemq_broker.replication.follower import ReplicaState
 from trovemq_broker.replication.frames import Offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import LOG_ORIGIN, QueueId
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.layout import BLANK_SIZE
 from trovemq_proto.records.run_mark import read_mark
 from trovemq_proto.records.scan import scan_run
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import FileSystem
+from trovemq_store.log import state as state_file
 from trovemq_store.log.readable import run_end
 from trovemq_store.log.segments import Segment
 from trovemq_store.replica.epochs import Epoch as StartedEpoch
@@ -100,6 +102,18 @@ class EngineLog:
         """Blocks."""
         self.file.begin_epoch(epoch.epoch, epoch.start)
         self._state.epochs = self.file.epochs
+
+
+def saved_commit(files: FileSystem) -> Offset:
+    """Up to where the log was committed when that was last saved: the limit with which a node opens its
+    store. TroveError STORE_NEWER, STORE_FAILED; StorageError."""
+    saved = state_file.load(files)
+    return LOG_ORIGIN if saved is None else state_file.committed_end(saved)
+
+
+def known_commit(store: MessageStore, saved: Offset) -> Offset:
+    """The node's commit after its start: in the log, which may end before, or begin after, the saved one."""
+    return max(store.log.min_offset, min(saved, store.end_offset))
 
 
 def _is_blank(segment: Segment, position: int) -> bool:

@@ -14,8 +14,6 @@ from trovemq_broker.replication.follower import ReplicaState
 from trovemq_broker.replication.frames import Epoch, InSyncSet, Offset
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.replica.epochs import Epochs
@@ -36,8 +34,6 @@ class EngineStore:
         opened: The store is open again.
         appended: Bytes are to be synced.
         available: Queues have grown.
-        join: Replaces the closed store by an empty one whose log begins at that offset, with these epochs in
-            `replica.json`; in a thread.
     """
 
     def __init__(
@@ -53,7 +49,6 @@ class EngineStore:
         opened: Callable[[MessageStore], Awaitable[None]],
         appended: Callable[[], None],
         available: Callable[[Grown], None],
-        join: Callable[[Offset, Epochs], None] | None = None,
     ) -> None:
         self._log = log
         self._replica = replica
@@ -65,7 +60,6 @@ class EngineStore:
         self._opened = opened
         self._appended = appended
         self._available = available
-        self._join = join
 
     # --- stored, in the order of the calls ------------------------------------------------------------
     async def promise(self, epoch: Epoch) -> None:
@@ -90,23 +84,18 @@ class EngineStore:
         self._state.epochs = epochs
 
     async def join(self, begin: Offset, epochs: Epochs) -> None:
-        """TroveError STORE_DIVERGED where a log cannot begin again."""
-        if self._join is None:
-            text = f"the leader's log begins at {begin}, after this one's end: start with an empty store"
-            raise TroveError(errors.STORE_DIVERGED, text)
+        get_logger().warning("replica.log_began_again", begin=begin, former_end=self._log.end)
         self._state.commit = begin
-        await self._closed_for(lambda: None, partial(self._join, begin, epochs))
+        await self._closed_for(partial(self._log.store.begin_new_log, begin, epochs))
+        assert self._log.begin == self._log.end == begin, "the start has made the new log"
         self._state.epochs = epochs
 
-    async def _closed_for(
-        self, before: Callable[[], None], closed: Callable[[], None] = lambda: None
-    ) -> None:
-        """Does one change before the store is closed, the other one while it is; then opens it again,
-        whatever happens."""
+    async def _closed_for(self, begin: Callable[[], None]) -> None:
+        """Begins a change that the next start ends; closes the store and opens it again, whatever happens."""
         store = self._log.store
         await self._closing()
         try:
-            await run_in_thread(partial(_change, store, before, closed, self._wall_ms()))
+            await run_in_thread(partial(_change, store, begin, self._wall_ms()))
         finally:
             self._log.store, self._replica = await run_in_thread(partial(self._reopen, self._state.commit))
             self._log.file = self._replica
@@ -120,11 +109,8 @@ class EngineStore:
         self._available(self._log.committed(commit))
 
 
-def _change(
-    store: MessageStore, before: Callable[[], None], closed: Callable[[], None], now_ms: EpochMs
-) -> None:
+def _change(store: MessageStore, begin: Callable[[], None], now_ms: EpochMs) -> None:
     try:
-        before()
+        begin()
     finally:
         store.close(now_ms)
-    closed()

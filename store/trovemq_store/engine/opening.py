@@ -3,7 +3,7 @@
 Order, and why:
  1. the lock, before anything is read (RocketMQ takes it last; two recoveries at once would fight);
  2. refuse a store that cannot be served: other sizes, a newer format, forms that are not supported; end a cut
-    of the log that was begun (trovemq_store.replica.truncation);
+    of the log that was begun (trovemq_store.replica.truncation), or a new log (new_log.py);
  3. the log's files, then the projections with the position up to which they can be trusted;
  4. scan the log from that position to its end and apply the records that the consume queues lack (the key
     index may lag, and catches up later); if the queues turn out to lack earlier records, too, scan again from
@@ -65,6 +65,7 @@ from trovemq_store.log.segments import DIRECTORY
 from trovemq_store.log.state import StoreState, committed_end
 from trovemq_store.log.time_runs import TimeRuns
 from trovemq_store.log.whole_runs import UnfinishedRun, outside_run
+from trovemq_store.replica.new_log import finish_new_log
 from trovemq_store.replica.truncation import finish_truncation
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.deletions import TopicDeletions
@@ -173,6 +174,7 @@ class _Opening:
         self._settings = settings
         self._process_id = process_id
         self._check_form()
+        finish_new_log(files, settings.commit_log_file_size)
         self._saved = state.load(files)
         if self._saved is not None:
             state.check_sizes(self._saved, settings)

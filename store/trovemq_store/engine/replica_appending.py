@@ -20,6 +20,8 @@ from trovemq_store.engine.opening import IndexFileNames, OpenedStore
 from trovemq_store.files.guarded import GuardedFileSystem
 from trovemq_store.index.dispatcher import UNLIMITED
 from trovemq_store.log.raw_append import append_raw
+from trovemq_store.replica.epochs import Epochs
+from trovemq_store.replica.new_log import begin_new_log
 from trovemq_store.replica.replica_file import ReplicaFile
 from trovemq_store.replica.truncation import keep_tail
 
@@ -70,6 +72,16 @@ class StoreReplica(StoreAppending):
         dropped = keep_tail(self.files, self._log, replica.epochs, end, committed)
         self.mark_failed()  # first: if the next call fails, its change may be on disk all the same
         replica.begin_truncation(end, dropped)
+
+    def begin_new_log(self, begin: PhysicalOffset, epochs: Epochs) -> None:
+        """The log is to begin again, empty, at that offset. After this nothing is appended: close() the
+        store, and the next open() does it (trovemq_store.replica.new_log). No flush may run in another
+        thread.
+
+        StorageError: the next start may do it all the same.
+        """
+        self.mark_failed()
+        begin_new_log(self.files, begin, epochs)
 
     def _note_times(self, records: RecordBatch, physical_offset: PhysicalOffset) -> None:
         """Store times rise between the first record, the places where they step back, and the last one."""

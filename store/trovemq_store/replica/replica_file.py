@@ -223,6 +223,11 @@ class ReplicaFile:
         if epochs != self.epochs:
             self._change(epochs=epochs)
 
+    def restart(self, epochs: Epochs) -> None:
+        """The log has begun again, empty, at a later offset (new_log.py); the promise stays. ValueError
+        for an epoch above it."""
+        self._change(epochs=epochs, truncating=None)
+
     def begin_truncation(self, end: PhysicalOffset, dropped: int) -> None:
         """The log will be cut at `end`. dropped: bytes of cut records that are not kept."""
         total = self.state.cut_bytes_dropped + dropped

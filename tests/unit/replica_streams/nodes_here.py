@@ -18,7 +18,7 @@ from tests.support.services_here import InlineExecutor, InlineSync
 from trovemq_broker.cluster.config_calls import Endpoint
 from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_broker.produce.group_commit import GroupCommit
-from trovemq_broker.replica_streams.engine_log import EngineLog, Grown
+from trovemq_broker.replica_streams.engine_log import EngineLog, Grown, known_commit, saved_commit
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
@@ -39,12 +39,11 @@ from trovemq_proto import errors
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, EpochMs
+from trovemq_proto.positions import EpochMs
 from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_rpc.testing.pipe import Faults
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.log import state as state_file
 from trovemq_store.replica.replica_file import ReplicaFile
 
 CLUSTER, GROUP = "c", "g"
@@ -102,14 +101,13 @@ class NodeHere:
     async def start(self) -> None:
         """Opens the store and listens; it neither leads nor follows."""
         self.is_up = True
-        saved = state_file.load(self.files)
-        commit = LOG_ORIGIN if saved is None else state_file.committed_end(saved)
+        commit = saved_commit(self.files)
         self.store, self.replica = self._open(commit)
         self.replica.end_at(self.store.end_offset)
         self.state = ReplicaState(
             self.replica.promised_epoch,
             self.replica.epochs,
-            Offset(min(commit, self.store.end_offset)),
+            known_commit(self.store, commit),
             self.in_sync,
         )
         self.log = EngineLog(self.store, self.replica, self.state)

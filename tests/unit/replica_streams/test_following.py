@@ -11,6 +11,7 @@ from trovemq_broker.replication.frames import FRAME_BYTES_MAX, Offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_rpc.testing.loop import MemoryLoop
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.replica.cut_records import cut_files
 
 
@@ -252,6 +253,43 @@ def test_a_record_beyond_a_frame_is_sent_alone() -> None:
         leader.send(3, 100)
         await group.until_equal()
         check_copy(leader, group["b"])
+        await group.stop()
+
+    run(program)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_node_whose_records_the_leader_lacks_begins_again(is_old: bool) -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        if is_old:
+            leader.send(5)
+            await group.until_equal()
+        late = group["c"]
+        await late.kill()
+        if not is_old:
+            late = group.nodes["c"] = NodeHere(group, "c")
+            late.address = group["b"].address.with_port(7_100)
+        for _ in range(40):
+            leader.send(5, 400)
+            await asyncio.sleep(0.01)
+        await group.until_equal()
+        leader.store.flush_projections()
+        trim_now(leader.store.trim(leader.store.closed_segments()[-1].end))
+        assert leader.store.min_offset > 0
+        await late.start()
+        await late.follow()
+        await group.until_equal()
+        assert late.store.min_offset == leader.store.min_offset
+        assert late.cuts == 1
+        check_copy(leader, late)
+        await late.kill()
+        await late.start()
+        assert late.store.min_offset == leader.store.min_offset
+        await late.follow()
+        await group.until_equal()
+        check_copy(leader, late)
         await group.stop()
 
     run(program)
