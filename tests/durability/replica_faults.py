@@ -10,6 +10,7 @@ COMMIT_LIMIT: Final = "tests/unit/engine/test_commit_limit.py::"
 CUTS: Final = "tests/unit/replica/test_truncation.py::"
 CRASHES: Final = "tests/durability/test_truncation_crashes.py::"
 EPOCHS: Final = "tests/unit/replica/test_epochs.py::"
+WHOLE_END: Final = "tests/unit/replica/test_whole_end.py::"
 RAW: Final = "tests/unit/log/test_raw_append.py::"
 
 REPLICA_FAULTS: Final = (
@@ -93,5 +94,19 @@ REPLICA_FAULTS: Final = (
         "        physical_offset_of_data=physical_offset,\n",
         "        physical_offset_of_data=None,\n",
         (f"{RAW}test_a_run_that_is_not_whole_records_of_its_place_changed_the_log",),
+    ),
+    Planted(
+        "a promoted node begins its epoch within an atomic run",
+        "store/trovemq_store/replica/whole_end.py",
+        "        return runs.unfinished[-1].physical_offset\n",
+        "        return log.end\n",
+        (f"{WHOLE_END}test_a_promoted_node_began_its_epoch_after_half_a_run",),
+    ),
+    Planted(
+        "a follower's commit lies within an atomic run",
+        "store/trovemq_store/replica/whole_end.py",
+        "            return mark.begin\n",
+        "            return at\n",
+        (f"{WHOLE_END}test_a_frame_ends_before_a_run_that_lacks_records",),
     ),
 )

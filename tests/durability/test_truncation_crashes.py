@@ -16,7 +16,9 @@ import pytest
 
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.cut_group import Group, cut
+from tests.support.engine import NOW_MS
 from tests.support.followers import bodies, follower, saved_commit
+from tests.support.run_group import Copied
 from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
@@ -106,6 +108,25 @@ def test_a_crash_leaves_all_of_a_cut_or_nothing(seed: int) -> None:
             error.add_note(f"crash ahead of {where}")
             raise
     assert 3 < results.count(False) < len(results) - 10, "crashes before the cut was named, and after"
+
+
+def test_a_crash_leaves_no_part_of_a_cut_run_in_the_epoch() -> None:
+    """A node that is promised and promoted begins its epoch only once the run without its end is gone."""
+    files = RecordingFileSystem()
+    group, crashes = Copied(3, files), Crashes(files, random.Random(1))
+    assert group.store.cut_unfinished_run(group.replica)
+    group.store.close(NOW_MS)
+    follower(files, saved_commit(files))
+    assert len(crashes.trees) > 5
+    for where, tree in crashes.trees:
+        store = follower(tree, saved_commit(tree))
+        if store.cut_unfinished_run(ReplicaFile.open(tree)):
+            store.close(NOW_MS)
+            store = follower(tree, saved_commit(tree))
+        assert store.end_offset == group.begin, where
+        assert bodies(store) == group.leader.visible_below(group.begin), where
+        (path,) = cut_files(tree) or [""]
+        assert not path or decoded(tree.read_bytes(path)).end == group.ends[3]
 
 
 def copy_of(tree: MemoryFileSystem) -> MemoryFileSystem:

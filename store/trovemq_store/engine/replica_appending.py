@@ -24,6 +24,7 @@ from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.new_log import begin_new_log
 from trovemq_store.replica.replica_file import ReplicaFile
 from trovemq_store.replica.truncation import keep_tail
+from trovemq_store.replica.whole_end import whole_end
 
 
 class StoreReplica(StoreAppending):
@@ -66,10 +67,7 @@ class StoreReplica(StoreAppending):
         """
         if self.failed:
             raise TroveError(errors.STORE_FAILED)
-        committed = self.visible_offset
-        if self.commit_limit != UNLIMITED:
-            committed = max(committed, min(self.commit_limit, self._log.end))
-        dropped = keep_tail(self.files, self._log, replica.epochs, end, committed)
+        dropped = keep_tail(self.files, self._log, replica.epochs, end, self._committed())
         self.mark_failed()  # first: if the next call fails, its change may be on disk all the same
         replica.begin_truncation(end, dropped)
 
@@ -82,6 +80,20 @@ class StoreReplica(StoreAppending):
         """
         self.mark_failed()
         begin_new_log(self.files, begin, epochs)
+
+    def cut_unfinished_run(self, replica: ReplicaFile) -> bool:
+        """Before the first record of a node's own leadership: cuts an atomic run that lacks its last records
+        at the log's end. True if there is one: then as after begin_truncation(). Errors: as there."""
+        end = whole_end(self._log, self._committed())
+        if end == self._log.end:
+            return False
+        self.begin_truncation(replica, end)
+        return True
+
+    def _committed(self) -> PhysicalOffset:
+        if self.commit_limit == UNLIMITED:
+            return self.visible_offset
+        return max(self.visible_offset, min(self.commit_limit, self._log.end))
 
     def _note_times(self, records: RecordBatch, physical_offset: PhysicalOffset) -> None:
         """Store times rise between the first record, the places where they step back, and the last one."""
