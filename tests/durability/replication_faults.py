@@ -14,9 +14,9 @@ WALK: Final = (f"{WALKS}[0]",)
 REPLICATION_FAULTS: Final = (
     Planted(
         "the leader acknowledges before a follower has synced",
-        f"{PACKAGE}leader.py",
-        "return peer.flushed if self.settings.is_sync else peer.end",
-        "return peer.end",
+        f"{PACKAGE}peers.py",
+        "return self.flushed if is_sync else self.end",
+        "return self.end",
         WALK,
         {"TRIAL": "1000"},
     ),
@@ -25,9 +25,7 @@ REPLICATION_FAULTS: Final = (
         f"{PACKAGE}in_sync.py",
         "sets = [*self.proposed, *([self.confirmed] if self.confirmed is not None else [])]",
         "sets = [*([self.confirmed] if self.confirmed is not None else self.proposed)]",
-        (
-            "tests/unit/replication/test_leader.py::test_copies_of_both_sets_count_until_the_new_one_is_confirmed",
-        ),
+        ("tests/unit/replication/test_leader.py::test_a_proposed_copy_counts_however_late_it_is",),
     ),
     Planted(
         "the in-sync set shrinks below its minimum",
@@ -39,8 +37,8 @@ REPLICATION_FAULTS: Final = (
     Planted(
         "a copy is added that lacks a committed record",
         f"{PACKAGE}in_sync.py",
-        "if not copy.is_connected or copy.held < needed:",
-        "if not copy.is_connected:",
+        "return is_new and copy.held >= needed and self",
+        "return is_new and self",
         ("tests/unit/replication/test_leader.py::test_a_copy_that_lacks_a_committed_record_is_not_added",),
     ),
     Planted(
@@ -76,14 +74,14 @@ REPLICATION_FAULTS: Final = (
     Planted(
         "a commit is counted before the first in-sync set of the epoch is confirmed",
         f"{PACKAGE}leader.py",
-        "if self.in_sync.confirmed is not None:\n            mine",
-        "if True:\n            mine",
+        "if self.in_sync.confirmed is None:\n            return\n        mine",
+        "mine",
         ("tests/unit/replication/test_leader.py::test_nothing_is_committed_before_a_set_is_confirmed",),
     ),
     Planted(
         "a leadership is in the list of epochs only after its first records",
         f"{PACKAGE}follower.py",
-        "            log.begin_epoch(start)\n",
+        "            log.begin_epoch(starts[0])\n",
         "",
         WALK,
         {"TRIAL": "50"},
@@ -133,6 +131,30 @@ REPLICATION_FAULTS: Final = (
         "peer.end <= progress.end <= peer.sent and ",
         "",
         ("tests/unit/replication/test_leader.py::test_a_report_above_the_sent_bytes_ends_the_stream",),
+    ),
+    Planted(
+        "a store that may have lost a promise is added without a witness",
+        f"{PACKAGE}peers.py",
+        "    if peer.has_state:\n        return True\n",
+        "    return True\n",
+        WALK,
+        {"TRIAL": "1000"},
+    ),
+    Planted(
+        "a commit does not wait for a copy that keeps up outside of the set",
+        f"{PACKAGE}leader.py",
+        "return found + [",
+        "return found or [",
+        (
+            "tests/unit/replication/test_leader.py::test_a_copy_that_is_always_slower_never_came_back_under_load",
+        ),
+    ),
+    Planted(
+        "each commit sends each follower a heartbeat",
+        f"{PACKAGE}leader.py",
+        " and peer.answered_ms >= peer.beaten_ms\n",
+        "\n",
+        ("tests/unit/replication/test_leader.py::test_a_peer_that_reads_nothing_collected_heartbeats",),
     ),
     Planted(
         "a part of an append is committed",

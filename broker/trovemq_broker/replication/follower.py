@@ -3,7 +3,7 @@
     hello()            opens the stream
     welcome(frame)     -> Promise, Cut or Join; done() after each
     data(frame)        -> appended; heartbeat(frame) -> StoreSet
-    flushed(), done()  -> Progress
+    flushed(), done()  -> Progress, where it differs from the last one
 
 While an action is under way the caller gives no frame, and opens no other stream: hello() comes after done().
 
@@ -12,7 +12,7 @@ Invariants
 - The log is cut to the common point of both lists only, never to the commit, and never below it (rule 4).
 - A frame that does not continue the log, or is of a lower epoch, writes nothing.
 - A leadership is in the list of epochs, on disk, before its first record is in the log.
-- The commit never goes back, and is never beyond the end of this log.
+- The commit never goes back, and is never beyond the end of this log, nor within an atomic run.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.replica.epochs import Epoch as StartedEpoch
 from trovemq_store.replica.epochs import Epochs
+from trovemq_store.replica.whole_end import whole_until
 
 SILENCE_MS: Final = 3_000
 """Without a frame for so long the stream is ended, and opened again."""
@@ -126,6 +127,8 @@ class Follower:
         self._stored_version = 0
         self._heard_ms: NowMs = 0
         self._echo_ms: NowMs = 0
+        """Of the last heartbeat of this stream."""
+        self._reported: Progress | None = None
         self._leader_end: Offset = LOG_ORIGIN
         self._under_way = False
         """Whether an action was given out, and done() has not followed."""
@@ -137,7 +140,7 @@ class Follower:
         """The first frame of a new stream."""
         assert not self._under_way, "a second Cut or Join would take records that were reported meanwhile"
         self.epoch, self._welcome, self._stored_version = 0, None, 0
-        self._heard_ms = now_ms
+        self._heard_ms, self._echo_ms, self._reported = now_ms, 0, None
         state, log = self.state, self._log
         return Hello(
             self._cluster,
@@ -243,23 +246,28 @@ class Follower:
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, text)
         if zlib.crc32(frame.data) != frame.crc:
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, f"the CRC of the frame at {frame.offset} is wrong")
-        start = next((one for one in self._ahead if one.start < frame.end), None)
-        if start is not None and start.start != frame.offset:
-            text = f"epoch {start.epoch} begins at {start.start}, within a frame"
+        starts = [one for one in self._ahead[:2] if one.start < frame.end]
+        if starts and starts[-1].start != frame.offset:
+            text = f"epoch {starts[-1].epoch} begins at {starts[-1].start}, within a frame"
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, text)
-        if start is not None:
+        if starts:
             # before its first record, which a restart would take for an older one's
-            log.begin_epoch(start)
+            log.begin_epoch(starts[0])
             self._ahead = self._ahead[1:]
         log.append_raw(frame.offset, frame.data, frame.blank)
         self._leader_end = max(self._leader_end, log.end)
-        self._committed(frame.commit)
+        if frame.commit <= log.end:
+            self._committed(frame.commit)
+        else:
+            # the rest of the last atomic run may come with the next frame
+            self._committed(log.end if frame.blank else whole_until(frame.data, frame.offset))
         return self._report()
 
     def _take_heartbeat(self, frame: Heartbeat) -> list[FollowerAction]:
         self._check_epoch(frame.epoch)
         self._echo_ms, self._leader_end = frame.sent_ms, frame.end
-        self._committed(frame.commit)
+        if frame.commit <= self._log.end:
+            self._committed(frame.commit)
         in_sync = frame.in_sync
         if in_sync.epoch != self.epoch:
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, f"an in-sync set of epoch {in_sync.epoch}")
@@ -277,7 +285,7 @@ class Follower:
             raise TroveError(errors.EPOCH_STALE, text)
 
     def _committed(self, commit: Offset) -> None:
-        self.state.commit = max(self.state.commit, min(commit, self._log.end))
+        self.state.commit = max(self.state.commit, commit)
 
     def _report(self) -> list[FollowerAction]:
         if not self.epoch or self.state.promised > self.epoch:
@@ -285,7 +293,11 @@ class Follower:
         if self.state.in_sync is not None and self.state.in_sync.epoch == self.epoch:
             self._stored_version = self.state.in_sync.version
         log = self._log
-        return [SendProgress(Progress(self.epoch, log.end, log.flushed, self._stored_version, self._echo_ms))]
+        report = Progress(self.epoch, log.end, log.flushed, self._stored_version, self._echo_ms)
+        if report == self._reported:
+            return []
+        self._reported = report
+        return [SendProgress(report)]
 
 
 def _has_frame_size(data: bytes) -> bool:

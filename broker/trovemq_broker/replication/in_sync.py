@@ -29,7 +29,8 @@ PROPOSALS_MAX: Final = 16
 class Copy(NamedTuple):
     """A follower, as its leader sees it. `lag_ms`: how long ago it had all that the leader had then.
     `held`: up to there it counts: synced, or with async flush appended.
-    `is_dead`: its machine refuses connections: the process has ended."""
+    `is_dead`: its machine refuses connections: the process has ended. `is_witnessed`: its node has lost
+    no promise that counts (peers.py)."""
 
     identity: Identity
     is_voter: bool
@@ -37,6 +38,7 @@ class Copy(NamedTuple):
     is_dead: bool
     lag_ms: int
     held: Offset
+    is_witnessed: bool = True
 
 
 class InSyncChanges:
@@ -121,13 +123,16 @@ class InSyncChanges:
             return copy.is_dead
         return any(other.node == identity.node for other in known)
 
-    def _is_ready(self, copy: Copy, now_ms: NowMs, needed: Offset) -> bool:
-        if copy.identity in self.newest.copies or not copy.is_voter or self._is_lost(copy):
-            return False
-        if not copy.is_connected or copy.held < needed:
+    def is_waited_for(self, copy: Copy, now_ms: NowMs) -> bool:
+        """Whether a commit waits for a copy that is in no set: it keeps up, and may be added."""
+        if not copy.is_voter or not copy.is_witnessed or not copy.is_connected or self._is_lost(copy):
             return False
         at_minimum = len(self.newest.copies) <= self.in_sync_min
         return at_minimum or not self._is_held_out(copy.identity.node, now_ms)
+
+    def _is_ready(self, copy: Copy, now_ms: NowMs, needed: Offset) -> bool:
+        is_new = copy.identity not in self.newest.copies
+        return is_new and copy.held >= needed and self.is_waited_for(copy, now_ms)
 
     def _next(
         self, present: frozenset[Identity], lost: list[Identity], ready: list[Identity]

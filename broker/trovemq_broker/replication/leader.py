@@ -3,7 +3,7 @@
     hello(stream, hello)   -> Welcome, or a refusal; then data
     appended(), flushed()  -> data to all; the commit may move
     progress(stream, ...)  -> more data; the commit may move
-    tick()                 -> heartbeats, changes of the in-sync set
+    tick()                 -> heartbeats, changes of the in-sync set; again at next_tick_ms
 
 Each returns actions. The caller reads `commit` afterwards, and lets readers see the log up to it.
 
@@ -11,6 +11,8 @@ Invariants
 - A report counts only up to the bytes that this stream was sent (rocketmq#3015).
 - One node has one stream: a second one ends the first.
 - A follower has at most WINDOW_BYTES, and one frame, that it has not reported.
+- A commit travels with data. A heartbeat for it alone is sent only to a follower that has answered the one
+  before: one that reads nothing collects a heartbeat each HEARTBEAT_MS.
 """
 
 from __future__ import annotations
@@ -39,15 +41,15 @@ from trovemq_broker.replication.frames import (
 )
 from trovemq_broker.replication.in_sync import Copy, InSyncChanges
 from trovemq_broker.replication.joining import meeting_point
+from trovemq_broker.replication.peers import Peer, Stream, as_copy, is_witnessed
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.replica.epochs import Epochs
-
-Stream: TypeAlias = int
 
 WINDOW_BYTES: Final = 16 << 20
 HEARTBEAT_MS: Final = 500
+COMMIT_MS: Final = 2
+"""So long a moved commit waits for data to travel with, before a heartbeat carries it."""
 
 
 class LeaderLog(NodeLog, Protocol):
@@ -97,25 +99,6 @@ class StepDown(NamedTuple):
 LeaderAction: TypeAlias = Send | EndStream | StoreSet | StepDown
 
 
-@dataclass(slots=True)
-class _Peer:
-    identity: Identity
-    is_voter: bool
-    since_ms: NowMs
-    """It had all that the leader had then."""
-    stream: Stream | None = None
-    is_dead: bool = False
-    sent: Offset = LOG_ORIGIN
-    end: Offset = LOG_ORIGIN
-    flushed: Offset = LOG_ORIGIN
-    has_reported: bool = False
-    """In this epoch, which it had promised before: it counts from then on."""
-    set_version: int = 0
-    mark_end: Offset = LOG_ORIGIN
-    mark_ms: NowMs = 0
-    """The leader's end at that time: a report of it makes that time `since_ms`."""
-
-
 class CopyState(NamedTuple):
     """A follower: where its log ends, and is synced, and how long ago it had all that the leader had then."""
 
@@ -152,9 +135,14 @@ class Leader:
             stored, self.epoch, me, in_sync_min=settings.in_sync_min, lag_max_ms=settings.lag_max_ms
         )
         self._my_version = 0
+        self._began_ms: Final = now_ms
         self._beaten_ms: NowMs | None = None
-        self._peers: dict[Node, _Peer] = {
-            one.node: _Peer(one, settings.voters.get(one.node, False), now_ms)
+        self._commit_due_ms: NowMs | None = None
+        """Then the followers that do not know the commit are sent it."""
+        self._counted: list[Peer] | None = None
+        """The followers that a commit waits for; None: to be found again."""
+        self._peers: dict[Node, Peer] = {
+            one.node: Peer(one, settings.voters.get(one.node, False), now_ms)
             for one in sorted(stored.copies)
             if one != me
         }
@@ -187,6 +175,12 @@ class Leader:
             for peer in self._peers.values()
         ]
 
+    @property
+    def next_tick_ms(self) -> NowMs:
+        """The next tick() is due then, or before."""
+        beat = self._began_ms if self._beaten_ms is None else self._beaten_ms + HEARTBEAT_MS
+        return beat if self._commit_due_ms is None else min(beat, self._commit_due_ms)
+
     def check_append(self) -> None:
         """TroveError NOT_ENOUGH_REPLICAS: nothing may be appended for a replicated acknowledgement."""
         if (found := self.connected_copies) < self.settings.in_sync_min:
@@ -215,17 +209,17 @@ class Leader:
         if former is not None and former.stream is not None:
             other = TroveError(errors.REPLICA_STREAM_TAKEN, f"node {node} has opened another stream")
             actions.append(EndStream(former.stream, other))
-        peer = _Peer(hello.identity, self.settings.voters[node] and not hello.learner, now_ms, stream)
+        peer = Peer(hello.identity, self.settings.voters[node] and not hello.learner, now_ms, stream)
+        peer.has_state, peer.hello_ms = hello.in_sync is not None, now_ms
+        peer.since_ms = now_ms - self.settings.lag_max_ms - 1  # it has to catch up first
         if former is not None and former.identity == hello.identity:
-            peer.since_ms = former.since_ms
-        else:
-            peer.since_ms = now_ms - self.settings.lag_max_ms - 1  # it has to catch up first
+            peer.continues(former)
         peer.sent = peer.end = welcome.cut_to
         peer.mark_end, peer.mark_ms = self._log.end, now_ms
-        self._peers[node] = peer
+        self._peers[node], self._counted = peer, None
         actions.append(Send(stream, welcome))
-        actions.append(Send(stream, self._heartbeat(now_ms)))
-        return actions + self._data(peer)
+        actions.append(self._beat(peer, self._heartbeat(now_ms)))
+        return actions + self._data(peer, {})
 
     def progress(self, stream: Stream, progress: Progress, now_ms: NowMs) -> list[LeaderAction]:
         """A follower has appended or synced."""
@@ -235,47 +229,73 @@ class Leader:
         if progress.epoch > self.epoch:
             return [StepDown(progress.epoch)]
         if error := self._wrong(peer, progress):
-            peer.stream = None
+            peer.stream, self._counted = None, None
             return [EndStream(stream, error)]
-        peer.end, peer.flushed, peer.set_version = progress.end, progress.flushed, progress.set_version
-        peer.has_reported = True
-        if self._position(peer) >= peer.mark_end:
+        peer.end, peer.flushed, peer.has_reported = progress.end, progress.flushed, True
+        peer.answered(progress.echo_ms)
+        position = self._position(peer)
+        if position >= peer.mark_end:
             peer.since_ms, peer.mark_end, peer.mark_ms = peer.mark_ms, self._log.end, now_ms
-        if self._position(peer) >= self._log.end:
+        if position >= self._log.end:
             peer.since_ms = now_ms
-        return [*self._count(now_ms), *self._data(peer)]
+        if peer.is_voter and self._counted is not None and peer not in self._counted:
+            self._counted = None  # it may keep up now
+        if progress.set_version > peer.set_version:
+            peer.set_version, peer.has_state = progress.set_version, True
+            self._confirm()
+        self._move_commit(now_ms)
+        if peer.commit_sent < self.commit:
+            self._commit_is_due(now_ms)
+        return self._data(peer, {})
 
     def appended(self, now_ms: NowMs) -> list[LeaderAction]:
         """An append has ended at the log's end."""
         self._commit.appended(self._log.end)
-        actions = self._count(now_ms)
+        self._move_commit(now_ms)
+        actions: list[LeaderAction] = []
+        made: dict[Offset, Data] = {}
         for peer in self._peers.values():
-            actions += self._data(peer)
+            actions += self._data(peer, made)
         return actions
 
     def flushed(self, now_ms: NowMs) -> list[LeaderAction]:
         """The log's synced end has moved."""
-        return self._count(now_ms)
+        self._move_commit(now_ms)
+        return []
 
     def set_stored(self, version: int, now_ms: NowMs) -> list[LeaderAction]:
         """A StoreSet is done."""
         self._my_version = max(self._my_version, version)
-        return self._count(now_ms)
+        self._confirm()
+        self._move_commit(now_ms)
+        return []
 
     def closed(self, stream: Stream, now_ms: NowMs, *, is_dead: bool = False) -> list[LeaderAction]:
         """A stream has ended. is_dead: and the node's host refuses new connections."""
         peer = self._of(stream)
         if peer is None:
             return []
-        peer.stream, peer.is_dead = None, is_dead
+        peer.stream, peer.is_dead, self._counted = None, is_dead, None
+        self._move_commit(now_ms)
         return self._changes(now_ms)
 
     def tick(self, now_ms: NowMs) -> list[LeaderAction]:
-        """Time has passed; to be called at least each HEARTBEAT_MS."""
+        """Time has passed; to be called at next_tick_ms, or before."""
+        self._counted = None  # a copy that was waited for may lag for too long now
+        self._move_commit(now_ms)
         actions = self._changes(now_ms)
         if self._beaten_ms is None or now_ms - self._beaten_ms >= HEARTBEAT_MS:
             self._beaten_ms = now_ms
             actions += self._heartbeats(now_ms)
+        if self._commit_due_ms is not None and now_ms >= self._commit_due_ms:
+            self._commit_due_ms = None
+            frame = self._heartbeat(now_ms)
+            actions += [
+                self._beat(peer, frame)
+                for peer in self._peers.values()
+                if peer.commit_sent < self.commit and peer.answered_ms >= peer.beaten_ms
+                if peer.stream is not None
+            ]
         return actions
 
     # --- helpers ----------------------------------------------------------------------------------------
@@ -300,7 +320,7 @@ class Leader:
         joins, cut_to = point is None, log.begin if point is None else point
         return Welcome(self.epoch, self._epochs, log.begin, log.end, self.commit, cut_to, joins)
 
-    def _wrong(self, peer: _Peer, progress: Progress) -> TroveError | None:
+    def _wrong(self, peer: Peer, progress: Progress) -> TroveError | None:
         if progress.epoch < self.epoch:
             return TroveError(errors.EPOCH_STALE, f"a report of epoch {progress.epoch}; it is {self.epoch}")
         if not (peer.end <= progress.end <= peer.sent and peer.flushed <= progress.flushed <= progress.end):
@@ -313,42 +333,59 @@ class Leader:
             return TroveError(errors.REPLICA_FRAME_ILLEGAL, f"{peer.identity.node} reported {text}")
         return None
 
-    def _of(self, stream: Stream) -> _Peer | None:
+    def _of(self, stream: Stream) -> Peer | None:
         return next((peer for peer in self._peers.values() if peer.stream == stream), None)
 
-    def _position(self, peer: _Peer) -> Offset:
-        if not peer.has_reported:
-            return LOG_ORIGIN
-        return peer.flushed if self.settings.is_sync else peer.end
+    def _position(self, peer: Peer) -> Offset:
+        return peer.position(is_sync=self.settings.is_sync)
 
-    def _count(self, now_ms: NowMs) -> list[LeaderAction]:
-        """Confirms sets, and moves the commit."""
+    def _confirm(self) -> None:
         versions = {peer.identity: peer.set_version for peer in self._peers.values()}
-        confirmed = self.in_sync.confirm({**versions, self._me: self._my_version})
-        if self.in_sync.confirmed is not None:
-            mine = self._log.flushed if self.settings.is_sync else self._log.end
-            held = {peer.identity: self._position(peer) for peer in self._peers.values()}
-            others = self.in_sync.counted - {self._me}
-            moved = self._commit.held([mine, *(held.get(one, LOG_ORIGIN) for one in others)])
-            if moved or confirmed:
-                return self._heartbeats(now_ms)
-        return []
+        if self.in_sync.confirm({**versions, self._me: self._my_version}):
+            self._counted = None
+
+    def _move_commit(self, now_ms: NowMs) -> None:
+        if self.in_sync.confirmed is None:
+            return
+        mine = self._log.flushed if self.settings.is_sync else self._log.end
+        if self._counted is None:
+            self._counted = self._waited_for(now_ms)
+        if self._commit.held((mine, *(self._position(peer) for peer in self._counted))):
+            self._commit_is_due(now_ms)
+
+    def _waited_for(self, now_ms: NowMs) -> list[Peer]:
+        """The followers that a commit waits for: of the sets, and others that keep up."""
+        counted = self.in_sync.counted - {self._me}
+        known = {peer.identity: peer for peer in self._peers.values()}
+        found = [known.get(one) or Peer(one, is_voter=True, since_ms=now_ms) for one in sorted(counted)]
+        others = [one for one in self._copies(now_ms) if one.identity not in counted]
+        return found + [known[one.identity] for one in others if self.in_sync.is_waited_for(one, now_ms)]
+
+    def _commit_is_due(self, now_ms: NowMs) -> None:
+        if self._commit_due_ms is None:
+            self._commit_due_ms = now_ms + COMMIT_MS
+
+    def _copies(self, now_ms: NowMs) -> list[Copy]:
+        peers, settings = self._peers.values(), self.settings
+        voters = {node for node, is_voter in settings.voters.items() if is_voter} - {self._me.node}
+        return [
+            as_copy(
+                peer,
+                now_ms,
+                is_sync=settings.is_sync,
+                is_witnessed=is_witnessed(
+                    peer, peers, voters - {peer.identity.node}, self.in_sync.newest, settings.in_sync_min
+                ),
+            )
+            for peer in peers
+        ]
 
     def _changes(self, now_ms: NowMs) -> list[LeaderAction]:
-        copies = [
-            Copy(
-                peer.identity,
-                peer.is_voter,
-                peer.stream is not None,
-                peer.is_dead,
-                now_ms - peer.since_ms,
-                self._position(peer),
-            )
-            for peer in self._peers.values()
-        ]
+        copies = self._copies(now_ms)
         change = self.in_sync.propose(copies, now_ms, commit=self.commit, epoch_end=self._epoch_end)
         if change is None:
             return []
+        self._counted = None
         return [StoreSet(change), *self._heartbeats(now_ms)]
 
     def _heartbeat(self, now_ms: NowMs) -> Heartbeat:
@@ -356,7 +393,13 @@ class Leader:
 
     def _heartbeats(self, now_ms: NowMs) -> list[LeaderAction]:
         frame = self._heartbeat(now_ms)
-        return [Send(peer.stream, frame) for peer in self._peers.values() if peer.stream is not None]
+        return [self._beat(peer, frame) for peer in self._peers.values() if peer.stream is not None]
+
+    @staticmethod
+    def _beat(peer: Peer, frame: Heartbeat) -> Send:
+        assert peer.stream is not None, "a follower that is here"
+        peer.beaten_ms, peer.commit_sent = frame.sent_ms, frame.commit
+        return Send(peer.stream, frame)
 
     def _epoch_end_after(self, offset: Offset) -> Offset:
         """Where the epoch of the records there ends: a frame has records of one epoch."""
@@ -364,15 +407,19 @@ class Leader:
             return self._log.end
         return next(one.start for one in self._epochs if one.start > offset)
 
-    def _data(self, peer: _Peer) -> list[LeaderAction]:
-        """As much as the follower's window takes."""
+    def _data(self, peer: Peer, made: dict[Offset, Data]) -> list[LeaderAction]:
+        """As much as the follower's window takes. `made`: frames of other followers, by their offset."""
         if peer.stream is None:
             return []
         frames: list[LeaderAction] = []
-        while peer.sent < self._log.end and peer.sent - peer.end < WINDOW_BYTES:
-            size_max = min(FRAME_BYTES_MAX, self._epoch_end_after(peer.sent) - peer.sent)
-            data, blank = self._log.read(peer.sent, size_max)
-            frame = Data(self.epoch, peer.sent, self.commit, data, zlib.crc32(data), blank)
-            peer.sent = frame.end
+        log, end = self._log, self._log.end
+        while peer.sent < end and peer.sent - peer.end < WINDOW_BYTES:
+            frame = made.get(peer.sent)
+            if frame is None:
+                size_max = min(FRAME_BYTES_MAX, self._epoch_end_after(peer.sent) - peer.sent)
+                data, blank = log.read(peer.sent, size_max)
+                frame = Data(self.epoch, peer.sent, self.commit, data, zlib.crc32(data), blank)
+                made[peer.sent] = frame
+            peer.sent, peer.commit_sent = frame.end, frame.commit
             frames.append(Send(peer.stream, frame))
         return frames

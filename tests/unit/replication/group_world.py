@@ -81,7 +81,9 @@ class ModelLog:
 
     def cut(self, to: Offset) -> None:
         del self.data[to - self.begin :]
-        self.ends = [end for end in self.ends if end <= to]
+        self.ends = [end for end in self.ends if end < to]
+        if to > self.begin:
+            self.ends.append(to)  # within a frame that a follower got as one
         self.flushed = min(self.flushed, to)
         assert self.end == to
 
@@ -108,6 +110,10 @@ class Node:
     life: int = 0
     """Rises with each start: frames to a former life are dropped."""
     refused: int = 0
+    configured: str | None = None
+    """The leader that its own configuration names, which may be an older one; None: the newest."""
+    due_ms: int = -1
+    """The next tick that its leadership has asked for."""
 
     def begin_epoch(self, epoch: Epoch) -> None:
         self.state.epochs = self.state.epochs.begun(*epoch)
@@ -223,7 +229,7 @@ class World:
         return next((one for one in self.links.values() if one.follower is node and one.is_open), None)
 
     def _dial(self, node: Node) -> None:
-        target = self.nodes[self.named]
+        target = self.nodes[node.configured or self.named]
         if target is node:
             return
         if not target.up or self._is_cut(node, target) or target.leader is None:
@@ -322,6 +328,19 @@ class World:
         if node.leader is not None:
             self._check_commit(node)
             self._acknowledge(node, node.leader)
+            self._tick_when_due(node, node.leader)
+
+    def _tick_when_due(self, node: Node, leader: Leader) -> None:
+        due_ms = leader.next_tick_ms
+        if due_ms == node.due_ms or due_ms > self.now_ms + TICK_MS:
+            return
+        node.due_ms = due_ms
+
+        def tick() -> None:
+            if node.leader is leader and node.up and node.paused_until <= self.now_ms:
+                self._lead(node, leader.tick(self.now_ms))
+
+        self.at(max(0, due_ms - self.now_ms), tick)
 
     def _follow(self, link: Link, actions: Iterable[follower_side.FollowerAction]) -> None:
         node = link.follower
@@ -447,6 +466,13 @@ class World:
         node.log.begin_epoch = node.begin_epoch
         return True
 
+    def pause(self, name: str, time_ms: int) -> None:
+        self.nodes[name].paused_until = self.now_ms + time_ms
+
+    def promote_where_none_leads(self) -> None:
+        if not any(node.leader and node.up for node in self.nodes.values()):
+            self.promote()
+
     def trim(self, name: str) -> None:
         """Retention takes segments that are committed, of a leader only."""
         node = self.nodes[name]
@@ -462,9 +488,31 @@ class World:
                 confirmed = node.leader.in_sync.confirmed.copies
                 self.lost = {name for name in self.lost if self.nodes[name].identity not in confirmed}
 
-    def promote(self) -> bool:
+    def hide_leader(self) -> None:
+        """A leader is cut off from the operator, who promotes another one. A node that promised loses its
+        disk, and follows the former leader by an older configuration, as others may."""
+        leading = [node for node in self.nodes.values() if node.up and node.leader is not None]
+        if not leading:
+            return
+        hidden = self.random.choice(leading)
+        if not self.promote(without=hidden.name):
+            return
+        others = [node.name for node in self.nodes.values() if node is not hidden]
+        for name in self.random.sample(others, self.random.randrange(1, len(others) + 1)):
+            if self.random.random() < 0.5 and not self.lose_disk(name):
+                continue
+            self.nodes[name].configured = hidden.name
+            self.start(name)
+
+    def configure(self) -> None:
+        """All nodes have the newest configuration."""
+        for node in self.nodes.values():
+            node.configured = None
+
+    def promote(self, without: str = "") -> bool:
         """The operator asks every node that answers; a node that leads steps down first."""
         reached = [node for node in self.nodes.values() if node.up and node.paused_until <= self.now_ms]
+        reached = [node for node in reached if node.name != without]
         reached = [node for node in reached if self.random.random() < 0.95]
         gatherer = reached[0].name if reached else self.named
         highest = max([node.state.promised for node in reached], default=0)
@@ -516,6 +564,7 @@ class World:
         """All faults end; the leader of the last promotion has everything, and so have all."""
         self.cut_off.clear()
         self.slow.clear()
+        self.configure()
         for node in self.nodes.values():
             node.paused_until = 0
             self.start(node.name)

@@ -138,6 +138,13 @@ def test_a_frame_over_the_start_of_an_epoch_is_refused() -> None:
     assert node.log.end == 60
 
 
+def test_a_frame_that_began_one_epoch_was_taken_over_the_next() -> None:
+    node = Node(end=80)
+    node.take(welcome(80, epoch=16, epochs=NEW.begun(16, PhysicalOffset(90)), end=PhysicalOffset(100)))
+    assert refusal(node.take(data(80, 20, epoch=16))) is errors.REPLICA_FRAME_ILLEGAL
+    assert (node.log.end, node.state.epochs) == (80, OLD)
+
+
 @pytest.mark.parametrize(
     ("frame", "error"),
     [
@@ -249,6 +256,19 @@ def test_the_commit_is_never_beyond_the_log() -> None:
     node.take(Heartbeat(9, PhysicalOffset(50), PhysicalOffset(90), 0, InSyncSet(9, 5, frozenset({A, C}))))
     assert node.state.commit == 90
     assert node.side.lag_bytes == 0
+
+
+def test_a_report_without_a_change_is_sent_only_as_an_answer() -> None:
+    node = Node()
+    node.take(welcome())
+    assert node.side.flushed() == []
+    beat = Heartbeat(9, PhysicalOffset(80), PhysicalOffset(90), 7, InSyncSet(9, 5, frozenset({A, C})))
+    assert last_report(node.take(beat)).echo_ms == 7
+    assert node.side.flushed() == []
+    node.side.ended()
+    node.side.hello(0)
+    actions = node.take(welcome(80))
+    assert last_report(actions).echo_ms == 0, "another leader's clock is another one"
 
 
 def test_the_stream_of_a_silent_leader_ends() -> None:

@@ -66,22 +66,28 @@ class Group:
             "begin": LOG_ORIGIN,
             "end": PhysicalOffset(end),
             "commit": LOG_ORIGIN,
-            "in_sync": None,
+            "in_sync": InSyncSet(1, 3, frozenset({A, B, C})),
             "segment_size": SEGMENT_SIZE,
         }
         return self.take(self.leader.hello(stream, Hello(**{**values, **fields}), now_ms))  # type: ignore[arg-type]
 
     def report(
-        self, stream: int, end: int, flushed: int | None = None, version: int = 0, now_ms: int = 0
+        self,
+        stream: int,
+        end: int,
+        flushed: int | None = None,
+        version: int = 0,
+        now_ms: int = 0,
+        echo_ms: int = 0,
     ) -> list[LeaderAction]:
         synced = PhysicalOffset(end if flushed is None else flushed)
-        progress = Progress(EPOCH, PhysicalOffset(end), synced, version)
+        progress = Progress(EPOCH, PhysicalOffset(end), synced, version, echo_ms)
         return self.take(self.leader.progress(stream, progress, now_ms), now_ms)
 
-    def append(self, size: int = 50) -> int:
+    def append(self, size: int = 50, now_ms: int = 0) -> int:
         self.log.append(bytes(size))
         self.log.flushed = self.log.end
-        self.take(self.leader.appended(0))
+        self.take(self.leader.appended(now_ms), now_ms)
         return self.log.end
 
 
@@ -232,14 +238,28 @@ def test_copies_of_both_sets_count_until_the_new_one_is_confirmed() -> None:
     assert group.leader.in_sync.confirmed.nodes == ["a", "b", "c"]
 
 
-def test_a_copy_that_lacks_a_committed_record_is_not_added() -> None:
+def test_a_proposed_copy_counts_however_late_it_is() -> None:
     group = open_group()
     group.hello(3, C)
     group.report(3, 110)
+    group.take(group.leader.tick(1_000), 1_000)
+    end = group.append(now_ms=1_000)
+    group.report(1, end, version=5, now_ms=3_000)
+    group.take(group.leader.tick(3_000), 3_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"], "c is late"
+    assert group.leader.commit == 110, "c may have stored the set that it is in"
+    group.report(1, end, version=7, now_ms=3_010)
+    assert group.leader.commit == end
+
+
+def test_a_copy_that_lacks_a_committed_record_is_not_added() -> None:
+    group = open_group()
+    group.hello(3, C, end=60)
+    group.report(3, 60)
     end = group.append()
     group.report(1, end, version=5)
-    group.report(3, end, flushed=110)
     assert group.leader.commit == end
+    group.report(3, 110)
     group.take(group.leader.tick(1_000), 1_000)
     assert group.leader.in_sync.newest.nodes == ["a", "b"]
 
@@ -308,13 +328,116 @@ def test_a_copy_whose_disk_was_replaced_is_another_copy() -> None:
         group.report(stream, 110, version=5)
     group.take(group.leader.closed(1, 10), 10)
     other = B._replace(store_id="a new disk")
-    group.hello(4, other, end=0, epochs=Epochs(), now_ms=20)
+    group.hello(4, other, end=0, epochs=Epochs(), in_sync=None, now_ms=20)
     group.take(group.leader.tick(30), 30)
     assert group.leader.in_sync.newest.copies == {A, C}
     group.report(4, 110, now_ms=40)
     group.report(3, 110, version=6, now_ms=40)
     group.take(group.leader.tick(1_100), 1_100)
+    assert group.leader.in_sync.newest.copies == {A, C}, "no other voter has said that it promised nothing"
+    group.report(3, 110, version=6, now_ms=1_110, echo_ms=1_100)
+    group.report(4, 110, now_ms=1_110, echo_ms=1_100)
+    group.take(group.leader.tick(1_120), 1_120)
     assert group.leader.in_sync.newest.copies == {A, C, other}
+
+
+def test_an_answer_to_an_earlier_heartbeat_let_a_lost_promise_pass() -> None:
+    group = open_group()
+    group.take(group.leader.tick(10), 10)
+    group.hello(3, C, in_sync=None, now_ms=20)
+    group.report(3, 110, now_ms=20)
+    group.report(1, 110, version=5, now_ms=30, echo_ms=10)
+    group.report(1, 110, version=5, now_ms=30, echo_ms=900)
+    group.take(group.leader.tick(1_200), 1_200)
+    assert group.leader.in_sync.newest.copies == {A, B}, "the one was sent before the Hello, the other never"
+
+
+def test_the_first_copies_of_a_new_group_need_no_witness() -> None:
+    group = Group(A)
+    group.hello(3, C, in_sync=None)
+    group.report(3, 110)
+    group.take(group.leader.tick(1_000), 1_000)
+    assert group.leader.in_sync.newest.copies == {A, C}
+
+
+def load(group: Group, until_ms: int, *, behind_ms: int, from_ms: int = 0, version: int = 5) -> None:
+    """An append each 50 ms; b has it at once, c behind_ms later, always."""
+    late: list[tuple[int, int]] = []
+    for now_ms in range(from_ms + 50, until_ms, 50):
+        end = group.append(now_ms=now_ms)
+        late.append((now_ms + behind_ms, end))
+        newest = group.leader.in_sync.newest
+        group.report(1, end, version=newest.version, now_ms=now_ms)
+        while late and late[0][0] <= now_ms:
+            version = newest.version if C in newest.copies else 0
+            group.report(3, end, flushed=late.pop(0)[1], version=version, now_ms=now_ms)
+        group.take(group.leader.tick(now_ms), now_ms)
+
+
+def test_a_copy_that_is_always_slower_never_came_back_under_load() -> None:
+    group = open_group()
+    group.hello(3, C)
+    load(group, 5_000, behind_ms=300)
+    assert group.leader.in_sync.newest.nodes == ["a", "b", "c"]
+    assert group.leader.commit > 110
+
+
+def test_a_commit_waits_for_a_silent_copy_for_its_time_only() -> None:
+    group = open_group()
+    group.hello(3, C)
+    group.report(3, 110)
+    end = group.append(now_ms=100)
+    group.report(1, end, version=5, now_ms=1_400)
+    assert group.leader.commit == 110, "c kept up, and may be late for 1.5 s"
+    group.take(group.leader.tick(1_501), 1_501)
+    assert group.leader.commit == end
+
+
+def test_a_commit_does_not_wait_for_a_copy_whose_stream_ended() -> None:
+    group = open_group()
+    group.hello(3, C)
+    group.report(3, 110)
+    end = group.append()
+    group.report(1, end, version=5)
+    assert group.leader.commit == 110
+    group.take(group.leader.closed(3, 10), 10)
+    assert group.leader.commit == end
+
+
+def beats(actions: Iterable[LeaderAction]) -> list[Heartbeat]:
+    frames = [one.frame for one in actions if isinstance(one, Send)]
+    return [one for one in frames if isinstance(one, Heartbeat)]
+
+
+def test_each_commit_sent_each_follower_a_heartbeat() -> None:
+    group = open_group()
+    group.take(group.leader.tick(10), 10)
+    for now_ms in range(20, 60, 10):
+        end = group.append(now_ms=now_ms)
+        assert beats(group.report(1, end, version=5, now_ms=now_ms, echo_ms=10)) == []
+        assert group.leader.commit == end
+        assert group.leader.next_tick_ms == 22
+    (beat,) = beats(group.take(group.leader.tick(60), 60))
+    assert beat.commit == end
+    assert group.leader.next_tick_ms == 510
+
+
+def test_a_commit_that_went_with_data_is_not_sent_again() -> None:
+    group = open_group(in_sync_min=1)
+    group.take(group.leader.tick(10), 10)
+    end = group.append(now_ms=20)
+    group.report(1, end, version=5, now_ms=20, echo_ms=10)
+    group.append(now_ms=21)
+    assert beats(group.take(group.leader.tick(22), 22)) == []
+
+
+def test_a_peer_that_reads_nothing_collected_heartbeats() -> None:
+    group = open_group()
+    group.take(group.leader.tick(10), 10)
+    for now_ms in range(20, 500, 10):
+        group.report(1, group.append(now_ms=now_ms), version=5, now_ms=now_ms)
+        assert beats(group.take(group.leader.tick(now_ms + 5), now_ms + 5)) == []
+    assert len(beats(group.take(group.leader.tick(510), 510))) == 1
 
 
 def test_a_copy_that_lags_again_and_again_is_held_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -37,32 +38,24 @@ def walk(seed: int) -> World:
 def fault(world: World, source: random.Random, names: list[str]) -> None:
     """One of them. A fault ends as often as one begins."""
     name, other = source.choice(names), source.choice(names)
-    match source.randrange(20):
-        case 0:
-            world.kill(name)
-        case 1:
-            world.kill(name, power_cut=world.is_sync)
-        case 2 | 3 | 4 | 5:
-            world.start(name)
-        case 6:
-            world.lose_disk(name)
-        case 7:
-            world.cut_off.add((name, other))
-        case 8 | 9 | 10:
-            world.cut_off.clear()
-        case 11:
-            world.nodes[name].paused_until = world.now_ms + source.choice((50, 1_000, 4_000))
-        case 12:
-            world.slow[name] = source.choice((0, 500, 3_000))
-        case 13:
-            world.slow.clear()
-        case 14 | 15:
-            world.trim(name)
-        case 16:
-            world.promote()
-        case _:
-            if not any(node.leader and node.up for node in world.nodes.values()):
-                world.promote()
+    faults: list[tuple[int, Callable[[], object]]] = [
+        (1, lambda: world.kill(name)),
+        (1, lambda: world.kill(name, power_cut=world.is_sync)),
+        (4, lambda: world.start(name)),
+        (1, lambda: world.lose_disk(name)),
+        (1, lambda: world.cut_off.add((name, other))),
+        (3, world.cut_off.clear),
+        (1, lambda: world.pause(name, source.choice((50, 1_000, 4_000)))),
+        (1, lambda: world.slow.update({name: source.choice((0, 500, 3_000))})),
+        (1, world.slow.clear),
+        (2, lambda: world.trim(name)),
+        (1, world.promote),
+        (1, world.hide_leader),
+        (1, world.configure),
+        (3, world.promote_where_none_leads),
+    ]
+    (act,) = source.choices([act for _, act in faults], [weight for weight, _ in faults])
+    act()
 
 
 @pytest.mark.parametrize("part", range(PARTS))
