@@ -109,4 +109,14 @@ REPLICA_FAULTS: Final = (
         "            return at\n",
         (f"{WHOLE_END}test_a_frame_ends_before_a_run_that_lacks_records",),
     ),
+    Planted(
+        "the first epoch of a converted store begins at its end",
+        "store/trovemq_store/replica/conversion.py",
+        "epochs.last), log_begin)])",
+        "epochs.last), log_end)])",
+        (
+            "tests/unit/replica/test_conversion.py"
+            "::test_a_copy_that_ended_before_the_first_leadership_had_no_epoch",
+        ),
+    ),
 )

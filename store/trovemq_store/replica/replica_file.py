@@ -210,6 +210,12 @@ class ReplicaFile:
         and promised."""
         self._change(epochs=self.epochs.begun(epoch, start))
 
+    def begin_group(self, epochs: Epochs) -> None:
+        """The store is the first copy of a new group: all records of its log are of these epochs."""
+        promised = max(self.promised_epoch, epochs.last)
+        if (promised, epochs) != (self.promised_epoch, self.epochs):
+            self._change(promised_epoch=promised, epochs=epochs)
+
     def trim(self, log_begin: PhysicalOffset) -> None:
         """Forgets the epochs of which the log has no record any more."""
         epochs = self.epochs.trimmed(log_begin)
