@@ -35,8 +35,8 @@ from trovemq_broker.replication.leader import (
     Send,
     StepDown,
     StoreSet,
-    Stream,
 )
+from trovemq_broker.replication.peers import Stream
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -107,6 +107,10 @@ class LeaderStreams:
         self._set: InSyncSet | None = None
         self._set_wanted = asyncio.Event()
         self._probes: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] | None = None
+        """While it runs."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ms: NowMs = 0
         self.problem = ""
         """For readiness; empty if there is none."""
 
@@ -139,18 +143,39 @@ class LeaderStreams:
 
     # --- its life -------------------------------------------------------------------------------------
     async def run(self) -> None:
-        """Leads until cancelled."""
+        """Leads until cancelled. Raises the error of an action that could not be carried out."""
+        self._failed = asyncio.get_running_loop().create_future()
         storing = asyncio.create_task(self._store_sets(), name="replica-sets")
         try:
             self._carry_out(self.leader.begin())
-            while True:
-                self._take(self.leader.tick)
-                await asyncio.sleep(self._settings.tick_ms / 1_000)
+            self._tick()
+            await self._failed
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._failed.cancel()
             storing.cancel()
             for probe in self._probes:
                 probe.cancel()
             await asyncio.gather(storing, *self._probes, return_exceptions=True)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._take(self.leader.tick)
+
+    def _set_timer(self) -> None:
+        """For the state machine's next tick, which an input may have made an earlier one."""
+        failed = self._failed
+        if failed is None or failed.done() or self._ended is not None:
+            return
+        now_ms = self._clock_ms()
+        due_ms = min(self.leader.next_tick_ms, now_ms + self._settings.tick_ms)
+        if self._timer is not None:
+            if due_ms >= self._due_ms:
+                return
+            self._timer.cancel()
+        self._due_ms = due_ms
+        self._timer = failed.get_loop().call_later(max(0, due_ms - now_ms) / 1_000, self._tick)
 
     def end(self, error: TroveError) -> None:
         """This node leads no more, or stops: nothing is committed, and all streams end."""
@@ -230,11 +255,14 @@ class LeaderStreams:
         if self._ended is not None:
             return
         try:
-            actions = give(self._clock_ms())
+            self._carry_out(give(self._clock_ms()))
         except (TroveError, StorageError) as error:  # the log cannot be read there
             self._unreadable(error)
-            return
-        self._carry_out(actions)
+        except Exception as error:
+            if self._failed is not None and not self._failed.done():
+                self._failed.set_exception(error)
+            raise
+        self._set_timer()
 
     def _carry_out(self, actions: Iterable[LeaderAction]) -> None:
         for action in actions:

@@ -139,6 +139,7 @@ def test_a_silent_connection_is_opened_again() -> None:
         loop.silence()
         end = leader.send()
         await group.until(lambda: leader.leading().commit_offset >= end)
+        await group.until_equal()
         check_copy(leader, group["b"])
         await group.stop()
 
@@ -290,6 +291,38 @@ def test_a_node_whose_records_the_leader_lacks_begins_again(is_old: bool) -> Non
         await late.follow()
         await group.until_equal()
         check_copy(leader, late)
+        await group.stop()
+
+    run(program)
+
+
+def test_a_commit_without_more_data_is_known_within_milliseconds() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        leader = await group.start("a")
+        await asyncio.sleep(2)
+        end = leader.send()
+        await group.until(lambda: leader.leading().commit_offset >= end)
+        began = loop.time()
+        await group.until(lambda: group["b"].state.commit >= end)
+        assert loop.time() - began < 0.05, "not at the next tick of 100 ms"
+        await group.stop()
+
+    run(program)
+
+
+def test_an_error_of_the_engine_ends_the_leader() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        leader = await group.start("a")
+
+        def broken() -> None:
+            raise AssertionError("an invariant")
+
+        leader.leading().on_commit(broken)
+        leader.send()
+        with pytest.raises(AssertionError, match="an invariant"):
+            await group.until(lambda: False, 5)
         await group.stop()
 
     run(program)
