@@ -202,6 +202,13 @@ ALERTS: Final = (
         "syncs of {{ $labels.instance }} took longer than senders wait",
         "The disk is too slow for its load: look at its latency and at who else writes to it.",
     ),
+    counted(
+        "TroveMQReplicaTimeouts",
+        "warning",
+        "trovemq_replica_timeouts_total",
+        "messages of {{ $labels.instance }} were not on all in-sync nodes in time",
+        "Look at the lag of its replica group's nodes: trovemq cluster status.",
+    ),
     above(
         "TroveMQSyncBehind",
         "warning",

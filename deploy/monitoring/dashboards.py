@@ -40,8 +40,8 @@ BROKER_ROWS: Final = (
     ),
     (
         "Log and disk",
-        "storage_ flush broker_permission drained disk_ segment_ projection_ index_ open_queue pauses "
-        "topic_number consumer_group_number",
+        "storage_ flush replica_timeouts broker_permission drained disk_ segment_ projection_ index_ "
+        "open_queue pauses topic_number consumer_group_number",
     ),
     ("Retention", "retention_"),
     ("Damage, scrubs and backups", "store_ damaged_messages records_not_copied"),

@@ -191,6 +191,11 @@ NOT_ENOUGH_REPLICAS = _add(
     "Fewer nodes of the replica group are here than the step needs; nothing was stored.",
     "Start the missing nodes; trovemq cluster status names them.",
 )  # fmt: skip
+REPLICA_TIMEOUT = _add(
+    "REPLICA_TIMEOUT", 458, "DEADLINE_EXCEEDED", False,
+    "The message is in the log, but the copies did not have it within replica_ack_timeout_ms.",
+    "It may be committed a moment later, or be cut by the next leader: sending again may make a second message, unless the producer numbers its messages.",
+)  # fmt: skip
 REPLICA_STATE_ILLEGAL = _add(
     "REPLICA_STATE_ILLEGAL", 459, "FAILED_PRECONDITION", False,
     "The replica group, or this node of it, is not in the state that the command needs.",

@@ -9,7 +9,7 @@ from tests.durability.planted import Planted
 ENGINE_FAULTS: Final = (
     Planted(
         "a waiter of a later append is answered with an earlier sync",
-        "broker/trovemq_broker/produce/sync_waiters.py",
+        "broker/trovemq_broker/produce/waiters.py",
         "        while at and self._waiters[at - 1].end > waiter.end:",
         "        while at and self._waiters[at - 1].end < waiter.end:",
         ("tests/unit/produce/test_group_commit.py::test_a_waiter_of_an_earlier_append_may_come_later",),

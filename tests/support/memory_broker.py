@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, ReplicatedCommit
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.receiver import Receiver
@@ -73,6 +74,8 @@ class TestBroker(BrokerCore):
         consumers: ConsumerSettings | None = None,
         replies: ReplyBudget | None = None,
         tracing: BrokerTracing | None = None,
+        replicated: ReplicatedCommit | None = None,
+        replica_acks: ReplicaAckSettings | None = None,
         **settings: Any,
     ) -> None:
         self.now_ms = NOW_MS
@@ -98,6 +101,8 @@ class TestBroker(BrokerCore):
             next_nonce=lambda: f"nonce-{next(nonces)}",
             replies=replies,
             tracing=tracing,
+            replicated=replicated,
+            replica_acks=replica_acks,
         )
         self.events = model.events
         self.sender = Sender(self)
@@ -120,7 +125,8 @@ class TestBroker(BrokerCore):
     def sync_by(self, durable: Callable[[int], Awaitable[None]]) -> None:
         """`durable` waits for the disk instead of the group commit, which does not run here."""
         some: Any = self
-        some.group_commit.durable = some.offsets._sync_log = durable
+        commit = some.group_commit
+        commit.durable = commit.committed = some.offsets._sync_log = durable
 
     def with_replies(self, replies: ReplyBudget) -> TestBroker:
         """The same broker with another budget of replies."""

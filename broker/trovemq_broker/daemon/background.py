@@ -42,7 +42,7 @@ class StoreTasks:
             core.model,
             settings.retention_policy(),
             settings.clean_interval_ms,
-            core.group_commit.durable,
+            core.group_commit.committed,
             core.appender.hold,
             core.topic_changes,
             core.clock_ms,
@@ -67,7 +67,7 @@ class StoreTasks:
             "retention": self.retention.run(),
             "timers": core.timer_task.run(),
             "memory": keep_trimmed(TrimPolicy()),
-            "snapshots": consumer_tasks.save_snapshots(model, core.group_commit.durable, core.clock_ms),
+            "snapshots": consumer_tasks.save_snapshots(model, core.group_commit.committed, core.clock_ms),
             **(
                 {"group expiry": self.group_expiry(settings.group_expiry_ms).run()}
                 if settings.group_expiry_ms

@@ -24,6 +24,7 @@ from trovemq_broker.daemon.routed_topics import RoutedTopics
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.maintenance import consumer_tasks
 from trovemq_broker.produce.append import batch_size_limit
+from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, ReplicatedCommit
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.core.broker_core import BrokerCore
@@ -90,10 +91,13 @@ class BrokerServices:
         calls: ForwardCalls | None = None,
         cluster: ClusterParts | None = None,
         shared: SharedConfig | None = None,
+        replicated: ReplicatedCommit | None = None,
+        replica_acks: ReplicaAckSettings | None = None,
         led: LedStore | None = None,
     ) -> None:
         """`others`: the cluster's other brokers; `calls` forwards the calls that belong to one of them.
-        `shared`: instead of the node's own part in the cluster's configuration. `led`: of the leader of a
+        `shared`: instead of the node's own part in the cluster's configuration. `replicated`,
+        `replica_acks`: as of BrokerCore. `led`: of the leader of a
         replica group."""
         self._replica = ReplicaService(None if led is None else led.node)
         self.core = core = BrokerCore(
@@ -103,6 +107,8 @@ class BrokerServices:
             traffic=traffic,
             replies=replies,
             tracing=tracing,
+            replicated=replicated,
+            replica_acks=replica_acks,
         )
         if led is not None:
             led.see_messages(core.on_messages_available)

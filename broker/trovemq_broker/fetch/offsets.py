@@ -51,10 +51,10 @@ def _nothing_moved(
 
 
 class OffsetKeeper:
-    """Commits, reads and resets offsets. `sync_log` returns when the log is on disk up to a physical offset;
-    `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is called with (group, topic, offsets by
-    queue) for every offset that is set here, and returns for each queue the number of messages in flight that
-    are forgotten."""
+    """Commits, reads and resets offsets. `sync_log` returns when the log is on disk, and committed, up to a
+    physical offset; `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is called with (group,
+    topic, offsets by queue) for every offset that is set here, and returns for each queue the number of
+    messages in flight that are forgotten."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class OffsetKeeper:
         """`offset` is the next one to consume. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
         OFFSET_OUT_OF_RANGE, DISK_FULL, STORE_FAILED, FLUSH_DISK_TIMEOUT."""
         check_group_name(group)
-        self._check_range(topic, queue_id, offset)
+        if not self._is_invisible(topic, queue_id, offset):
+            self._check_range(topic, queue_id, offset)
         await self._log_behind(topic, {queue_id: offset})
         self._check_range(topic, queue_id, offset)  # the topic may have been deleted during the wait
         self._moved(group, topic, {queue_id: offset})
@@ -160,13 +161,20 @@ class OffsetKeeper:
         if not low <= offset <= high:
             raise out_of_range(topic, queue_id, offset, low, high)
 
+    def _is_invisible(self, topic: str, queue_id: QueueId, offset: QueueOffset) -> bool:
+        """Whether the log has the messages below this offset, and not all of them are visible yet."""
+        _, high = queue_range(self._store, topic, queue_id)
+        return high < offset <= self._store.next_queue_offset(topic, queue_id)
+
     async def _log_behind(self, topic: str, offsets: dict[QueueId, QueueOffset]) -> None:
-        """Syncs the log if one of these offsets lies beyond its synced part (async mode). TroveError
-        TOPIC_RECREATED if the offsets are of a topic that is another one after the wait."""
+        """Waits for the log if one of these offsets lies beyond its part that is on disk and visible.
+        TroveError TOPIC_RECREATED if the offsets are of a topic that is another one after the wait."""
         flushed_offset, identity = self._store.flushed_offset, self._store.topic_identity(topic)
         for queue_id, offset in offsets.items():
             queue = self._store.consume_queues.get(topic, queue_id)
-            if queue is not None and offset > queue.lower_bound(flushed_offset):
+            if (queue is not None and offset > queue.lower_bound(flushed_offset)) or self._is_invisible(
+                topic, queue_id, offset
+            ):
                 await self._sync_log(self._store.end_offset)
                 exists = self._store.topics.get(topic) is not None
                 if exists and self._store.topic_identity(topic) != identity:

@@ -106,6 +106,8 @@ class Puller:
         low = queue.min_offset if queue is not None else QUEUE_ORIGIN
         high = queue.max_offset if queue is not None else QUEUE_ORIGIN
         if not low <= request.offset <= high:
+            if high < request.offset <= self._store.next_queue_offset(topic, queue_id):
+                return PullResult([], 0, 0, request.offset, low, high)  # in the log, and not visible yet
             raise out_of_range(request.topic, request.queue_id, request.offset, low, high)
         if queue is None or request.offset == high:
             return PullResult([], 0, 0, request.offset, low, high)

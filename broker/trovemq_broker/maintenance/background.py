@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trovemq_broker.fetch.offsets import OffsetKeeper
+from trovemq_broker.produce.put_status import STORED
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick
@@ -42,7 +43,7 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
         try:
             await keeper.persist()
         except TroveError as error:
-            if not error.retriable and error.spec not in (errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
+            if not error.retriable and error.spec not in {*STORED, errors.UNKNOWN_ERROR}:
                 raise
             get_logger().warning("store.offsets_not_saved", reason=error.message)
 

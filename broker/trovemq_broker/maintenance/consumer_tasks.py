@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from trovemq_broker.produce.put_status import STORED
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.transactions.records import GIVEN_UP_TOPIC
 from trovemq_broker.transactions.transactions import TransactionCheck
@@ -204,6 +205,6 @@ async def _try_append(event: str, action: Callable[[], Result]) -> Result | None
 
 
 def _log_failure(event: str, error: TroveError) -> None:
-    if not error.retriable and error.spec not in (errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
+    if not error.retriable and error.spec not in {*STORED, errors.UNKNOWN_ERROR}:
         raise error
     get_logger().warning(event, reason=error.message)

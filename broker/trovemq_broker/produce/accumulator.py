@@ -18,7 +18,7 @@ its batches are appended one after the other, and only those at fault are refuse
 Invariants
 - The records of a queue lie in the log in the order in which their batches came, and so do those of a stream.
 - Each batch is answered exactly once: with its own part of the append when that is as durable as the flush
-  mode promises, or with its own error.
+  mode, and the acknowledgements of a replica group, promise, or with its own error.
 - A batch that creates a topic creates it in the name of its caller.
 """
 
@@ -66,6 +66,7 @@ class Accumulator:
         self._batch_size_max = batch_size_max
         self._on_appended = on_appended
         self._sync = appender.sync
+        self._acks_wait = commit.acks_wait
         self._chooser = QueueChooser()
         self._chosen: dict[str, QueueId] = {}
         self._queues: dict[_Queue, list[Waiting]] = {}
@@ -247,7 +248,7 @@ class Accumulator:
             done(error)
             return
         self._on_appended(topic, result.record_count, result.bytes_written, result.positions)
-        if self._sync:
+        if self._acks_wait:
             self._answer_when_durable(done, result, time.perf_counter())
         else:
             done(result, time.perf_counter())
@@ -260,7 +261,7 @@ class Accumulator:
             parts = result.parts(batch.record_count for batch, _, _ in waiting)
         elif len(waiting) > 1:
             parts = parts_of(waiting, result)
-        if self._sync:
+        if self._acks_wait:
             for (_, done, _), part in zip(waiting, parts, strict=True):
                 self._answer_when_durable(done, part, ended_at)
         else:
@@ -268,4 +269,4 @@ class Accumulator:
                 done(part, ended_at)
 
     def _answer_when_durable(self, done: Done, result: AppendResult, ended_at: float) -> None:
-        self._commit.when_durable(result.end, lambda error: done(result, ended_at, error))
+        self._commit.when_acknowledged(result.end, lambda error: done(result, ended_at, error))

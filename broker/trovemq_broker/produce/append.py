@@ -142,7 +142,7 @@ class Appender(Admission):
 
     @property
     def sync(self) -> bool:
-        """Whether acknowledgements wait for the sync of the log."""
+        """Whether each append is to be synced at once."""
         return self._sync
 
     @property
@@ -216,10 +216,7 @@ class Appender(Admission):
         return results
 
     def _end_when_acknowledged(self, trace: AppendTrace, result: AppendResult) -> None:
-        if self._sync:
-            self._group_commit.when_durable(result.end, trace.ended)
-        else:
-            trace.ended(None)
+        self._group_commit.when_acknowledged(result.end, trace.ended)
 
     def checked_batch(
         self,

@@ -45,6 +45,8 @@ class FlushSettings:
     """Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT."""
     unsynced_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB, restart=False)] = 2_147_483_648
     """Appended bytes that may wait for their sync; beyond it sends wait for space."""
+    uncommitted_bytes_max: Annotated[int, setting("bytes", 65_536, 64 * GIB, restart=False)] = 268_435_456
+    """In a replica group: appended bytes that may wait for the copies; beyond it sends wait for space."""
     append_wait_max_ms: Annotated[
         int, setting("ms", 1, 600_000, rocketmq="osPageCacheBusyTimeOutMills", restart=False)
     ] = 1_000

@@ -3,7 +3,7 @@
 In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in the kernel, or in
 one thread) further appends gather; the next sync covers them all. In async mode no append waits, and the
 worker syncs at intervals: when 4 pages are dirty, or every 10 s if any page is (docs/store-format.md,
-"Flush").
+"Flush"). In a replica group appends may wait for the copies, too (replica_acks.py).
 
 Invariants
 - A waiter is resolved without an error only after `finish_flush` moved the store's flushed offset past its
@@ -20,11 +20,13 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from trovemq_broker.produce.flush_settings import FlushSettings
+from trovemq_broker.produce.replica_acks import CommitStore, Grown, LocalCommit, ReplicaAcks
+from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, ReplicatedCommit
 from trovemq_broker.produce.sync_thread import SyncThread
-from trovemq_broker.produce.sync_waiters import SyncWaiters, store_failed
+from trovemq_broker.produce.waiters import Resolve, SyncWaiters, When, store_failed, until
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset, QueueId
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.kernel_sync import KernelSync
 
@@ -32,7 +34,7 @@ PAGE_SIZE: Final = 4096
 GATHER_ITERATIONS: Final = 16  # of the event loop
 RETRY_PAUSE_S: Final = 0.05  # after a sync that could not begin
 
-Grown = list[tuple[str, QueueId]]
+__all__ = ["GroupCommit", "Grown"]
 
 
 class Flushable(Protocol):
@@ -71,6 +73,17 @@ class GroupCommit(SyncWaiters):
         super().__init__(settings)
         self._store = store
         self._on_messages_available = on_messages_available
+        self.copies: ReplicaAcks | None = None
+        """Of a replica group."""
+        self._acknowledged_by: ReplicaAcks | None = None
+        self.acks_wait = settings.flush_mode == "sync"
+        """Whether the acknowledgement of a message waits for anything."""
+        self.when_durable: When = self.wait
+        """(end, resolve): calls `resolve` once, with None when the log is on disk up to `end`, and committed
+        in a group whose `ack` is replicated; else with the error: FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT (the
+        message is in the log), STORE_FAILED."""
+        self.when_acknowledged: When = self.wait if self.acks_wait else _at_once
+        """The same for the log being as durable as an acknowledged message."""
         self._capacity = asyncio.Event()
         self._thread = SyncThread()
         self._kernel = kernel
@@ -88,9 +101,34 @@ class GroupCommit(SyncWaiters):
         self._gather_timer: asyncio.TimerHandle | None = None
         self.flush_count = 0
 
+    def add_copies(
+        self, store: CommitStore, replicated: ReplicatedCommit, settings: ReplicaAckSettings
+    ) -> None:
+        """From now on, which is before the first append, the log is that of a replica group."""
+        self.copies = ReplicaAcks(
+            store,
+            replicated,
+            settings,
+            LocalCommit(
+                sync=self._settings.flush_mode == "sync",
+                when_synced=self.wait,
+                announce=self._on_messages_available,
+                moved=self._capacity.set,
+                fail=self.fail,
+                late_sync=self._late_sync,
+            ),
+        )
+        if settings.ack == "replicated":
+            self.acks_wait = True
+            self._acknowledged_by = self.copies
+            self.when_durable = self.copies.when_durable
+            self.when_acknowledged = self.copies.wait
+
     def apply(self, settings: FlushSettings) -> None:
         """Sets the settings from now on, also for appends that wait; the flush mode cannot change."""
         self._settings = replace(settings, flush_mode=self._settings.flush_mode)
+        if self.copies is not None:
+            self.copies.apply(uncommitted_bytes_max=settings.uncommitted_bytes_max)
         self._shorten_waits()
         self._capacity.set()
         self._want()
@@ -101,19 +139,53 @@ class GroupCommit(SyncWaiters):
         return self._store.end_offset - self._store.flushed_offset
 
     @property
-    def _flushed_offset(self) -> PhysicalOffset:
+    def waiting(self) -> int:
+        """How many appends wait for a sync, or for the copies."""
+        return len(self._waiters) + (0 if self.copies is None else self.copies.waiting)
+
+    @property
+    def _safe_offset(self) -> PhysicalOffset:
         return self._store.flushed_offset
 
     @property
     def full(self) -> bool:
-        """Whether the bytes that wait for the disk exceed their limit."""
+        """Whether the bytes that wait for the disk, or for the copies, exceed their limit."""
         store = self._store
-        return store.end_offset - store.flushed_offset >= self._settings.unsynced_bytes_max
+        if store.end_offset - store.flushed_offset >= self._settings.unsynced_bytes_max:
+            return True
+        return self.copies is not None and self.copies.full
 
     def appended(self) -> None:
-        """Notifies the worker that the log grew."""
+        """Notifies the worker, and the copies, that the log grew."""
+        if self.copies is not None:
+            self.copies.appended()
         if self._settings.flush_mode == "sync" or self.full:
             self._want()
+
+    @property
+    def replica_timeout_count(self) -> int:
+        """How many acknowledgements became REPLICA_TIMEOUT."""
+        return 0 if self.copies is None else self.copies.timeout_count
+
+    @property
+    def acknowledged_copies(self) -> int:
+        """How many copies hold a message when it is acknowledged."""
+        return 1 if self._acknowledged_by is None else self._acknowledged_by.copies
+
+    async def durable(self, end: PhysicalOffset) -> None:
+        """Waits until when_durable resolves. Raises its error."""
+        await until(self.when_durable, end)
+
+    async def acknowledgeable(self, end: PhysicalOffset) -> None:
+        """Waits until the log up to `end` is as durable as an acknowledged message. Raises the error of
+        when_acknowledged."""
+        if self.acks_wait:
+            await until(self.when_acknowledged, end)
+
+    async def committed(self, end: PhysicalOffset) -> None:
+        """Waits until the log up to `end` is on disk and committed, whatever `ack` is: for changes that must
+        not be ahead of the commit. Raises the error of when_durable."""
+        await until(self.wait if self.copies is None else self.copies.when_durable, end)
 
     @property
     def syncing(self) -> bool:
@@ -133,10 +205,14 @@ class GroupCommit(SyncWaiters):
         return True
 
     async def wait_for_capacity(self) -> None:
-        """Returns when the unsynced bytes are below their limit, or when the store failed.
+        """Returns when the unsynced and the uncommitted bytes are below their limits, or when the store
+        failed.
 
-        Raises TroveError OS_PAGE_CACHE_BUSY if that takes longer than `append_wait_max_ms`.
+        Raises TroveError OS_PAGE_CACHE_BUSY if that takes longer than `append_wait_max_ms`; in a group also
+        the error with which appends are refused.
         """
+        if self.copies is not None:
+            self.copies.check_append()
         try:
             async with asyncio.timeout(self._settings.append_wait_max_ms / 1000):
                 while self.full and self.failure is None:
@@ -144,9 +220,13 @@ class GroupCommit(SyncWaiters):
                     self._want()
                     await self._capacity.wait()
         except TimeoutError:
-            raise TroveError(
-                errors.OS_PAGE_CACHE_BUSY, f"{self.unsynced_bytes} bytes are waiting for the disk"
-            ) from None
+            raise self._busy() from None
+
+    def _busy(self) -> TroveError:
+        text = f"{self.unsynced_bytes} bytes are waiting for the disk"
+        if self.copies is not None and self.copies.full:
+            text = f"{self.copies.uncommitted_bytes} bytes are waiting for the copies"
+        return TroveError(errors.OS_PAGE_CACHE_BUSY, text)
 
     # --- the worker ---------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -282,6 +362,8 @@ class GroupCommit(SyncWaiters):
         self.flush_count += 1
         self._on_messages_available(grown)
         self._resolve_up_to(self._store.flushed_offset)
+        if self.copies is not None:
+            self.copies.flushed()
         return True
 
     def _repeat(self) -> None:
@@ -303,7 +385,9 @@ class GroupCommit(SyncWaiters):
             self.failure = error
             self._store.mark_failed()
         self._run_before_sync()  # each gets the error from the store
-        self._fail_waiters(self.failure)
+        self._fail_waiters(store_failed(self.failure))
+        if self.copies is not None:
+            self.copies.fail(self.failure)
         self._want()
         self._capacity.set()
 
@@ -316,6 +400,8 @@ class GroupCommit(SyncWaiters):
         """Ends the thread; call when the worker has ended. Waits for a sync that runs."""
         if self._timer is not None:
             self._timer.cancel()
+        if self.copies is not None:
+            self.copies.close()
         self._thread.close()
         if self._kernel is not None:
             if self._kernel.running and self._work is not None:  # the worker was cancelled
@@ -324,3 +410,8 @@ class GroupCommit(SyncWaiters):
                     self._work.end_in_kernel(self._kernel)
             self._kernel.close()
             self._kernel = None
+
+
+def _at_once(_end: PhysicalOffset, resolve: Resolve) -> None:
+    """An acknowledgement that waits for nothing."""
+    resolve(None)

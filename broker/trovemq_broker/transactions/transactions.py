@@ -205,6 +205,9 @@ class Transactions(TransactionLog):
         return is_young and 2 * len(self._open) < self._settings.transactions_max
 
     def _check(self, half: HalfMessage, now_ms: EpochMs) -> TransactionCheck | None:
+        if half.physical_offset >= self._store.commit_limit:  # as one that cannot be read now
+            self._open.count_check(half, half.checks, now_ms)
+            return None
         try:
             message = real_message(self._message(half))
         except ScarceError:  # asked after the next interval, and not counted

@@ -45,6 +45,7 @@ _HEALTH: Final[tuple[tuple[str, _HealthTest, str, str], ...]] = (
         "{0} unacknowledged messages were removed to free the disk",
     ),
     ("flush_timeouts", bool, "warn", "{0} acknowledgements came before their sync (FLUSH_DISK_TIMEOUT)"),
+    ("replica_timeouts", bool, "warn", "{0} acknowledgements came before the copies (REPLICA_TIMEOUT)"),
     ("backup_failures", bool, "warn", "{0} backups failed"),
 )
 

@@ -24,6 +24,8 @@ class PutMessageStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROPERTIES_SIZE_EXCEEDED: _ClassVar[PutMessageStatus]
     OS_PAGE_CACHE_BUSY: _ClassVar[PutMessageStatus]
     UNKNOWN_ERROR: _ClassVar[PutMessageStatus]
+    FLUSH_SLAVE_TIMEOUT: _ClassVar[PutMessageStatus]
+    IN_SYNC_REPLICAS_NOT_ENOUGH: _ClassVar[PutMessageStatus]
 DURABILITY_UNSPECIFIED: Durability
 MEMORY: Durability
 DISK: Durability
@@ -36,6 +38,8 @@ MESSAGE_ILLEGAL: PutMessageStatus
 PROPERTIES_SIZE_EXCEEDED: PutMessageStatus
 OS_PAGE_CACHE_BUSY: PutMessageStatus
 UNKNOWN_ERROR: PutMessageStatus
+FLUSH_SLAVE_TIMEOUT: PutMessageStatus
+IN_SYNC_REPLICAS_NOT_ENOUGH: PutMessageStatus
 
 class Error(_message.Message):
     __slots__ = ("symbol", "code", "message", "fields")

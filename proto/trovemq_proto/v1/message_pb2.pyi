@@ -22,7 +22,7 @@ class AppendFrame(_message.Message):
     def __init__(self, frame_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., records: _Optional[bytes] = ..., one_way: _Optional[bool] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("frame_id", "status", "error", "first_queue_offset", "physical_offset", "record_count", "store_timestamp", "durability", "store_host", "append_time_us", "broker", "duplicate", "duplicates", "sequence_gaps")
+    __slots__ = ("frame_id", "status", "error", "first_queue_offset", "physical_offset", "record_count", "store_timestamp", "durability", "store_host", "append_time_us", "broker", "duplicate", "duplicates", "sequence_gaps", "copies")
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class AppendReply(_message.Message):
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_GAPS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     frame_id: int
     status: _common_pb2.PutMessageStatus
     error: _common_pb2.Error
@@ -51,7 +52,8 @@ class AppendReply(_message.Message):
     duplicate: bool
     duplicates: _containers.RepeatedCompositeFieldContainer[Duplicate]
     sequence_gaps: _containers.RepeatedCompositeFieldContainer[SequenceGap]
-    def __init__(self, frame_id: _Optional[int] = ..., status: _Optional[_Union[_common_pb2.PutMessageStatus, str]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., first_queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., store_timestamp: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., store_host: _Optional[bytes] = ..., append_time_us: _Optional[int] = ..., broker: _Optional[str] = ..., duplicate: _Optional[bool] = ..., duplicates: _Optional[_Iterable[_Union[Duplicate, _Mapping]]] = ..., sequence_gaps: _Optional[_Iterable[_Union[SequenceGap, _Mapping]]] = ...) -> None: ...
+    copies: int
+    def __init__(self, frame_id: _Optional[int] = ..., status: _Optional[_Union[_common_pb2.PutMessageStatus, str]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., first_queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., store_timestamp: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., store_host: _Optional[bytes] = ..., append_time_us: _Optional[int] = ..., broker: _Optional[str] = ..., duplicate: _Optional[bool] = ..., duplicates: _Optional[_Iterable[_Union[Duplicate, _Mapping]]] = ..., sequence_gaps: _Optional[_Iterable[_Union[SequenceGap, _Mapping]]] = ..., copies: _Optional[int] = ...) -> None: ...
 
 class SequenceGap(_message.Message):
     __slots__ = ("index", "first", "last")

@@ -26,7 +26,7 @@ from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 from trovemq_proto.v1 import message_pb2 as trovemq__proto_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrovemq_proto/v1/producer.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\x1a\x1etrovemq_proto/v1/message.proto\"\xdb\x01\n\x12SendDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12,\n\x07message\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.OutgoingMessage\x12\x19\n\x11\x64\x65liver_timestamp\x18\x03 \x01(\x03\x12\x15\n\rmessage_group\x18\x04 \x01(\t\x12\x15\n\x08priority\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x10\x64\x65liver_after_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_priorityB\x13\n\x11_deliver_after_ms\"U\n\x10SendDelayedReply\x12\x15\n\rrecall_handle\x18\x01 \x01(\t\x12*\n\ndurability\x18\x02 \x01(\x0e\x32\x16.trovemq.v1.Durability\"5\n\rRecallRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x15\n\rrecall_handle\x18\x02 \x01(\t\"!\n\x0bRecallReply\x12\x12\n\nunique_key\x18\x01 \x01(\t\"i\n\x12PrepareHalfRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12,\n\x07message\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.OutgoingMessage\x12\x16\n\x0e\x63heck_after_ms\x18\x03 \x01(\x03\"V\n\x10PrepareHalfReply\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\ndurability\x18\x02 \x01(\x0e\x32\x16.trovemq.v1.Durability\"G\n\x0e\x45ndHalfRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\"\x0e\n\x0c\x45ndHalfReply\"N\n\x10\x43heckHalvesFrame\x12+\n\x05start\x18\x01 \x01(\x0b\x32\x1c.trovemq.v1.CheckHalvesStart\x12\r\n\x05leave\x18\x02 \x01(\x08\"\"\n\x10\x43heckHalvesStart\x12\x0e\n\x06topics\x18\x01 \x03(\t\"K\n\x10\x43heckHalvesReply\x12\x11\n\tconnected\x18\x01 \x01(\x08\x12$\n\x05\x63heck\x18\x02 \x01(\x0b\x32\x15.trovemq.v1.HalfCheck\"j\n\tHalfCheck\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x04 \x01(\x03\x12\x0e\n\x06record\x18\x05 \x01(\x0c\x32\xf9\x02\n\x0fProducerService\x12K\n\x0bSendDelayed\x12\x1e.trovemq.v1.SendDelayedRequest\x1a\x1c.trovemq.v1.SendDelayedReply\x12<\n\x06Recall\x12\x19.trovemq.v1.RecallRequest\x1a\x17.trovemq.v1.RecallReply\x12K\n\x0bPrepareHalf\x12\x1e.trovemq.v1.PrepareHalfRequest\x1a\x1c.trovemq.v1.PrepareHalfReply\x12?\n\x07\x45ndHalf\x12\x1a.trovemq.v1.EndHalfRequest\x1a\x18.trovemq.v1.EndHalfReply\x12M\n\x0b\x43heckHalves\x12\x1c.trovemq.v1.CheckHalvesFrame\x1a\x1c.trovemq.v1.CheckHalvesReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrovemq_proto/v1/producer.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\x1a\x1etrovemq_proto/v1/message.proto\"\xdb\x01\n\x12SendDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12,\n\x07message\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.OutgoingMessage\x12\x19\n\x11\x64\x65liver_timestamp\x18\x03 \x01(\x03\x12\x15\n\rmessage_group\x18\x04 \x01(\t\x12\x15\n\x08priority\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x10\x64\x65liver_after_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_priorityB\x13\n\x11_deliver_after_ms\"e\n\x10SendDelayedReply\x12\x15\n\rrecall_handle\x18\x01 \x01(\t\x12*\n\ndurability\x18\x02 \x01(\x0e\x32\x16.trovemq.v1.Durability\x12\x0e\n\x06\x63opies\x18\x03 \x01(\x05\"5\n\rRecallRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x15\n\rrecall_handle\x18\x02 \x01(\t\"!\n\x0bRecallReply\x12\x12\n\nunique_key\x18\x01 \x01(\t\"i\n\x12PrepareHalfRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12,\n\x07message\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.OutgoingMessage\x12\x16\n\x0e\x63heck_after_ms\x18\x03 \x01(\x03\"f\n\x10PrepareHalfReply\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\ndurability\x18\x02 \x01(\x0e\x32\x16.trovemq.v1.Durability\x12\x0e\n\x06\x63opies\x18\x03 \x01(\x05\"G\n\x0e\x45ndHalfRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\"\x0e\n\x0c\x45ndHalfReply\"N\n\x10\x43heckHalvesFrame\x12+\n\x05start\x18\x01 \x01(\x0b\x32\x1c.trovemq.v1.CheckHalvesStart\x12\r\n\x05leave\x18\x02 \x01(\x08\"\"\n\x10\x43heckHalvesStart\x12\x0e\n\x06topics\x18\x01 \x03(\t\"K\n\x10\x43heckHalvesReply\x12\x11\n\tconnected\x18\x01 \x01(\x08\x12$\n\x05\x63heck\x18\x02 \x01(\x0b\x32\x15.trovemq.v1.HalfCheck\"j\n\tHalfCheck\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x04 \x01(\x03\x12\x0e\n\x06record\x18\x05 \x01(\x0c\x32\xf9\x02\n\x0fProducerService\x12K\n\x0bSendDelayed\x12\x1e.trovemq.v1.SendDelayedRequest\x1a\x1c.trovemq.v1.SendDelayedReply\x12<\n\x06Recall\x12\x19.trovemq.v1.RecallRequest\x1a\x17.trovemq.v1.RecallReply\x12K\n\x0bPrepareHalf\x12\x1e.trovemq.v1.PrepareHalfRequest\x1a\x1c.trovemq.v1.PrepareHalfReply\x12?\n\x07\x45ndHalf\x12\x1a.trovemq.v1.EndHalfRequest\x1a\x18.trovemq.v1.EndHalfReply\x12M\n\x0b\x43heckHalves\x12\x1c.trovemq.v1.CheckHalvesFrame\x1a\x1c.trovemq.v1.CheckHalvesReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,27 +36,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SENDDELAYEDREQUEST']._serialized_start=111
   _globals['_SENDDELAYEDREQUEST']._serialized_end=330
   _globals['_SENDDELAYEDREPLY']._serialized_start=332
-  _globals['_SENDDELAYEDREPLY']._serialized_end=417
-  _globals['_RECALLREQUEST']._serialized_start=419
-  _globals['_RECALLREQUEST']._serialized_end=472
-  _globals['_RECALLREPLY']._serialized_start=474
-  _globals['_RECALLREPLY']._serialized_end=507
-  _globals['_PREPAREHALFREQUEST']._serialized_start=509
-  _globals['_PREPAREHALFREQUEST']._serialized_end=614
-  _globals['_PREPAREHALFREPLY']._serialized_start=616
-  _globals['_PREPAREHALFREPLY']._serialized_end=702
-  _globals['_ENDHALFREQUEST']._serialized_start=704
-  _globals['_ENDHALFREQUEST']._serialized_end=775
-  _globals['_ENDHALFREPLY']._serialized_start=777
-  _globals['_ENDHALFREPLY']._serialized_end=791
-  _globals['_CHECKHALVESFRAME']._serialized_start=793
-  _globals['_CHECKHALVESFRAME']._serialized_end=871
-  _globals['_CHECKHALVESSTART']._serialized_start=873
-  _globals['_CHECKHALVESSTART']._serialized_end=907
-  _globals['_CHECKHALVESREPLY']._serialized_start=909
-  _globals['_CHECKHALVESREPLY']._serialized_end=984
-  _globals['_HALFCHECK']._serialized_start=986
-  _globals['_HALFCHECK']._serialized_end=1092
-  _globals['_PRODUCERSERVICE']._serialized_start=1095
-  _globals['_PRODUCERSERVICE']._serialized_end=1472
+  _globals['_SENDDELAYEDREPLY']._serialized_end=433
+  _globals['_RECALLREQUEST']._serialized_start=435
+  _globals['_RECALLREQUEST']._serialized_end=488
+  _globals['_RECALLREPLY']._serialized_start=490
+  _globals['_RECALLREPLY']._serialized_end=523
+  _globals['_PREPAREHALFREQUEST']._serialized_start=525
+  _globals['_PREPAREHALFREQUEST']._serialized_end=630
+  _globals['_PREPAREHALFREPLY']._serialized_start=632
+  _globals['_PREPAREHALFREPLY']._serialized_end=734
+  _globals['_ENDHALFREQUEST']._serialized_start=736
+  _globals['_ENDHALFREQUEST']._serialized_end=807
+  _globals['_ENDHALFREPLY']._serialized_start=809
+  _globals['_ENDHALFREPLY']._serialized_end=823
+  _globals['_CHECKHALVESFRAME']._serialized_start=825
+  _globals['_CHECKHALVESFRAME']._serialized_end=903
+  _globals['_CHECKHALVESSTART']._serialized_start=905
+  _globals['_CHECKHALVESSTART']._serialized_end=939
+  _globals['_CHECKHALVESREPLY']._serialized_start=941
+  _globals['_CHECKHALVESREPLY']._serialized_end=1016
+  _globals['_HALFCHECK']._serialized_start=1018
+  _globals['_HALFCHECK']._serialized_end=1124
+  _globals['_PRODUCERSERVICE']._serialized_start=1127
+  _globals['_PRODUCERSERVICE']._serialized_end=1504
 # @@protoc_insertion_point(module_scope)

@@ -25,12 +25,14 @@ class SendDelayedRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., message: _Optional[_Union[_message_pb2.OutgoingMessage, _Mapping]] = ..., deliver_timestamp: _Optional[int] = ..., message_group: _Optional[str] = ..., priority: _Optional[int] = ..., deliver_after_ms: _Optional[int] = ...) -> None: ...
 
 class SendDelayedReply(_message.Message):
-    __slots__ = ("recall_handle", "durability")
+    __slots__ = ("recall_handle", "durability", "copies")
     RECALL_HANDLE_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     recall_handle: str
     durability: _common_pb2.Durability
-    def __init__(self, recall_handle: _Optional[str] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ...) -> None: ...
+    copies: int
+    def __init__(self, recall_handle: _Optional[str] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., copies: _Optional[int] = ...) -> None: ...
 
 class RecallRequest(_message.Message):
     __slots__ = ("topic", "recall_handle")
@@ -57,12 +59,14 @@ class PrepareHalfRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., message: _Optional[_Union[_message_pb2.OutgoingMessage, _Mapping]] = ..., check_after_ms: _Optional[int] = ...) -> None: ...
 
 class PrepareHalfReply(_message.Message):
-    __slots__ = ("transaction_id", "durability")
+    __slots__ = ("transaction_id", "durability", "copies")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     durability: _common_pb2.Durability
-    def __init__(self, transaction_id: _Optional[str] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ...) -> None: ...
+    copies: int
+    def __init__(self, transaction_id: _Optional[str] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., copies: _Optional[int] = ...) -> None: ...
 
 class EndHalfRequest(_message.Message):
     __slots__ = ("topic", "transaction_id", "commit")

@@ -64,7 +64,7 @@ class GetTransactionRequest(_message.Message):
     def __init__(self, transaction_id: _Optional[str] = ...) -> None: ...
 
 class TransactionReply(_message.Message):
-    __slots__ = ("transaction_id", "committed", "topics", "topic_indexes", "queue_ids", "queue_offsets", "physical_offsets", "acknowledged_count", "store_timestamp", "store_host", "durability", "broker", "repeated_commit")
+    __slots__ = ("transaction_id", "committed", "topics", "topic_indexes", "queue_ids", "queue_offsets", "physical_offsets", "acknowledged_count", "store_timestamp", "store_host", "durability", "broker", "repeated_commit", "copies")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class TransactionReply(_message.Message):
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     BROKER_FIELD_NUMBER: _ClassVar[int]
     REPEATED_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     committed: bool
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -91,4 +92,5 @@ class TransactionReply(_message.Message):
     durability: _common_pb2.Durability
     broker: str
     repeated_commit: bool
-    def __init__(self, transaction_id: _Optional[str] = ..., committed: _Optional[bool] = ..., topics: _Optional[_Iterable[str]] = ..., topic_indexes: _Optional[_Iterable[int]] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., physical_offsets: _Optional[_Iterable[int]] = ..., acknowledged_count: _Optional[int] = ..., store_timestamp: _Optional[int] = ..., store_host: _Optional[bytes] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., broker: _Optional[str] = ..., repeated_commit: _Optional[bool] = ...) -> None: ...
+    copies: int
+    def __init__(self, transaction_id: _Optional[str] = ..., committed: _Optional[bool] = ..., topics: _Optional[_Iterable[str]] = ..., topic_indexes: _Optional[_Iterable[int]] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., physical_offsets: _Optional[_Iterable[int]] = ..., acknowledged_count: _Optional[int] = ..., store_timestamp: _Optional[int] = ..., store_host: _Optional[bytes] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., broker: _Optional[str] = ..., repeated_commit: _Optional[bool] = ..., copies: _Optional[int] = ...) -> None: ...

@@ -8,7 +8,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -49,6 +49,8 @@ class StoreAppending(StoreReading):
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._unoffered_ends: LogQueueEnds | None = None
         """Of the queues, in the part of the log that no append offered to the dispatcher; None: read it."""
+        self.check_append: Callable[[], None] | None = None
+        """Of a node that shares its log: raises the TroveError with which every append is refused now."""
 
     def append(
         self,
@@ -68,7 +70,8 @@ class StoreAppending(StoreReading):
         the disk reserve refuses new messages. seal: of an atomic transaction.
 
         TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
-        OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
+        OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR, and those of check_append; then nothing was written
+        and no queue offset used up.
         """
         self._check_writable()
         data = batch.data
@@ -131,6 +134,8 @@ class StoreAppending(StoreReading):
     def _check_writable(self) -> None:
         if self._marked_failed or self.files.sync_failure is not None:
             raise TroveError(errors.STORE_FAILED)
+        if self.check_append is not None:
+            self.check_append()
         if self._dispatcher.pending_bytes > self.settings.undispatched_bytes_max:
             raise TroveError(
                 errors.OS_PAGE_CACHE_BUSY,
@@ -172,6 +177,11 @@ class StoreAppending(StoreReading):
             if offsets is not None:
                 offsets += range(first, first + count)
         return after, firsts, offsets
+
+    def next_queue_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
+        """One past the queue's last record in the log, visible or not."""
+        known = self._next_offsets.get((topic, queue_id))
+        return self._next_offset(topic, queue_id) if known is None else QueueOffset(known)
 
     def _next_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
         """The queue's next offset, counted from the log: its last records may not be dispatched yet."""

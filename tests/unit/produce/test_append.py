@@ -177,6 +177,8 @@ def test_every_refusal_has_a_put_status_of_the_protocol() -> None:
     assert set(statuses.values()) <= names
     assert "PUT_OK" not in statuses.values()
     assert statuses["FLUSH_DISK_TIMEOUT"] == "FLUSH_DISK_TIMEOUT"
+    assert statuses["REPLICA_TIMEOUT"] == "FLUSH_SLAVE_TIMEOUT"
+    assert statuses["NOT_ENOUGH_REPLICAS"] == "IN_SYNC_REPLICAS_NOT_ENOUGH"
     assert statuses["CREATE_MAPPED_FILE_FAILED"] == "CREATE_MAPPED_FILE_FAILED"
     assert statuses["PROPERTIES_SIZE_EXCEEDED"] == "PROPERTIES_SIZE_EXCEEDED"
     assert statuses["OS_PAGE_CACHE_BUSY"] == "OS_PAGE_CACHE_BUSY"

@@ -48,6 +48,7 @@ EFFECTS: dict[str, tuple[str, object, Read]] = {
     ),
     "sync_flush_timeout_ms": ("3s", 3_000, of_flush("sync_flush_timeout_ms")),
     "unsynced_bytes_max": ("1MiB", 1 << 20, of_flush("unsynced_bytes_max")),
+    "uncommitted_bytes_max": ("1MiB", 1 << 20, of_flush("uncommitted_bytes_max")),
     "append_wait_max_ms": ("2s", 2_000, of_flush("append_wait_max_ms")),
     "auto_create_topic_enable": (
         "yes",

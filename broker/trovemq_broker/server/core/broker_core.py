@@ -17,6 +17,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trovemq_broker.admin.group_changes import GroupChanges
@@ -35,6 +36,7 @@ from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender, batch_size_limit
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
 from trovemq_broker.produce.outgoing import OutgoingEncoder
+from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, ReplicatedCommit
 from trovemq_broker.query.search_offset import search_offset
 from trovemq_broker.server.core.clients import ClientRegistry
 from trovemq_broker.server.core.commands import ClientCommands
@@ -98,9 +100,12 @@ class BrokerCore:
         traffic: Traffic | None = None,
         replies: ReplyBudget | None = None,
         tracing: BrokerTracing | None = None,
+        replicated: ReplicatedCommit | None = None,
+        replica_acks: ReplicaAckSettings | None = None,
     ) -> None:
         """`wall_ms` gives the store times, `clock_ms` all others. `next_message_id`: makes the id of a
-        message that was sent without one."""
+        message that was sent without one. `replicated`: the copies of the log in a replica group, with its
+        settings."""
         self.store: Final = store
         self.model: Final = model
         self.settings: Final = settings
@@ -120,16 +125,24 @@ class BrokerCore:
         self.transactions: Final[Transactions] = model.transactions
         self.timer_task: Final = TimerTask(model, clock_ms, stopped=settings.timer_stop_dequeue)
 
+        self._open_commit(replicated, replica_acks or ReplicaAckSettings())
         self._open_produce(wall_ms)
         self._open_consume(next_nonce)
         self._open_changes()
+
+    def _open_commit(self, replicated: ReplicatedCommit | None, acks: ReplicaAckSettings) -> None:
+        store, settings = self.store, self.settings
+        kernel = KernelSync.open() if settings.flush_in_kernel_enable else None
+        self.group_commit = GroupCommit(store, settings, self.on_messages_available, kernel)
+        if replicated is not None:
+            acks = replace(acks, uncommitted_bytes_max=settings.uncommitted_bytes_max)
+            self.group_commit.add_copies(store, replicated, acks)
+            store.check_append = replicated.check_append
 
     def _open_produce(self, wall_ms: Callable[[], EpochMs]) -> None:
         store, settings = self.store, self.settings
         self.appended = asyncio.Event()
         """Is set at each append."""
-        kernel = KernelSync.open() if settings.flush_in_kernel_enable else None
-        self.group_commit = GroupCommit(store, settings, self.on_messages_available, kernel)
         self.deduplication = Deduplication(store, log_duplicate(), log_gap())
         self.appender = Appender(
             store,
@@ -158,7 +171,7 @@ class BrokerCore:
         new_messages = NewMessages(store, self.delivery.next_offset)
         self.waits = ReceiveWaits(settings.receive_polls_max, new_messages)
         self.puller = Puller(store, PullSettings(bytes_max=settings.pull_bytes_max))
-        self.offsets = OffsetKeeper(store, self.group_commit.durable, self.search, self._offsets_moved)
+        self.offsets = OffsetKeeper(store, self.group_commit.committed, self.search, self._offsets_moved)
         self.order = GroupOrder(
             store.topics,
             self.groups,
@@ -200,7 +213,7 @@ class BrokerCore:
     # --- events ---------------------------------------------------------------------------------------
     def on_messages_available(self, queues: Grown) -> None:
         """Wakes all calls that wait for messages of these queues."""
-        if self.appender.sync and len(self.long_polls):
+        if self.group_commit.acks_wait and len(self.long_polls):
             # Many polls may wait for one queue, and the senders that wait for this sync are to be answered
             # first. In async mode the acknowledgements were sent before.
             asyncio.get_running_loop().call_soon(self.long_polls.wake, queues)

@@ -185,9 +185,12 @@ class BrokerCollector(Collector):
         counters = (
             ("trovemq_flushes", "Syncs of the log.", commit.flush_count),
             (
-                "trovemq_flush_timeouts",
-                "Acknowledgements that became FLUSH_DISK_TIMEOUT.",
+                *("trovemq_flush_timeouts", "Acknowledgements that became FLUSH_DISK_TIMEOUT."),
                 commit.timeout_count,
+            ),
+            (
+                *("trovemq_replica_timeouts", "Acknowledgements that became REPLICA_TIMEOUT."),
+                commit.replica_timeout_count,
             ),
             (
                 "trovemq_projection_failures",

@@ -112,6 +112,7 @@ class BrokerStatistics:
             "log_segments": store.segment_count,
             "flushes": self.group_commit.flush_count,
             "flush_timeouts": self.group_commit.timeout_count,
+            "replica_timeouts": self.group_commit.replica_timeout_count,
             "flush_behind_bytes": self.group_commit.unsynced_bytes,
             "dispatch_behind_bytes": store.undispatched_bytes,
             "restart_read_bytes": store.end_offset - store.marked_offset,

@@ -2,8 +2,9 @@
 separately.
 
 Frames go to the accumulator (produce/accumulator.py). The reply is written when the append is as durable as
-the flush mode promises; further frames are appended meanwhile. While too many bytes wait for the disk no
-further frame is read; only a frame that has waited too long for space is refused.
+acknowledgements of the broker promise; further frames are appended meanwhile. While too many bytes wait for
+the disk, or for the copies, no further frame is read; only a frame that has waited too long for space is
+refused.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class AppendStream(ReplyStream):
         super().__init__(context, core.settings.append_frames_in_flight_max)
         self._core = core
         self._durability = core.appender.durability
-        self._sync = core.appender.sync
+        self._acks_wait = core.group_commit.acks_wait
         self._born_host: Final = born_host_of(self._peer)
         self._submitted = 0  # frames that are not answered
 
@@ -55,7 +56,7 @@ class AppendStream(ReplyStream):
 
     def _submit(self, frame: AppendFrame, started: float) -> None:
         if frame.fault:
-            if not self._sync:
+            if not self._acks_wait:
                 self._core.accumulator.append_all()  # replies come in the order of the frames
             self._refuse_later(frame, started, TroveError(errors.BATCH_ILLEGAL, frame.fault))
             return
@@ -86,7 +87,7 @@ class AppendStream(ReplyStream):
         elif not one_way:
             reply = self._reply(frame_id, started, outcome, ended_at, error)
         if not one_way:
-            self.reply_made(reply, flush=not self._submitted and not self._sync)
+            self.reply_made(reply, flush=not self._submitted and not self._acks_wait)
 
     def _reply(
         self,
@@ -98,7 +99,8 @@ class AppendStream(ReplyStream):
     ) -> bytes:
         core = self._core
         elapsed_us = int((ended_at - started) * 1e6)
-        reply = append_reply(frame_id, result, self._durability, core.broker, elapsed_us)
+        copies = core.group_commit.acknowledged_copies
+        reply = append_reply(frame_id, result, self._durability, core.broker, elapsed_us, copies)
         if error is not None:
             core.traffic.refused(error.symbol)
             mark_failed(reply, error)

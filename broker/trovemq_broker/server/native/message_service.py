@@ -10,6 +10,7 @@ from typing import Final
 import grpc
 
 from trovemq_broker.produce.batches import Batch, Done
+from trovemq_broker.produce.put_status import STORED
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.native.fetch_stream import FetchStream, begin_pull
@@ -21,7 +22,6 @@ from trovemq_broker.server.wire.native_messages import append_reply, born_host_o
 from trovemq_broker.server.wire.statuses import Context
 from trovemq_daemon.calls import Answer, Call
 from trovemq_daemon.grpc_services import service_handlers
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.append_result import AppendResult
 
@@ -52,12 +52,14 @@ class MessageService:
 
     async def get_producer(self, request: Request, _context: Context) -> Reply:
         producer = wire.producer_of(request)
-        deduplication = self._core.appender.deduplication
-        return wire.producer_reply(deduplication.next_sequence(*producer, self._core.clock_ms()))
+        core = self._core
+        next_sequence = core.appender.deduplication.next_sequence(*producer, core.clock_ms())
+        await core.group_commit.acknowledgeable(core.store.end_offset)  # the producer skips these numbers
+        return wire.producer_reply(next_sequence)
 
     def on_sends(self, calls: Sequence[Call]) -> None:
-        """Send: refusals end the call with an error; only FLUSH_DISK_TIMEOUT, whose message is in the log, is
-        in the reply."""
+        """Send: refusals end the call with an error; only FLUSH_DISK_TIMEOUT and REPLICA_TIMEOUT, whose
+        message is in the log, are in the reply."""
         with self._core.accumulator.together():
             for call in calls:
                 try:
@@ -104,12 +106,13 @@ class MessageService:
         if isinstance(outcome, Exception):
             self._refuse(answer, outcome)
             return
-        if error is not None and error.spec is not errors.FLUSH_DISK_TIMEOUT:
+        if error is not None and error.spec not in STORED:
             self._refuse(answer, error)
             return
         core = self._core
         elapsed_us = int((ended_at - started) * 1e6)
-        reply = append_reply(0, outcome, core.appender.durability, core.broker, elapsed_us)
+        copies = core.group_commit.acknowledged_copies
+        reply = append_reply(0, outcome, core.appender.durability, core.broker, elapsed_us, copies)
         if error is not None:
             core.traffic.refused(error.symbol)
             mark_failed(reply, error)

@@ -60,7 +60,8 @@ class ProducerService:
                 now_ms=now_ms,
             )
             await self._durable(result)
-        return wire.delayed_reply(recall_handle, self._core.appender.durability)
+        copies = self._core.group_commit.acknowledged_copies
+        return wire.delayed_reply(recall_handle, self._core.appender.durability, copies)
 
     async def prepare_half(self, request: Request, context: Context) -> Reply:
         with _Refusals(self._core):
@@ -79,7 +80,8 @@ class ProducerService:
                 now_ms=now_ms,
             )
             await self._durable(result)
-        return wire.half_reply(send.message.unique_key, self._core.appender.durability)
+        copies = self._core.group_commit.acknowledged_copies
+        return wire.half_reply(send.message.unique_key, self._core.appender.durability, copies)
 
     async def _wait_for_capacity(self) -> None:
         if self._core.group_commit.full:

@@ -149,8 +149,8 @@ class TransactionService:
             self._core.traffic.appended(message.topic, 1, next_place - message.physical_offset)
 
     async def _reply(self, committed: Committed) -> Reply:
-        """The reply, when the transaction is as durable as the flush mode requires."""
+        """The reply, when the transaction is as durable as an acknowledged message."""
         core = self._core
-        if core.appender.sync:
-            await core.group_commit.durable(committed.end)
-        return wire.committed_reply(committed, core.appender.durability, core.broker)
+        await core.group_commit.acknowledgeable(committed.end)
+        copies = core.group_commit.acknowledged_copies
+        return wire.committed_reply(committed, core.appender.durability, core.broker, copies)

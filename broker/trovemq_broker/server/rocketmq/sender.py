@@ -1,7 +1,7 @@
 """SendMessage: messages of one topic are checked and stored; the reply has one entry for each.
 
 All messages of a request are checked before the first is stored. An entry is OK when its message is as
-durable as the flush mode promises.
+durable as an acknowledged message of this broker is.
 
 Messages of a topic that only other brokers have are forwarded (forwards.py), before anything is done here.
 
@@ -383,10 +383,7 @@ class Sender:
 
     def _answer_when_durable(self, result: AppendResult, done: PartDone, recall_handle: str = "") -> None:
         ended_at = time.perf_counter()
-        if not self._core.appender.sync:
-            done(result, ended_at, None, recall_handle)
-            return
-        self._core.group_commit.when_durable(
+        self._core.group_commit.when_acknowledged(
             result.end, lambda error: done(result, ended_at, error, recall_handle)
         )
 

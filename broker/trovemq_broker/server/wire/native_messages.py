@@ -16,6 +16,7 @@ from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.produce.put_status import put_status
 from trovemq_broker.server.wire.frames import write_with_records
 from trovemq_daemon.handler_guard import error_to_wire
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import pack_host
@@ -46,12 +47,22 @@ def wire_durability(durability: Durability) -> common_pb2.Durability:
     return _DURABILITY[durability]
 
 
+def wire_copies(copies: int) -> int:
+    """The field `copies` of a reply: a single copy is not written."""
+    return copies if copies > 1 else 0
+
+
 def _status(error: TroveError) -> common_pb2.PutMessageStatus:
     return cast("common_pb2.PutMessageStatus", common_pb2.PutMessageStatus.Value(put_status(error)))
 
 
 def append_reply(
-    frame_id: int, result: AppendResult, durability: Durability, broker: str, append_time_us: int
+    frame_id: int,
+    result: AppendResult,
+    durability: Durability,
+    broker: str,
+    append_time_us: int,
+    copies: int = 1,
 ) -> message_pb2.AppendReply:
     reply = message_pb2.AppendReply(
         frame_id=frame_id,
@@ -65,6 +76,8 @@ def append_reply(
         append_time_us=append_time_us,
         broker=broker,
     )
+    if copies > 1:
+        reply.copies = copies
     if result.duplicates:
         reply.duplicate = True
     for index, place in result.duplicates.items():
@@ -81,10 +94,13 @@ def append_reply(
 
 
 def mark_failed(reply: message_pb2.AppendReply, error: TroveError) -> None:
-    """Marks a reply whose sync failed or took too long: the message is in the log, at least in memory."""
+    """Marks a reply whose sync failed, or that waited too long for its sync or for the copies: the message is
+    in the log of the broker, at least in memory."""
     reply.status = _status(error)
     reply.error.CopyFrom(error_to_wire(error))
-    reply.durability = common_pb2.MEMORY
+    reply.copies = 0
+    if error.spec is not errors.REPLICA_TIMEOUT:  # which says that the sync has ended
+        reply.durability = common_pb2.MEMORY
 
 
 def refused_reply(frame_id: int, error: TroveError, broker: str) -> message_pb2.AppendReply:

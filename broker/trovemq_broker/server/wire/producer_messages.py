@@ -12,7 +12,7 @@ from typing import Final
 from trovemq_broker.produce.append import Durability
 from trovemq_broker.produce.outgoing import INT32_MAX, INT32_MIN, OutgoingMessage
 from trovemq_broker.server.wire.client_commands import RecoverTransaction
-from trovemq_broker.server.wire.native_messages import wire_durability
+from trovemq_broker.server.wire.native_messages import wire_copies, wire_durability
 from trovemq_broker.server.wire.rocketmq_messages import stored_born_ms
 from trovemq_broker.server.wire.send_checks import (
     check_body,
@@ -171,13 +171,17 @@ def topics_to_check(frame: producer_pb2.CheckHalvesFrame) -> frozenset[str]:
 
 
 # --- replies --------------------------------------------------------------------------------------------
-def delayed_reply(recall_handle: str, durability: Durability) -> producer_pb2.SendDelayedReply:
-    return producer_pb2.SendDelayedReply(recall_handle=recall_handle, durability=wire_durability(durability))
+def delayed_reply(
+    recall_handle: str, durability: Durability, copies: int = 1
+) -> producer_pb2.SendDelayedReply:
+    return producer_pb2.SendDelayedReply(
+        recall_handle=recall_handle, durability=wire_durability(durability), copies=wire_copies(copies)
+    )
 
 
-def half_reply(transaction_id: str, durability: Durability) -> producer_pb2.PrepareHalfReply:
+def half_reply(transaction_id: str, durability: Durability, copies: int = 1) -> producer_pb2.PrepareHalfReply:
     return producer_pb2.PrepareHalfReply(
-        transaction_id=transaction_id, durability=wire_durability(durability)
+        transaction_id=transaction_id, durability=wire_durability(durability), copies=wire_copies(copies)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from trovemq_broker.atomic.ends import Committed
 from trovemq_broker.produce.append import Durability
-from trovemq_broker.server.wire.native_messages import wire_durability
+from trovemq_broker.server.wire.native_messages import wire_copies, wire_durability
 from trovemq_proto.positions import QueueId
 from trovemq_proto.v1 import transaction_pb2
 
@@ -82,7 +82,7 @@ def rolled_back_reply(transaction_id: str, broker: str) -> transaction_pb2.Trans
 
 
 def committed_reply(
-    committed: Committed, durability: Durability, broker: str
+    committed: Committed, durability: Durability, broker: str, copies: int = 1
 ) -> transaction_pb2.TransactionReply:
     topics = list(dict.fromkeys(message.topic for message in committed.messages))
     numbers = {topic: number for number, topic in enumerate(topics)}
@@ -100,4 +100,5 @@ def committed_reply(
         durability=wire_durability(durability),
         broker=broker,
         repeated_commit=committed.repeated,
+        copies=wire_copies(copies),
     )

@@ -1,0 +1,301 @@
+"""A broker that leads a replica group: its answers at the commit, its refusals, and its readers before it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.engine import NOW_MS, read_queue, record, send, with_crc_property
+from tests.support.fake_copies import FakeCopies
+from tests.support.fake_loop import fake_time, turns
+from tests.support.memory_broker import ROOMY, TestBroker, message, open_both
+from tests.support.rpc_context import RpcContext
+from tests.support.sent_calls import answer, outcomes, send_call
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
+from trovemq_broker.produce.replicated_commit import Ack, ReplicaAckSettings
+from trovemq_broker.query.get_message import get_message
+from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.server.native.message_service import MessageService
+from trovemq_broker.server.native.producer_service import ProducerService
+from trovemq_daemon.calls import AwaitedCall
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_proto.v1 import common_pb2, message_pb2, producer_pb2
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.settings import FlushMode
+
+ACK_TIMEOUT_S = 3.0
+
+
+class Leader(TestBroker):
+    """Its syncs and commits are made by the test."""
+
+    __test__ = False
+
+    def __init__(self, flush_mode: FlushMode = "sync", ack: Ack = "replicated") -> None:
+        opened = open_both(replace(ROOMY, flush_mode=flush_mode, tree_index_enable=True), ConsumerSettings())
+        self.copies = FakeCopies(commit_offset=opened[0].end_offset)
+        acks = ReplicaAckSettings(ack=ack, ack_timeout_ms=int(ACK_TIMEOUT_S * 1000))
+        super().__init__(opened=opened, replicated=self.copies, replica_acks=acks)
+        self.natives = MessageService(self)
+        self.producers = ProducerService(self)
+
+    def sync(self) -> None:
+        """A whole sync."""
+        self.accumulator.append_all()
+        work = self.store.begin_flush()
+        if work is not None:
+            work.run()
+            self.group_commit._work = work
+            assert self.group_commit._finish(None)
+
+    def commit(self) -> None:
+        """Every copy has everything, on disk."""
+        self.sync()
+        self.copies.commit(self.store.end_offset)
+
+    def begin_native(self, body: bytes = b"x", **fields: Any) -> AwaitedCall:
+        """A native Send."""
+        request = message_pb2.SendRequest(topic="orders", messages=[{"body": body, **fields}])
+        call = AwaitedCall(RpcContext(), None, request)
+        self.natives.on_sends([call])
+        return call
+
+    async def send_delayed(self) -> producer_pb2.SendDelayedReply:
+        sent = {"body": b"x", "unique_key": "K1"}
+        request = producer_pb2.SendDelayedRequest(
+            topic="later", message=sent, deliver_timestamp=NOW_MS + 60_000
+        )
+        reply: producer_pb2.SendDelayedReply = await self.producers.send_delayed(request, _rpc())
+        return reply
+
+    async def prepare_half(self) -> producer_pb2.PrepareHalfReply:
+        sent = {"body": b"half", "unique_key": "T1"}
+        request = producer_pb2.PrepareHalfRequest(topic="deals", message=sent)
+        reply: producer_pb2.PrepareHalfReply = await self.producers.prepare_half(request, _rpc())
+        return reply
+
+
+def _rpc() -> Any:
+    return RpcContext("p")
+
+
+def bodies(leader: Leader) -> list[bytes]:
+    return [
+        one.body for queue_id in range(4) for one in read_queue(leader.store, "orders", QueueId(queue_id))
+    ]
+
+
+# --- acknowledgements -----------------------------------------------------------------------------------
+@fake_time
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_an_official_client_was_answered_before_the_commit(flush_mode: FlushMode) -> None:
+    leader = Leader(flush_mode)
+    call = send_call(message(b"hello"))
+    leader.sender.on_calls([call])
+    await turns(10)
+    leader.sync()
+    assert (outcomes(call), bodies(leader)) == ([], [])
+    leader.commit()
+    (reply,) = outcomes(call)
+    assert service.SendMessageResponse.FromString(reply).status.code == v2.OK
+    assert bodies(leader) == [b"hello"]
+
+
+@fake_time
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_a_native_reply_names_its_copies(flush_mode: FlushMode) -> None:
+    leader = Leader(flush_mode)
+    call = leader.begin_native()
+    await turns(10)
+    leader.sync()
+    assert not call.ending.done()
+    leader.commit()
+    reply = call.ending.result()
+    durability = common_pb2.DISK if flush_mode == "sync" else common_pb2.MEMORY
+    assert (reply.status, reply.copies, reply.durability) == (common_pb2.PUT_OK, 3, durability)
+
+
+@fake_time
+async def test_delayed_and_half_messages_wait_for_the_commit() -> None:
+    leader = Leader()
+    waits = [asyncio.create_task(leader.send_delayed()), asyncio.create_task(leader.prepare_half())]
+    await turns(10)
+    leader.sync()
+    await turns(10)
+    assert not any(one.done() for one in waits)
+    leader.commit()
+    replies: list[Any] = await asyncio.gather(*waits)
+    assert [reply.copies for reply in replies] == [3, 3]
+
+
+@fake_time
+async def test_with_ack_leader_one_copy_is_acknowledged() -> None:
+    leader = Leader(ack="leader")
+    call = leader.begin_native()
+    await turns(10)
+    leader.sync()
+    assert call.ending.result().copies == 0, "one"
+    assert bodies(leader) == []
+    leader.commit()
+    assert bodies(leader) == [b"x"]
+
+
+@fake_time
+async def test_a_late_commit_was_reported_as_a_refusal() -> None:
+    leader = Leader()
+    native, official = leader.begin_native(), send_call(message(b"hello"))
+    leader.sender.on_calls([official])
+    await turns(10)
+    leader.sync()
+    await asyncio.sleep(ACK_TIMEOUT_S)
+    reply = native.ending.result()
+    assert (reply.status, reply.error.symbol) == (common_pb2.FLUSH_SLAVE_TIMEOUT, "REPLICA_TIMEOUT")
+    assert (reply.durability, reply.record_count, reply.copies) == (common_pb2.DISK, 1, 0)
+    (other,) = outcomes(official)
+    response = service.SendMessageResponse.FromString(other)
+    assert response.status.code == v2.SLAVE_PERSISTENCE_TIMEOUT == 50402
+    assert [entry.message_id for entry in response.entries] == ["01AA"]
+    assert leader.traffic.refusals["REPLICA_TIMEOUT"] == 2
+    leader.commit()
+    assert sorted(bodies(leader)) == [b"hello", b"x"], "both are in the log"
+
+
+# --- refusals -------------------------------------------------------------------------------------------
+@fake_time
+async def test_without_enough_copies_something_was_stored() -> None:
+    leader = Leader()
+    end = leader.store.end_offset
+    leader.copies.refuse()
+    native = leader.begin_native()
+    (response,) = answer(leader, send_call(message(b"hello")))
+    assert response.status.code == v2.HA_NOT_AVAILABLE == 50002
+    refused = [leader.send_delayed(), leader.prepare_half()]
+    found = await asyncio.gather(*refused, return_exceptions=True)
+    assert [getattr(one, "symbol", None) for one in found] == ["NOT_ENOUGH_REPLICAS"] * 2
+    await turns(10)
+    failure = native.ending.exception()
+    assert isinstance(failure, TroveError)
+    assert failure.spec is errors.NOT_ENOUGH_REPLICAS
+    assert leader.store.end_offset == end
+
+
+@fake_time
+async def test_without_enough_copies_the_broker_writes_nothing_itself() -> None:
+    leader = Leader()
+    leader.copies.refuse()
+    record = NewRecord("orders", QueueId(0), b"x", {}, NOW_MS, bytes(8))
+    with pytest.raises(TroveError, match="NOT_ENOUGH_REPLICAS"):
+        leader.model.writer.append([record], NOW_MS)
+    leader.copies.refusal = None
+    assert leader.model.writer.append([record], NOW_MS)
+    assert leader.copies.events == ["appended"]
+
+
+# --- readers before the commit --------------------------------------------------------------------------
+@fake_time
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_a_reader_found_a_message_before_its_commit(flush_mode: FlushMode) -> None:
+    leader = Leader(flush_mode)
+    call = leader.begin_native(unique_key="01AA", keys=["k"])
+    await turns(10)
+    leader.sync()
+    store = leader.store
+    query = KeyQuery("orders", "k", KeyType.KEY)
+
+    def found(identifier: str) -> bool:
+        try:
+            return bool(get_message(store, identifier).records)
+        except TroveError as error:
+            return error.spec is not errors.MESSAGE_NOT_FOUND
+
+    def seen() -> list[bool]:
+        by_key = any(page.records for page in query_pages(store, query))
+        return [bool(bodies(leader)), found("01AA"), found(offset_msg_id), by_key]
+
+    place = leader.copies.commit_offset
+    offset_msg_id = f"0A00000100001F91{place:016X}"
+    assert seen() == [False] * 4
+    assert await leader.messages() == []
+    leader.commit()
+    assert call.ending.result().physical_offset == place
+    assert seen() == [True] * 4
+    assert len(await leader.messages()) == 1
+
+
+def pull(leader: Leader, offset: int) -> PullResult:
+    request = PullRequest("orders", QueueId(0), QueueOffset(offset))
+    return Puller(leader.store, PullSettings()).pull(request)
+
+
+@fake_time
+async def test_an_offset_before_its_commit_was_out_of_range() -> None:
+    leader = Leader()
+    for _ in range(2):
+        send(leader.store, b"x")
+    leader.sync()
+    result = pull(leader, 2)
+    assert (result.message_count, result.next_offset, result.max_offset) == (0, 2, 0)
+    assert result.at_end, "a consumer waits for it"
+    with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
+        pull(leader, 3)
+    leader.commit()
+    assert pull(leader, 0).message_count == 2
+
+
+@fake_time
+@pytest.mark.parametrize("ack", ["leader", "replicated"])
+async def test_a_consumer_offset_was_stored_ahead_of_the_commit(ack: Ack) -> None:
+    leader = Leader(ack=ack)
+    send(leader.store, b"x")
+    leader.sync()
+    commits = asyncio.create_task(leader.offsets.commit("g", "orders", QueueId(0), QueueOffset(1)))
+    await turns(10)
+    assert not commits.done()
+    assert leader.store.offsets.get("g", "orders", QueueId(0)) is None
+    leader.commit()
+    await commits
+    assert leader.store.offsets.get("g", "orders", QueueId(0)) == 1
+
+
+@fake_time
+async def test_a_producer_was_asked_about_an_uncommitted_half() -> None:
+    leader = Leader(ack="leader")
+    prepared = asyncio.create_task(leader.prepare_half())
+    await turns(10)
+    leader.sync()
+    await prepared
+    due_ms = EpochMs(NOW_MS + 60_000)
+    assert leader.transactions.due_checks(due_ms) == []
+    leader.commit()
+    (check,) = leader.transactions.due_checks(EpochMs(due_ms + 60_000))
+    assert check.transaction_id == "T1"
+    assert leader.transactions.due_checks(due_ms) == []
+
+
+@fake_time
+async def test_a_producer_skipped_numbers_that_were_not_committed() -> None:
+    leader = Leader()
+    leader.store.topics.create("once", 1, options={"deduplicate": "1h"})
+    numbered = {"TROVEMQ_PRODUCER": "p", "TROVEMQ_SEQUENCE": "0", "UNIQ_KEY": "U0"}
+    sent = record(b"x", topic="once", properties=numbered)
+    result = leader.appender.append("once", QueueId(0), with_crc_property(sent), None)
+    asked = message_pb2.GetProducerRequest(topic="once", producer_id="p")
+    answers = asyncio.create_task(leader.natives.get_producer(asked, RpcContext()))
+    again = leader.appender.append("once", QueueId(0), with_crc_property(sent), None)
+    assert (again.record_count, again.end) == (0, result.end), "its answer waits for the original"
+    await turns(10)
+    leader.sync()
+    await turns(10)
+    assert not answers.done(), "a producer that starts again does not send them again"
+    leader.commit()
+    reply: Any = await answers
+    assert reply.next_sequence == 1
