@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.durability.ack_faults import ACK_FAULTS
 from tests.durability.cluster_config_faults import CLUSTER_CONFIG_FAULTS
 from tests.durability.console_faults import CONSOLE_FAULTS
 from tests.durability.daemon_faults import DAEMON_FAULTS
@@ -34,6 +35,7 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *RECORD_FAULTS,
     *PIPELINE_FAULTS,
     *CLUSTER_CONFIG_FAULTS,
+    *ACK_FAULTS,
     *REPLICA_FAULTS,
     *REPLICATION_FAULTS,
 )

@@ -82,6 +82,7 @@ def test_a_message_is_found_again_by_everything_that_names_it(trovemq: CommandLi
         "offsetMsgId",
         "uniqKey",
         "durability",
+        "copies",
     ]
     assert (receipt["queueId"], receipt["queueOffset"], receipt["durability"]) == (1, 0, "disk")
     (message,) = trovemq.answer("get", topic, "1", "0")

@@ -370,6 +370,7 @@ class AtomicTransaction:
                 broker=reply.broker,
                 status="PUT_OK",
                 transaction_id=self.transaction_id,
+                copies=reply.copies,
             )
         messages = tuple(receipt for receipt in receipts if receipt is not None)
         count, repeated = reply.acknowledged_count, reply.repeated
@@ -447,6 +448,7 @@ def _may_be_stored(error: TroveError) -> bool:
         errors.BROKER_UNREACHABLE,
         errors.REQUEST_TIMEOUT,
         errors.FLUSH_DISK_TIMEOUT,
+        errors.REPLICA_TIMEOUT,
         errors.STORE_FAILED,
         errors.UNKNOWN_ERROR,
     )

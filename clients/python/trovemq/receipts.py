@@ -38,9 +38,12 @@ class SendReceipt(NamedTuple):
         offset_msg_id: The broker's address and the physical offset as RocketMQ writes them.
         unique_key: The message's UNIQ_KEY.
         durability: `disk` (covered by a completed sync) or `memory`.
+        copies: How many nodes hold it like that, the broker included; more than 1 only in a replica group.
         store_timestamp: When the broker stored it, epoch ms.
         broker: Name of that broker.
-        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` if the message is in the log but not yet synced.
+        status: `PUT_OK`; `FLUSH_DISK_TIMEOUT` if the message is in the log but not yet synced;
+            `FLUSH_SLAVE_TIMEOUT` if it is in the broker's log, and the other nodes of its replica group did
+            not have it in time.
         recall_handle: For `Client.recall`, of a delayed message; else empty.
         transaction_id: Of a message in a transaction; else empty.
         duplicate: The topic had a message with this UNIQ_KEY within its window (option deduplicate): this one
@@ -68,6 +71,7 @@ class SendReceipt(NamedTuple):
     transaction_id: str = ""
     duplicate: bool = False
     sequence_gap: range = NO_GAP
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +102,12 @@ class AppendOutcome(NamedTuple):
     duplicates: tuple[Duplicate, ...] = ()
     sequence_gaps: Mapping[int, range] = NO_GAPS
     """Record of the frame -> the missing numbers just before its own."""
+    copies: int = 1
 
 
-STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT"})
-"""The statuses of records that are in the log, whether or not their sync ended in time."""
+STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT"})
+"""The statuses of records that are in the log, whether or not the sync ended, and the copies had them, in
+time."""
 
 UniqueKeys: TypeAlias = "Sequence[str] | NDArray[np.uint8]"
 Sizes: TypeAlias = "Sequence[int] | NDArray[np.int64]"
@@ -211,6 +217,7 @@ class FrameReceipt:
             status=outcome.status,
             duplicate=original is not None,
             sequence_gap=outcome.sequence_gaps.get(index, NO_GAP),
+            copies=outcome.copies,
         )
 
     def receipts(self) -> list[SendReceipt]:
@@ -222,9 +229,10 @@ class FrameReceipt:
         if outcome.duplicates or outcome.sequence_gaps or outcome.physical_offset < 0:
             return [self.receipt(index, place) for index, place in enumerate(places)]
         host, topic, queue_id = _host_digits(outcome.store_host), self.topic, self.queue_id
-        rest = (
-            outcome.durability, outcome.store_timestamp, outcome.broker, outcome.status, "", "", False, NO_GAP
+        durability, time, broker, status = (
+            outcome.durability, outcome.store_timestamp, outcome.broker, outcome.status
         )  # fmt: skip
+        rest = (durability, time, broker, status, "", "", False, NO_GAP, outcome.copies)
         new = tuple.__new__  # as record_receipt
         keys = self.unique_keys
         if not isinstance(keys, list):
@@ -239,7 +247,7 @@ def record_receipt(
     topic: str, queue_id: int, unique_key: str, outcome: AppendOutcome, index: int, physical_offset: int
 ) -> SendReceipt:
     """The receipt of record `index` of a frame without duplicates."""
-    _, status, _, first, _, _, stored_at, durability, host, broker, _, gaps = outcome
+    _, status, _, first, _, _, stored_at, durability, host, broker, _, gaps, copies = outcome
     # As SendReceipt(…) does, which is a function in Python.
     return tuple.__new__(
         SendReceipt,
@@ -260,6 +268,7 @@ def record_receipt(
             "",
             False,
             gaps.get(index, NO_GAP) if gaps else NO_GAP,
+            copies,
         ),
     )
 
@@ -354,3 +363,8 @@ class BatchReceipt(Sequence[SendReceipt]):
     def durability(self) -> str:
         """The weakest durability of the batch: `disk` only if every part is on disk."""
         return "disk" if all(part.outcome.durability == "disk" for part in self.parts) else "memory"
+
+    @property
+    def copies(self) -> int:
+        """The fewest copies of any part of the batch."""
+        return min((part.outcome.copies for part in self.parts), default=1)

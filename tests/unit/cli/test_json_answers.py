@@ -22,7 +22,7 @@ def send_many(run: Any, count: int, *options: str) -> None:
         assert run("send", "orders", f"body-{i}", "--queue", "0", "--tag", "paid", *options).code == 0
 
 
-def test_send_prints_exactly_its_seven_fields(run: Any) -> None:
+def test_send_prints_exactly_its_eight_fields(run: Any) -> None:
     ran = run(
         "--json",
         "send",
@@ -48,6 +48,7 @@ def test_send_prints_exactly_its_seven_fields(run: Any) -> None:
             "offsetMsgId": "7F00000100001F910000000000000000",
             "uniqKey": "my-id",
             "durability": "disk",
+            "copies": 1,
         }
     ]
     (name, call) = run.client.calls[0]

@@ -83,6 +83,34 @@ async def test_a_late_sync_is_a_receipt_in_memory(broker: FakeServer, connect: C
     assert len(broker.frames) == 1
 
 
+async def test_a_message_whose_copies_were_late_was_sent_again(broker: FakeServer, connect: Connect) -> None:
+    async def late(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        reply = broker.acknowledgement(frame)
+        reply.status, reply.durability = common_pb2.FLUSH_SLAVE_TIMEOUT, common_pb2.DISK
+        reply.error.symbol = "REPLICA_TIMEOUT"
+        return reply
+
+    broker.on_frame = late
+    client = await connect(broker)
+    receipt = await client.send("orders", b"x")
+    assert (receipt.status, receipt.durability, receipt.copies) == ("FLUSH_SLAVE_TIMEOUT", "disk", 1)
+    assert len(broker.frames) == 1
+
+
+async def test_a_receipt_says_how_many_copies_there_are(broker: FakeServer, connect: Connect) -> None:
+    async def replicated(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        reply = broker.acknowledgement(frame)
+        reply.copies = 3
+        return reply
+
+    client = await connect(broker)
+    assert (await client.send("orders", b"x")).copies == 1
+    broker.on_frame = replicated
+    assert (await client.send("orders", b"x")).copies == 3
+    batch = await client.producer("orders").send_batch([b"x", b"y"])
+    assert (batch.copies, [one.copies for one in batch]) == (3, [3, 3])
+
+
 async def test_a_refused_message_goes_to_the_other_broker(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:

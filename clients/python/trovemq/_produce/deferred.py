@@ -205,6 +205,7 @@ def _receipt(message: DeferredMessage, stored: StoredNow, broker: str) -> SendRe
         status="PUT_OK",
         recall_handle=stored.recall_handle,
         transaction_id=stored.transaction_id,
+        copies=stored.copies,
     )
 
 

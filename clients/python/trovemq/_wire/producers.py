@@ -41,6 +41,7 @@ class StoredNow(NamedTuple):
     durability: str
     recall_handle: str = ""
     transaction_id: str = ""
+    copies: int = 1
 
 
 class HalfCheck(NamedTuple):
@@ -90,7 +91,8 @@ class ProducerCalls:
         )
         decode = producer_pb2.SendDelayedReply.FromString
         reply = await self._connection.call(_METHOD + "SendDelayed", request, decode, metadata=self._metadata)
-        return StoredNow(_durability(reply.durability), recall_handle=reply.recall_handle)
+        durability, copies = _durability(reply.durability), reply.copies or 1
+        return StoredNow(durability, recall_handle=reply.recall_handle, copies=copies)
 
     async def prepare_half(self, message: DeferredMessage, check_after_ms: int) -> StoredNow:
         """Sends a half message. `check_after_ms`: 0 for the time in the broker's settings."""
@@ -99,7 +101,8 @@ class ProducerCalls:
         )
         decode = producer_pb2.PrepareHalfReply.FromString
         reply = await self._connection.call(_METHOD + "PrepareHalf", request, decode, metadata=self._metadata)
-        return StoredNow(_durability(reply.durability), transaction_id=reply.transaction_id)
+        durability, copies = _durability(reply.durability), reply.copies or 1
+        return StoredNow(durability, transaction_id=reply.transaction_id, copies=copies)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Cancels a delayed message. Returns its unique key."""

@@ -52,6 +52,7 @@ def append_outcome(data: bytes) -> AppendOutcome:
             reply.broker,
             _duplicates(duplicates) if duplicates else (),
             {each.index: range(each.first, each.last + 1) for each in gaps} if gaps else NO_GAPS,
+            reply.copies or 1,
         ),
     )
 

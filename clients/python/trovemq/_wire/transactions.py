@@ -23,6 +23,7 @@ class CommitReply:
     repeated: bool
     queue_offsets: Sequence[int]
     physical_offsets: Sequence[int]
+    copies: int = 1
 
 
 def begin_frame(transaction_id: str, timeout_ms: int) -> bytes:
@@ -69,4 +70,5 @@ def _reply(reply: transaction_pb2.TransactionReply) -> CommitReply:
         reply.repeated_commit,
         tuple(reply.queue_offsets),
         tuple(reply.physical_offsets),
+        reply.copies or 1,
     )

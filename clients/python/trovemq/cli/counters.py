@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _GROWING: Final = """
     messages_in messages_out bytes_in bytes_out appends_refused one_way_refused flushes flush_timeouts
-    projection_failures segment_create_failures index_create_failures duplicates producer_missing
-    producer_filled tree_records searches search_entries search_scanned_bytes damaged_ranges
+    replica_timeouts projection_failures segment_create_failures index_create_failures duplicates
+    producer_missing producer_filled tree_records searches search_entries search_scanned_bytes damaged_ranges
     damaged_bytes scrubs scrubbed_bytes scrub_damages backups backup_bytes backup_failures
     retention_segments retention_bytes retention_forced_segments retention_carried_messages
     retention_dropped_messages retention_dropped_unacknowledged retention_failures redelivered_messages

@@ -148,6 +148,7 @@ async def send(
         "offsetMsgId": receipt.offset_msg_id or None,
         "uniqKey": receipt.unique_key,
         "durability": receipt.durability,
+        "copies": receipt.copies,
     }
     if receipt.duplicate:
         answer["duplicate"] = True

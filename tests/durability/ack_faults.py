@@ -1,0 +1,111 @@
+"""Planted faults of a replica group's acknowledgements: too early, too much visible, the wrong answer. See
+planted.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+ACKS: Final = "tests/unit/produce/test_replica_acks.py::"
+GROUP: Final = "tests/unit/server/test_replica_group.py::"
+REPLICA_ACKS: Final = "broker/trovemq_broker/produce/replica_acks.py"
+
+ACK_FAULTS: Final = (
+    Planted(
+        "a message is acknowledged before its commit",
+        REPLICA_ACKS,
+        "        return min(self._commit_offset, self._store.flushed_offset)\n",
+        "        return self._store.flushed_offset\n",
+        (
+            f"{ACKS}test_a_message_was_acknowledged_before_its_commit",
+            f"{ACKS}test_nobody_is_acknowledged_before_both",
+        ),
+    ),
+    Planted(
+        "a message is acknowledged before this node's sync",
+        REPLICA_ACKS,
+        "        return min(self._commit_offset, self._store.flushed_offset)\n",
+        "        return self._commit_offset\n",
+        (
+            f"{ACKS}test_a_message_was_acknowledged_before_its_sync",
+            f"{ACKS}test_nobody_is_acknowledged_before_both",
+        ),
+    ),
+    Planted(
+        "a message is acknowledged before it can be read",
+        REPLICA_ACKS,
+        "            self._store.limit_commits(offset)\n            grown = self._store.dispatch()\n",
+        "            grown = self._store.dispatch()\n            self._store.limit_commits(offset)\n",
+        (
+            f"{ACKS}test_a_message_was_acknowledged_before_its_commit",
+            f"{ACKS}test_nobody_is_acknowledged_before_both",
+        ),
+    ),
+    Planted(
+        "a commit makes everything visible",
+        REPLICA_ACKS,
+        "            self._store.limit_commits(offset)\n",
+        "            self._store.limit_commits(self._store.end_offset)\n",
+        (f"{ACKS}test_nobody_is_acknowledged_before_both",),
+    ),
+    Planted(
+        "a store of a group begins without a commit limit",
+        REPLICA_ACKS,
+        "        store.limit_commits(self._commit_offset)\n",
+        "",
+        (f"{GROUP}test_with_ack_leader_one_copy_is_acknowledged",),
+    ),
+    Planted(
+        "a time-out of the copies says that nothing was stored",
+        "broker/trovemq_broker/produce/put_status.py",
+        "frozenset((errors.FLUSH_DISK_TIMEOUT, errors.REPLICA_TIMEOUT))",
+        "frozenset((errors.FLUSH_DISK_TIMEOUT,))",
+        (f"{GROUP}test_a_late_commit_was_reported_as_a_refusal",),
+    ),
+    Planted(
+        "a message whose copies are late is sent again",
+        "clients/python/trovemq/receipts.py",
+        'frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT"})',
+        'frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT"})',
+        ("tests/unit/sdk/test_delivery.py::test_a_message_whose_copies_were_late_was_sent_again",),
+    ),
+    Planted(
+        "a leader without enough copies appends",
+        "broker/trovemq_broker/server/core/broker_core.py",
+        "            store.check_append = replicated.check_append\n",
+        "",
+        (
+            f"{GROUP}test_without_enough_copies_something_was_stored",
+            f"{GROUP}test_without_enough_copies_the_broker_writes_nothing_itself",
+        ),
+    ),
+    Planted(
+        "a consumer's offset is ahead of the commit",
+        "broker/trovemq_broker/server/core/broker_core.py",
+        "OffsetKeeper(store, self.group_commit.committed, ",
+        "OffsetKeeper(store, self.group_commit.acknowledgeable, ",
+        (f"{GROUP}test_a_consumer_offset_was_stored_ahead_of_the_commit[leader]",),
+    ),
+    Planted(
+        "an offset that is not visible yet is out of range",
+        "broker/trovemq_broker/fetch/pull.py",
+        "            if high < request.offset <= self._store.next_queue_offset(topic, queue_id):",
+        "            if False:",
+        (f"{GROUP}test_an_offset_before_its_commit_was_out_of_range",),
+    ),
+    Planted(
+        "a producer is asked about a half that is not committed",
+        "broker/trovemq_broker/transactions/transactions.py",
+        "        if half.physical_offset >= self._store.commit_limit:",
+        "        if False:",
+        (f"{GROUP}test_a_producer_was_asked_about_an_uncommitted_half",),
+    ),
+    Planted(
+        "a producer skips numbers that may be lost",
+        "broker/trovemq_broker/server/native/message_service.py",
+        "        await core.group_commit.acknowledgeable(core.store.end_offset)",
+        "        pass",
+        (f"{GROUP}test_a_producer_skipped_numbers_that_were_not_committed",),
+    ),
+)
