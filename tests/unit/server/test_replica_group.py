@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.support.engine import NOW_MS, read_queue, record, send, with_crc_property
@@ -14,21 +15,25 @@ from tests.support.fake_loop import fake_time, turns
 from tests.support.memory_broker import ROOMY, TestBroker, message, open_both
 from tests.support.rpc_context import RpcContext
 from tests.support.sent_calls import answer, outcomes, send_call
+from trovemq_broker.atomic.open_transactions import AtomicTransaction
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
 from trovemq_broker.produce.replicated_commit import Ack, ReplicaAckSettings
 from trovemq_broker.query.get_message import get_message
 from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.query.query_by_key import query_pages
+from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.producer_service import ProducerService
+from trovemq_broker.server.native.transaction_service import TransactionService
+from trovemq_broker.server.wire.frames import AppendFrame
 from trovemq_daemon.calls import AwaitedCall
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
-from trovemq_proto.v1 import common_pb2, message_pb2, producer_pb2
+from trovemq_proto.v1 import common_pb2, message_pb2, producer_pb2, transaction_pb2
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.settings import FlushMode
 
@@ -299,3 +304,102 @@ async def test_a_producer_skipped_numbers_that_were_not_committed() -> None:
     leader.commit()
     reply: Any = await answers
     assert reply.next_sequence == 1
+
+
+# --- atomic transactions, streams, and the broker's own records -----------------------------------------
+class Frames(RpcContext):
+    """An Append stream's call, whose replies are read."""
+
+    @property
+    def replies(self) -> list[message_pb2.AppendReply]:
+        return [message_pb2.AppendReply.FromString(one) for one in self.written]
+
+
+@fake_time
+async def test_a_stream_answers_its_frames_at_their_commit_in_order() -> None:
+    leader, context = Leader(), Frames()
+    stream = AppendStream(leader, context)
+    serving = asyncio.create_task(stream.serve())
+    for number in (1, 2):
+        records = with_crc_property(record(b"%d" % number))
+        context.requests.put_nowait(AppendFrame(number, "orders", QueueId(0), records))
+    await turns(10)
+    leader.sync()
+    await turns(10)
+    assert context.replies == []
+    leader.copies.copies = 2
+    leader.commit()
+    await turns(10)
+    assert [(one.frame_id, one.copies) for one in context.replies] == [(1, 2), (2, 2)]
+    context.requests.put_nowait(grpc.aio.EOF)
+    await serving
+
+
+def transaction(leader: Leader) -> AtomicTransaction:
+    opened = leader.atomic.begin("t", 60_000)
+    sent = with_crc_property(record(b"x"))
+    batch = leader.appender.checked_batch("orders", QueueId(0), sent, of_open_transaction=True)
+    leader.atomic.add(opened, "orders", QueueId(0), batch, None)
+    return opened
+
+
+@fake_time
+async def test_an_atomic_transaction_is_answered_at_its_commit() -> None:
+    leader = Leader()
+    service_ = TransactionService(leader)
+    leader.atomic.commit(transaction(leader), leader.now_ms)
+    asked = transaction_pb2.GetTransactionRequest(transaction_id="t")
+    answers = asyncio.create_task(service_.get_transaction(asked, RpcContext()))
+    await turns(10)
+    leader.sync()
+    await turns(10)
+    assert not answers.done()
+    leader.commit()
+    reply: Any = await answers
+    assert (reply.committed, reply.copies) == (True, 3)
+
+
+@fake_time
+async def test_an_atomic_transaction_without_enough_copies_is_open_still() -> None:
+    leader = Leader()
+    opened, end = transaction(leader), leader.store.end_offset
+    leader.copies.refuse()
+    with pytest.raises(TroveError, match="NOT_ENOUGH_REPLICAS"):
+        leader.atomic.commit(opened, leader.now_ms)
+    assert leader.store.end_offset == end
+
+
+@fake_time
+async def test_the_end_of_a_half_message_waits_for_the_commit() -> None:
+    leader = Leader()
+    prepared = asyncio.create_task(leader.prepare_half())
+    await turns(10)
+    leader.commit()
+    await prepared
+    request = producer_pb2.EndHalfRequest(topic="deals", transaction_id="T1", commit=True)
+    ends = asyncio.create_task(leader.producers.end_half(request, RpcContext("p")))
+    await turns(10)
+    leader.sync()
+    await turns(10)
+    assert not ends.done()
+    leader.commit()
+    await ends
+
+
+@fake_time
+async def test_a_timer_and_the_deliveries_wait_for_copies_and_lose_nothing() -> None:
+    leader = Leader()
+    sends = asyncio.create_task(leader.send_delayed())
+    await turns(10)
+    leader.commit()
+    await sends
+    leader.copies.refuse()
+    due_ms = EpochMs(NOW_MS + 60_000)
+    with pytest.raises(TroveError, match="NOT_ENOUGH_REPLICAS"):
+        leader.timers.deliver_due(due_ms)
+    leader.copies.refusal = None
+    assert leader.timers.deliver_due(due_ms) == 1
+    leader.sync()
+    assert await leader.messages("later") == [], "not before its commit"
+    leader.commit()
+    assert len(await leader.messages("later")) == 1
