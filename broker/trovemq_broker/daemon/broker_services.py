@@ -100,6 +100,9 @@ class BrokerServices:
         `replica_acks`: as of BrokerCore. `led`: of the leader of a
         replica group."""
         self._replica = ReplicaService(None if led is None else led.node)
+        self._led = led
+        if led is not None:
+            replicated, replica_acks = led.replicated, led.acks
         self.core = core = BrokerCore(
             *(store, model, settings, advertised, version),
             clock_ms=clock_ms,
@@ -111,7 +114,7 @@ class BrokerServices:
             replica_acks=replica_acks,
         )
         if led is not None:
-            led.see_messages(core.on_messages_available)
+            led.attach()
         self._security = security
         self.tasks = StoreTasks(core, settings, wall_ms)
         self.store_service = StoreService(
@@ -291,6 +294,9 @@ class BrokerServices:
         if self._security is not None:
             self._security.audit.close()
         self.core.stop_work()
+        copies = self.core.group_commit.copies
+        if copies is not None and self._led is not None and self._led.is_over():
+            copies.end_waits("this node leads no more: the next leader decides about the message")
         await self.config.stop()
         await asyncio.gather(self.messages.streams.end_all(timeout_s), self.atomic.end_all(timeout_s))
         await self.consumers.streams.end_all(timeout_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.registry import Collector
 from starlette.routing import BaseRoute
 
-from trovemq_broker.produce.group_commit import Grown
+from trovemq_broker.produce.replicated_commit import ReplicaAckSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.server.native.replica_service import ReplicaCalls
 from trovemq_store.engine.message_store import MessageStore
@@ -16,14 +16,17 @@ from trovemq_store.engine.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class LedStore:
-    """`see_messages`: sets the function that is called with the queues whose messages became visible by the
-    commit. `leaves`: whether the store is to be a single broker's: its state is exported then. `routes`,
-    `collector`: of the operations HTTP."""
+    """`acks`: of the acknowledgements, which wait for `replicated`. `attach`: is called when they do.
+    `is_over`: whether another node leads next, and decides about appends that wait then. `leaves`: whether
+    the store is to be a single broker's: its state is exported then. `routes`, `collector`: of the operations
+    HTTP."""
 
     store: MessageStore
     replicated: LeaderStreams
     node: ReplicaCalls
-    see_messages: Callable[[Callable[[Grown], None]], None]
+    acks: ReplicaAckSettings
+    attach: Callable[[], None]
+    is_over: Callable[[], bool]
     leaves: Callable[[], bool]
     routes: Sequence[BaseRoute]
     collector: Collector

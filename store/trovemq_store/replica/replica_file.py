@@ -242,10 +242,6 @@ class ReplicaFile:
     def end_truncation(self) -> None:
         self._change(truncating=None)
 
-    def begin_log(self, epochs: Epochs) -> None:
-        """The log is empty, and begins where the leader's does, whose epochs of the part before are these."""
-        self._change(epochs=epochs)
-
     def take_place(self, membership: Membership) -> None:
         """The node's place in its group, or a changed one. ValueError for another group, or an older in-sync
         set or list of members."""

@@ -69,8 +69,8 @@ def test_an_older_in_sync_set_is_refused() -> None:
 
 def test_a_single_brokers_store_again_keeps_its_promise() -> None:
     files, replica = node()
+    replica.begin_group(Epochs.of([(1, 0)]))
     replica.promise(64)
-    replica.begin_log(Epochs.of([(1, 0)]))
     replica.begin_epoch(64, PhysicalOffset(100))
     replica.leave_group()
     state = ReplicaFile.open(files.after_power_cut()).state

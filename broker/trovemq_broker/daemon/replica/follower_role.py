@@ -17,7 +17,6 @@ from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.finding import Finding, known_members
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership
-from trovemq_broker.daemon.replica.joining import join_at
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
@@ -202,7 +201,6 @@ class FollowerRole:
             opened=self._reopened,
             appended=self._work.appended,
             available=lambda _grown: None,
-            join=partial(join_at, node.files, self._settings),
         )
         self._was_learner = self._is_learner()
         self._stream = FollowerStream(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -19,7 +18,6 @@ from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
-from trovemq_broker.produce.group_commit import Grown
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.probes import refused
 from trovemq_broker.replication.frames import Epoch, InSyncSet, Node, Offset
@@ -63,8 +61,10 @@ class LeaderRole:
         self.ended = Ended()
         self._failure: BaseException | None = None
         self._work = FollowerWork(settings, self._flushed, self._failed)
-        self.available: Callable[[Grown], None] = lambda _grown: None
-        """The broker's: messages of these queues are visible."""
+        self.keeps_leading = True
+        """False: another node is to lead, so what is not committed is decided by it."""
+        self._is_attached = False
+        """Whether the broker's acknowledgements move the commit limit of the store."""
         self._streams: LeaderStreams | None = None
         self._running: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -74,7 +74,6 @@ class LeaderRole:
         self._joining: set[Node] = set()
         """Learners that become voters."""
         self._voting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     # --- its life -----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -84,6 +83,7 @@ class LeaderRole:
         if self._leadership.is_forced:
             place = await run_in_thread(partial(_forced, node, place))
         assert place.in_sync is not None, "only a copy of the set leads"
+        await run_in_thread(node.cut_unfinished_run)
         await run_in_thread(partial(node.lead, self._leadership.epoch))
         self._append_first_record()
         self._streams = streams = LeaderStreams(
@@ -104,7 +104,6 @@ class LeaderRole:
         self._running.add_done_callback(self._streams_ended)
         self._voting = asyncio.create_task(self._make_voters(), name="replica-voters")
         self._voting.add_done_callback(self._streams_ended)
-        self._watching = asyncio.create_task(self._watch_log(), name="replica-watch")
         self._work.appended()
         streams.flushed()
         opened = asyncio.create_task(self._first_commit.wait())
@@ -145,9 +144,9 @@ class LeaderRole:
             lag_max_ms=self._settings.replica_lag_max_ms,
         )
 
-    def see_messages(self, available: Callable[[Grown], None]) -> None:
-        """The broker's function for queues whose messages became visible."""
-        self.available = available
+    def attach(self) -> None:
+        """The broker's acknowledgements wait for the streams, and show what is committed, from now on."""
+        self._is_attached = True
 
     def serves(self) -> None:
         """The broker serves now."""
@@ -155,6 +154,7 @@ class LeaderRole:
 
     def end(self, reason: str) -> None:
         """This node leads no more: nothing is acknowledged from now on."""
+        self.keeps_leading = False
         if self._streams is not None:
             self._streams.end(not_leader(f"this node leads no more: {reason}"))
         self.stop.request(reason)
@@ -163,7 +163,7 @@ class LeaderRole:
         """The streams end."""
         if self._streams is not None:
             self._streams.end(not_leader("this node stops, or leads no more"))
-        tasks = [task for task in (self._running, self._voting, self._watching) if task is not None]
+        tasks = [task for task in (self._running, self._voting) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -190,7 +190,8 @@ class LeaderRole:
         node = self._node
         node.state.commit = commit
         self._first_commit.set()
-        self.available(node.log.committed(commit))
+        if not self._is_attached:
+            node.log.committed(commit)
 
     async def _refuses(self, node: Node) -> bool:
         member = self._node.place.member(node)
@@ -301,19 +302,6 @@ class LeaderRole:
                 await self._change_members((*place.members, learner), without=member.node)
             if member.is_voter:
                 self._joining.add(member.node)
-
-    async def _watch_log(self) -> None:
-        """Until acknowledgements ask the copies: appends and syncs are noticed by their offsets."""
-        log, streams = self._node.log, self.streams
-        end, flushed = log.end, log.flushed
-        while True:
-            await asyncio.sleep(0.002)
-            if log.end > end:
-                end = log.end
-                streams.appended()
-            if log.flushed > flushed:
-                flushed = log.flushed
-                streams.flushed()
 
     async def _make_voters(self) -> None:
         """Turns nodes that were added into voters, once they have all that is committed."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from trovemq_broker.daemon.replica.finding import Finding, known_members
 from trovemq_broker.daemon.replica.open_node import OpenNode
-from trovemq_broker.daemon.replica.store_place import FIRST_EPOCH, founded, joined
+from trovemq_broker.daemon.replica.store_place import founded, joined
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.status import Role
 from trovemq_daemon.logging import get_logger
-from trovemq_store.replica.epochs import Epochs
+from trovemq_store.replica.conversion import begin_group
 from trovemq_store.replica.membership import Member
 
 
@@ -66,11 +66,8 @@ def _join(node: OpenNode, settings: BrokerSettings, cluster: str, finding: Findi
 def found(node: OpenNode, settings: BrokerSettings, members: tuple[Member, ...]) -> None:
     """This node founds the group, with its log; blocks. The first epoch begins where the log begins: every
     record of it is of some epoch, so that a copy that ends before has a common point with it."""
-    begin = node.log.begin
-    if node.store.end_offset > begin:
-        node.promise(FIRST_EPOCH)
-        node.file.begin_log(Epochs.of([(FIRST_EPOCH, begin)]))
-        node.state.epochs = node.file.epochs
+    node.state.epochs = begin_group(node.file, node.log.begin, node.log.end)
+    node.state.promised = node.file.promised_epoch
     place = founded(settings, members, node.directory)
     node.enter_group(place)
     get_logger().info("replica.founded", group=place.group, node=place.node, cluster=place.cluster)

@@ -25,6 +25,7 @@ from trovemq_broker.daemon.replica.operations import ReplicaCollector, node_rout
 from trovemq_broker.daemon.replica.role import Ended, Role, not_leader
 from trovemq_broker.daemon.replica.waiting_servers import WaitingServers
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.produce.replicated_commit import ReplicaAckSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed, ReplicaConnections
 from trovemq_broker.replica_streams.service import ReplicationService, listener_limits
@@ -178,7 +179,11 @@ class NodeApp:
             store=node.store,
             replicated=role.streams,
             node=self,
-            see_messages=role.see_messages,
+            acks=ReplicaAckSettings(
+                ack=self._settings.ack, ack_timeout_ms=self._settings.replica_ack_timeout_ms
+            ),
+            attach=role.attach,
+            is_over=lambda: not role.keeps_leading,
             leaves=lambda: role.ended.leaves,
             routes=node_routes(self.status),
             collector=ReplicaCollector(self.status),

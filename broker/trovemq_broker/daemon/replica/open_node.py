@@ -120,6 +120,16 @@ class OpenNode:
         self.file.promise(epoch)
         self.state.promised = self.file.promised_epoch
 
+    def cut_unfinished_run(self) -> None:
+        """Before the first record of an own leadership: see MessageStore.cut_unfinished_run. TroveError;
+        StorageError."""
+        if self.store.cut_unfinished_run(self.file):
+            commit = self.state.commit
+            self.store.close(wall_ms())
+            self.reopen(commit)
+            self.log.store = self.store
+            self.state.epochs = self.file.epochs
+
     def lead(self, epoch: int) -> None:
         """The log's next record is the first one of that epoch, which is this node's. StorageError."""
         self.promise(epoch)

@@ -26,11 +26,12 @@ from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.log import state
 from trovemq_store.replica import replica_file
+from trovemq_store.replica.conversion import FIRST_EPOCH, group_id
+from trovemq_store.replica.conversion import ID_BYTES as GROUP_ID_BYTES
 from trovemq_store.replica.membership import Member, Membership
 from trovemq_store.replica.replica_file import ReplicaFile
 
 ID_BYTES: Final = 8
-FIRST_EPOCH: Final = 1
 
 
 def commit_limit(files: FileSystem) -> PhysicalOffset | None:
@@ -112,7 +113,7 @@ def founded(settings: BrokerSettings, members: tuple[Member, ...], directory: in
     """The place of a group's first node. It is alone in the in-sync set."""
     me = Identity(settings.node_name, new_id(), 1)
     return Membership(
-        cluster=new_id(),
+        cluster=group_id(secrets.token_bytes(GROUP_ID_BYTES)),
         group=settings.name,
         node=me.node,
         store_id=me.store_id,
