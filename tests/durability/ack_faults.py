@@ -104,7 +104,7 @@ ACK_FAULTS: Final = (
     Planted(
         "a producer skips numbers that may be lost",
         "broker/trovemq_broker/server/native/message_service.py",
-        "        await core.group_commit.acknowledgeable(core.store.end_offset)",
+        "        await core.appender.acknowledged(topic, core.store.end_offset)",
         "        pass",
         (f"{GROUP}test_a_producer_skipped_numbers_that_were_not_committed",),
     ),

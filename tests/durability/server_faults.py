@@ -47,7 +47,7 @@ SERVER_FAULTS: Final = (
     Planted(
         "a commit is answered before it is on disk",
         "broker/trovemq_broker/server/native/transaction_service.py",
-        "        await core.group_commit.acknowledgeable(committed.end)\n",
+        "        await appender.acknowledged(topic, committed.end)\n",
         "",
         ("tests/unit/server/test_transact_stream.py::test_a_commit_was_answered_before_it_was_on_disk",),
     ),

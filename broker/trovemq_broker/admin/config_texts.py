@@ -59,6 +59,7 @@ OPTION_NAMES: Final = (
     "retention_age_max",
     "indexed_properties",
     "writes",
+    "acknowledge",
 )
 _FLAGS: Final = {"true": True, "false": False}
 _DECISIONS: Final = {"Allow": True, "Deny": False}

@@ -249,7 +249,7 @@ class Accumulator:
             return
         self._on_appended(topic, result.record_count, result.bytes_written, result.positions)
         if self._acks_wait:
-            self._answer_when_durable(done, result, time.perf_counter())
+            self._answer_when_durable(topic, done, result, time.perf_counter())
         else:
             done(result, time.perf_counter())
 
@@ -263,10 +263,12 @@ class Accumulator:
             parts = parts_of(waiting, result)
         if self._acks_wait:
             for (_, done, _), part in zip(waiting, parts, strict=True):
-                self._answer_when_durable(done, part, ended_at)
+                self._answer_when_durable(topic, done, part, ended_at)
         else:
             for (_, done, _), part in zip(waiting, parts, strict=True):
                 done(part, ended_at)
 
-    def _answer_when_durable(self, done: Done, result: AppendResult, ended_at: float) -> None:
-        self._commit.when_acknowledged(result.end, lambda error: done(result, ended_at, error))
+    def _answer_when_durable(self, topic: str, done: Done, result: AppendResult, ended_at: float) -> None:
+        commit = self._commit
+        when = commit.when_acknowledged if commit.copies is None else self._appender.when_acknowledged(topic)
+        when(result.end, lambda error: done(result, ended_at, error))

@@ -12,11 +12,12 @@ from typing import Annotated, Final, Literal, NamedTuple, Protocol
 
 from trovemq_broker.produce.admission import Admission
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
+from trovemq_broker.produce.waiters import When, until
 from trovemq_broker.security.creators import present_creator
 from trovemq_daemon.settings import setting
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host
 from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.priority_columns import check_priorities
@@ -180,7 +181,7 @@ class Appender(Admission):
         if result.record_count:
             self.appended()
         if trace is not None:
-            self._end_when_acknowledged(trace, result)
+            self.when_acknowledged(topic)(result.end, trace.ended)
         return result
 
     def _note(self, error: TroveError) -> None:
@@ -215,8 +216,28 @@ class Appender(Admission):
         self.appended()
         return results
 
-    def _end_when_acknowledged(self, trace: AppendTrace, result: AppendResult) -> None:
-        self._group_commit.when_acknowledged(result.end, trace.ended)
+    def when_acknowledged(self, topic: str) -> When:
+        """(end, resolve): calls `resolve` when the log up to `end` is as durable as an acknowledged message
+        of the topic."""
+        commit = self._group_commit
+        if commit.copies is None:
+            return commit.when_acknowledged
+        return commit.when_acknowledged_as(self._store.topics.options(topic).acknowledge)
+
+    async def acknowledged(self, topic: str, end: PhysicalOffset) -> None:
+        """Waits until when_acknowledged(topic) resolves. Raises its error."""
+        await until(self.when_acknowledged(topic), end)
+
+    def copies(self, topic: str) -> int:
+        """How many copies hold a message of the topic when it is acknowledged."""
+        commit = self._group_commit
+        if commit.copies is None:
+            return 1
+        return commit.copies_as(self._store.topics.options(topic).acknowledge)
+
+    def is_replicated(self, topic: str) -> bool:
+        """Whether messages of the topic wait for the copies."""
+        return self._group_commit.is_replicated(self._store.topics.options(topic).acknowledge)
 
     def checked_batch(
         self,

@@ -75,14 +75,14 @@ class GroupCommit(SyncWaiters):
         self._on_messages_available = on_messages_available
         self.copies: ReplicaAcks | None = None
         """Of a replica group."""
-        self._acknowledged_by: ReplicaAcks | None = None
         self.acks_wait = settings.flush_mode == "sync"
-        """Whether the acknowledgement of a message waits for anything."""
+        """Whether acknowledgements of messages may wait."""
         self.when_durable: When = self.wait
         """(end, resolve): calls `resolve` once, with None when the log is on disk up to `end`, and committed
         in a group whose `ack` is replicated; else with the error: FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT (the
         message is in the log), STORE_FAILED."""
-        self.when_acknowledged: When = self.wait if self.acks_wait else _at_once
+        self._when_local: When = self.wait if self.acks_wait else _at_once
+        self.when_acknowledged = self._when_local
         """The same for the log being as durable as an acknowledged message."""
         self._capacity = asyncio.Event()
         self._thread = SyncThread()
@@ -118,9 +118,8 @@ class GroupCommit(SyncWaiters):
                 late_sync=self._late_sync,
             ),
         )
+        self.acks_wait = True
         if settings.ack == "replicated":
-            self.acks_wait = True
-            self._acknowledged_by = self.copies
             self.when_durable = self.copies.when_durable
             self.when_acknowledged = self.copies.wait
 
@@ -167,10 +166,23 @@ class GroupCommit(SyncWaiters):
         """How many acknowledgements became REPLICA_TIMEOUT."""
         return 0 if self.copies is None else self.copies.timeout_count
 
-    @property
-    def acknowledged_copies(self) -> int:
-        """How many copies hold a message when it is acknowledged."""
-        return 1 if self._acknowledged_by is None else self._acknowledged_by.copies
+    def is_replicated(self, acknowledge: str) -> bool:
+        """Whether messages of a topic with that option (TopicOptions.acknowledge) wait for the copies."""
+        if self.copies is None:
+            return False
+        return (self.copies.settings.ack if acknowledge == "group" else acknowledge) == "replicated"
+
+    def when_acknowledged_as(self, acknowledge: str) -> When:
+        """when_acknowledged of a topic with that option."""
+        if self.copies is not None and self.is_replicated(acknowledge):
+            return self.copies.wait
+        return self._when_local
+
+    def copies_as(self, acknowledge: str) -> int:
+        """How many copies hold a message of a topic with that option when it is acknowledged."""
+        if self.copies is not None and self.is_replicated(acknowledge):
+            return self.copies.copies
+        return 1
 
     async def durable(self, end: PhysicalOffset) -> None:
         """Waits until when_durable resolves. Raises its error."""

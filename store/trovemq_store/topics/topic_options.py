@@ -8,6 +8,7 @@
 | retention_age_max    | a time (`30d`); `off`             | trovemq.retention.age.max      |
 | indexed_properties   | names with commas between; `off`  | trovemq.indexed.properties     |
 | writes               | `open`, `closed`                  | trovemq.writes                 |
+| acknowledge          | `group`, `leader`, `replicated`   | trovemq.acknowledge            |
 
 RocketMQ keeps attributes that it does not know. A default value is not written; an attribute that cannot be
 read (of a newer version, or written by hand) counts as the default.
@@ -26,6 +27,7 @@ from trovemq_proto.errors import TroveError
 ORDERS: Final = ("log", "priority")
 RETENTIONS: Final = ("time", "until_acknowledged")
 WRITES: Final = ("open", "closed")
+ACKNOWLEDGE: Final = ("group", "leader", "replicated")
 WINDOW_MAX_MS: Final = 366 * 86_400_000
 WINDOW_MIN_MS: Final = 1_000
 INDEXED_PROPERTIES_MAX: Final = 16
@@ -38,8 +40,9 @@ _ATTRIBUTES: Final = {
     "retention_age_max": "trovemq.retention.age.max",
     "indexed_properties": "trovemq.indexed.properties",
     "writes": "trovemq.writes",
+    "acknowledge": "trovemq.acknowledge",
 }
-_DEFAULTS: Final = {"order": "log", "retention": "time", "writes": "open"}
+_DEFAULTS: Final = {"order": "log", "retention": "time", "writes": "open", "acknowledge": "group"}
 _TIME: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)", re.ASCII)
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -58,6 +61,9 @@ class TopicOptions:
     indexed_properties: tuple[str, ...] = ()
     writes: str = "open"
     """`closed`: new messages are refused with TOPIC_CLOSED, so that senders wait."""
+    acknowledge: str = "group"
+    """In a replica group, who holds a message when it is acknowledged: the leader, every in-sync copy, or as
+    the group's setting says."""
 
     @property
     def by_priority(self) -> bool:
@@ -113,6 +119,7 @@ def canonical_texts(options: TopicOptions) -> dict[str, str]:
         "retention_age_max": _time_text(options.retention_age_max_ms),
         "indexed_properties": ",".join(options.indexed_properties),
         "writes": options.writes,
+        "acknowledge": options.acknowledge,
     }
     return {name: text for name, text in texts.items() if text not in ("", _DEFAULTS.get(name))}
 
@@ -139,6 +146,7 @@ def _parsed(texts: Mapping[str, str]) -> TopicOptions:
         retention_age_max_ms=_time(texts, "retention_age_max"),
         indexed_properties=_names(texts, "indexed_properties"),
         writes=_choice(texts, "writes", WRITES),
+        acknowledge=_choice(texts, "acknowledge", ACKNOWLEDGE),
     )
 
 

@@ -173,7 +173,7 @@ async def test_with_ack_leader_the_sync_is_enough_and_readers_see_nothing() -> N
     group.send("a")
     group.sync()
     assert (group.answers, group.log.visible_offset) == (["a ok"], 0)
-    assert group.commit.acknowledged_copies == 1
+    assert group.commit.copies_as("group") == 1
     waits = asyncio.create_task(group.commit.committed(PhysicalOffset(100)))
     await asyncio.sleep(0)
     assert not waits.done(), "consumers' offsets must not pass the commit"
@@ -223,11 +223,26 @@ async def test_a_smaller_in_sync_set_commits_and_says_so() -> None:
     group = Group()
     group.send("a")
     group.sync()
-    assert group.commit.acknowledged_copies == 3
+    assert group.commit.copies_as("group") == 3
     group.copies.copies = 2
     group.copies.commit(100)
     assert group.answers == ["a ok"]
-    assert group.commit.acknowledged_copies == 2
+    assert group.commit.copies_as("group") == 2
+
+
+@fake_time
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_a_topic_is_weaker_or_stronger_than_its_group(flush_mode: FlushMode) -> None:
+    for ack in ("leader", "replicated"):
+        group = Group(flush_mode, ack)
+        for level in ("leader", "replicated", "group"):
+            group.commit.when_acknowledged_as(level)(group.append(), group.noting(level))
+        group.sync()
+        early = ["leader ok", "group ok"] if ack == "leader" else ["leader ok"]
+        assert group.answers == early
+        group.copies.commit(300)
+        assert sorted(group.answers) == ["group ok", "leader ok", "replicated ok"]
+        assert [group.commit.copies_as(level) for level in ("leader", "replicated")] == [1, 3]
 
 
 @fake_time

@@ -155,6 +155,32 @@ async def test_with_ack_leader_one_copy_is_acknowledged() -> None:
 
 
 @fake_time
+async def test_a_weaker_topic_does_not_wait_for_the_copies() -> None:
+    leader = Leader()
+    leader.store.topics.alter("orders", options={"acknowledge": "leader"})
+    leader.store.topics.alter("later", options={"acknowledge": "leader"})
+    call, delayed = leader.begin_native(), asyncio.create_task(leader.send_delayed())
+    official = send_call(message(b"hello"))
+    leader.sender.on_calls([official])
+    await turns(10)
+    leader.sync()
+    assert (call.ending.result().copies, (await delayed).copies, len(outcomes(official))) == (0, 0, 1)
+    assert bodies(leader) == [], "readers wait all the same"
+
+
+@fake_time
+async def test_a_stronger_topic_waits_for_the_copies() -> None:
+    leader = Leader("async", ack="leader")
+    leader.store.topics.alter("orders", options={"acknowledge": "replicated"})
+    call, half = leader.begin_native(), asyncio.create_task(leader.prepare_half())
+    await turns(10)
+    assert half.done(), "its topic is as the group"
+    assert not call.ending.done()
+    leader.commit()
+    assert call.ending.result().copies == 3
+
+
+@fake_time
 async def test_a_late_commit_was_reported_as_a_refusal() -> None:
     leader = Leader()
     native, official = leader.begin_native(), send_call(message(b"hello"))

@@ -47,6 +47,7 @@ def test_off_and_a_default_take_the_attribute_away() -> None:
         ({"order": "newest"}, "order"),
         ({"retention": "for ever"}, "retention"),
         ({"writes": "never"}, "writes"),
+        ({"acknowledge": "all"}, "acknowledge"),
         ({"retention_age_max": "7d"}, "retention_age_max"),
         ({"retention": "time", "retention_age_max": "7d"}, "retention_age_max"),
         ({"indexed_properties": "a,a"}, "indexed_properties"),

@@ -98,7 +98,7 @@ class DeferredMessages:
             with storage_errors("the append failed", errors.UNKNOWN_ERROR):
                 return transactions.end(transaction_id, topic, commit=commit, now_ms=now_ms)
 
-        await self._written(end)
+        await self._written(topic, end)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Cancels a delayed message of the topic; durable afterwards. To repeat the call changes nothing.
@@ -116,15 +116,15 @@ class DeferredMessages:
                 f"topic {topic} is of type {config.message_type}: it has no delayed messages",
             )
         handle = self._scheduling.read_handle(topic, recall_handle)
-        await self._written(lambda now_ms: self._scheduling.recall(handle, now_ms))
+        await self._written(topic, lambda now_ms: self._scheduling.recall(handle, now_ms))
         return handle.message_id
 
-    async def _written(self, write: Callable[[EpochMs], AppendResult | None]) -> None:
-        """Returns when the records are as durable as an acknowledged message."""
+    async def _written(self, topic: str, write: Callable[[EpochMs], AppendResult | None]) -> None:
+        """Returns when the records are as durable as an acknowledged message of the topic."""
         core = self._core
         if core.group_commit.full:
             await core.group_commit.wait_for_capacity()
         core.appender.check_running()
         result = write(core.clock_ms())
         if result is not None:
-            await core.group_commit.acknowledgeable(result.end)
+            await core.appender.acknowledged(topic, result.end)

@@ -32,6 +32,7 @@ class AppendStream(ReplyStream):
         self._core = core
         self._durability = core.appender.durability
         self._acks_wait = core.group_commit.acks_wait
+        self._copies = None if core.group_commit.copies is None else core.appender.copies
         self._born_host: Final = born_host_of(self._peer)
         self._submitted = 0  # frames that are not answered
 
@@ -64,12 +65,13 @@ class AppendStream(ReplyStream):
             self.begin_waiting()
         self._submitted += 1
         # not with the frame itself: its records are a view of the bytes that were received
-        done = partial(self._answer, frame.frame_id, frame.one_way, started)
+        done = partial(self._answer, frame.topic, frame.frame_id, frame.one_way, started)
         batch = Batch(frame.topic, frame.queue_id, frame.records, 0, self._born_host, frame.owned, self)
         self._core.accumulator.submit(batch, done)
 
     def _answer(
         self,
+        topic: str,
         frame_id: int,
         one_way: bool,
         started: float,
@@ -85,12 +87,13 @@ class AppendStream(ReplyStream):
             self.end_with(outcome)
             return
         elif not one_way:
-            reply = self._reply(frame_id, started, outcome, ended_at, error)
+            reply = self._reply(topic, frame_id, started, outcome, ended_at, error)
         if not one_way:
             self.reply_made(reply, flush=not self._submitted and not self._acks_wait)
 
     def _reply(
         self,
+        topic: str,
         frame_id: int,
         started: float,
         result: AppendResult,
@@ -99,7 +102,7 @@ class AppendStream(ReplyStream):
     ) -> bytes:
         core = self._core
         elapsed_us = int((ended_at - started) * 1e6)
-        copies = core.group_commit.acknowledged_copies
+        copies = 1 if self._copies is None else self._copies(topic)
         reply = append_reply(frame_id, result, self._durability, core.broker, elapsed_us, copies)
         if error is not None:
             core.traffic.refused(error.symbol)

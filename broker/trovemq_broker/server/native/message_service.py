@@ -52,9 +52,9 @@ class MessageService:
 
     async def get_producer(self, request: Request, _context: Context) -> Reply:
         producer = wire.producer_of(request)
-        core = self._core
+        core, (topic, _) = self._core, producer
         next_sequence = core.appender.deduplication.next_sequence(*producer, core.clock_ms())
-        await core.group_commit.acknowledgeable(core.store.end_offset)  # the producer skips these numbers
+        await core.appender.acknowledged(topic, core.store.end_offset)  # the producer skips these numbers
         return wire.producer_reply(next_sequence)
 
     def on_sends(self, calls: Sequence[Call]) -> None:
@@ -75,9 +75,10 @@ class MessageService:
         self._begin_send(call)
 
     def _begin_send(self, call: Call) -> None:
-        done = partial(self._answer, call.answer, time.perf_counter())
+        started = time.perf_counter()
         try:
-            self._submit(wire.read_send(call.request), call.context, done)
+            send = wire.read_send(call.request)
+            self._submit(send, call.context, partial(self._answer, send.topic, call.answer, started))
         except TroveError as error:
             self._refuse(call.answer, error)
 
@@ -96,6 +97,7 @@ class MessageService:
 
     def _answer(
         self,
+        topic: str,
         answer: Answer,
         started: float,
         outcome: AppendResult | Exception,
@@ -111,7 +113,7 @@ class MessageService:
             return
         core = self._core
         elapsed_us = int((ended_at - started) * 1e6)
-        copies = core.group_commit.acknowledged_copies
+        copies = core.appender.copies(topic)
         reply = append_reply(0, outcome, core.appender.durability, core.broker, elapsed_us, copies)
         if error is not None:
             core.traffic.refused(error.symbol)

@@ -22,7 +22,6 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, QueueId
 from trovemq_proto.records.hashes import group_queue
-from trovemq_store.engine.message_store import AppendResult
 from trovemq_store.topics.message_kinds import check_kind
 from trovemq_store.topics.topics import TopicConfig
 
@@ -59,8 +58,8 @@ class ProducerService:
                 born_host=peer_host(context.peer()),
                 now_ms=now_ms,
             )
-            await self._durable(result)
-        copies = self._core.group_commit.acknowledged_copies
+            await self._core.appender.acknowledged(send.topic, result.end)
+        copies = self._core.appender.copies(send.topic)
         return wire.delayed_reply(recall_handle, self._core.appender.durability, copies)
 
     async def prepare_half(self, request: Request, context: Context) -> Reply:
@@ -79,8 +78,8 @@ class ProducerService:
                 born_host=peer_host(context.peer()),
                 now_ms=now_ms,
             )
-            await self._durable(result)
-        copies = self._core.group_commit.acknowledged_copies
+            await self._core.appender.acknowledged(send.topic, result.end)
+        copies = self._core.appender.copies(send.topic)
         return wire.half_reply(send.message.unique_key, self._core.appender.durability, copies)
 
     async def _wait_for_capacity(self) -> None:
@@ -98,9 +97,6 @@ class ProducerService:
             raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
         appender.check_accepting()
         return config
-
-    async def _durable(self, result: AppendResult) -> None:
-        await self._core.group_commit.acknowledgeable(result.end)
 
     # --- ends ---------------------------------------------------------------------------------------
     async def recall(self, request: Request, _context: Context) -> Reply:

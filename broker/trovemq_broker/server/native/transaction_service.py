@@ -149,8 +149,10 @@ class TransactionService:
             self._core.traffic.appended(message.topic, 1, next_place - message.physical_offset)
 
     async def _reply(self, committed: Committed) -> Reply:
-        """The reply, when the transaction is as durable as an acknowledged message."""
-        core = self._core
-        await core.group_commit.acknowledgeable(committed.end)
-        copies = core.group_commit.acknowledged_copies
+        """The reply, when the transaction is as durable as an acknowledged message of each of its topics."""
+        core, appender = self._core, self._core.appender
+        topics = sorted({message.topic for message in committed.messages}, key=appender.is_replicated)
+        topic = topics[-1] if topics else ""  # of acknowledgements only: as the group
+        await appender.acknowledged(topic, committed.end)
+        copies = appender.copies(topic)
         return wire.committed_reply(committed, core.appender.durability, core.broker, copies)

@@ -362,7 +362,7 @@ class Sender:
             born_host=peer_host(context.peer()),
             now_ms=now_ms,
         )
-        self._answer_when_durable(result, done)
+        self._answer_when_durable(topic, result, done)
 
     def _schedule(
         self, topic: str, queue_id: QueueId, message: SentMessage, caller: Caller, done: PartDone
@@ -379,13 +379,14 @@ class Sender:
             born_host=peer_host(context.peer()),
             now_ms=now_ms,
         )
-        self._answer_when_durable(result, done, recall_handle)
+        self._answer_when_durable(topic, result, done, recall_handle)
 
-    def _answer_when_durable(self, result: AppendResult, done: PartDone, recall_handle: str = "") -> None:
+    def _answer_when_durable(
+        self, topic: str, result: AppendResult, done: PartDone, recall_handle: str = ""
+    ) -> None:
         ended_at = time.perf_counter()
-        self._core.group_commit.when_acknowledged(
-            result.end, lambda error: done(result, ended_at, error, recall_handle)
-        )
+        when = self._core.appender.when_acknowledged(topic)
+        when(result.end, lambda error: done(result, ended_at, error, recall_handle))
 
 
 def _outgoing(message: SentMessage) -> OutgoingMessage:

@@ -91,6 +91,15 @@ IndexedOption = Annotated[
         show_default=False,
     ),
 ]
+AcknowledgeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--acknowledge",
+        metavar="group|leader|replicated",
+        help="In a replica group: who has a message when it is acknowledged.",
+        show_default=False,
+    ),
+]
 WritesOption = Annotated[
     str | None,
     typer.Option(
@@ -121,6 +130,7 @@ async def create(
     retention: RetentionOption = None,
     retention_age_max: RetentionAgeOption = None,
     indexed_property: IndexedOption = None,
+    acknowledge: AcknowledgeOption = None,
     exist_ok: ExistOkOption = False,
     broker: EveryBrokerOption = None,
     brokers: BrokersOption = None,
@@ -143,6 +153,7 @@ async def create(
                     retention=retention,
                     retention_age_max=retention_age_max,
                     indexed_properties=indexed_property,
+                    acknowledge=acknowledge,
                 ),
                 exist_ok=exist_ok,
                 brokers=names,
@@ -188,6 +199,7 @@ async def alter(
     retention: RetentionOption = None,
     retention_age_max: RetentionAgeOption = None,
     indexed_property: IndexedOption = None,
+    acknowledge: AcknowledgeOption = None,
     writes: WritesOption = None,
     broker: EveryBrokerOption = None,
 ) -> None:
@@ -198,6 +210,7 @@ async def alter(
         retention=retention,
         retention_age_max=retention_age_max,
         indexed_properties=indexed_property,
+        acknowledge=acknowledge,
         writes=writes,
     )
     if queues is None and message_type is None and not options:
