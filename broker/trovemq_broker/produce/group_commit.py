@@ -406,6 +406,8 @@ class GroupCommit(SyncWaiters):
     def stop(self) -> None:
         """Asks the worker to end after a last sync of whatever is dirty."""
         self._closing = True
+        if self.copies is not None:
+            self.copies.stop()
         self._want()
 
     def close(self) -> None:

@@ -123,10 +123,13 @@ class ReplicaAcks(Waiters):
         self.failure = error
         self._fail_waiters(store_failed(error))
 
-    def end_waits(self, reason: str) -> None:
-        """This node leads no more: every waiter gets REPLICA_TIMEOUT with that reason, because the next
-        leader decides about its record."""
-        self._fail_waiters(TroveError(errors.REPLICA_TIMEOUT, reason))
+    def stop(self) -> None:
+        """The broker stops. If nothing may be appended any more, no commit will come: every waiter gets
+        REPLICA_TIMEOUT, because the next leader decides about its record."""
+        try:
+            self._replicated.check_append()
+        except TroveError as error:
+            self._fail_waiters(TroveError(errors.REPLICA_TIMEOUT, error.message))
 
     def close(self) -> None:
         """Ends the timer."""
@@ -144,7 +147,8 @@ class ReplicaAcks(Waiters):
             self._store.limit_commits(offset)
             grown = self._store.dispatch()
             self._commit_offset = offset
-            self._local.announce(grown)
+            if grown:
+                self._local.announce(grown)
             self._resolve_up_to(self._safe_offset)
         except Exception as error:
             self._local.fail(error)  # ends the daemon: an acknowledged message must be readable

@@ -231,6 +231,15 @@ async def test_without_enough_copies_the_broker_writes_nothing_itself() -> None:
     assert leader.copies.events == ["appended"]
 
 
+@fake_time
+async def test_a_store_that_was_led_took_no_records_afterwards() -> None:
+    leader = Leader()
+    leader.copies.refuse()
+    leader.stop_work()
+    await leader.settle()
+    assert send(leader.store, b"x").record_count == 1, "the next role's"
+
+
 # --- readers before the commit --------------------------------------------------------------------------
 @fake_time
 @pytest.mark.parametrize("flush_mode", ["sync", "async"])

@@ -256,7 +256,9 @@ class BrokerCore:
         self.waits.close()
 
     async def settle(self) -> None:
-        """Returns when no thread writes any more. Is called when there are no more requests."""
+        """Returns when no thread writes any more. Is called when there are no more requests. From then on the
+        store is another's, which may append."""
         await self.topic_changes.settle()
         await self.group_changes.settle()
         await self.offsets.settle()
+        self.store.check_append = None
