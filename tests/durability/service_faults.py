@@ -129,4 +129,15 @@ SERVICE_FAULTS: Final = (
         "        if self._role.removed:",
         ("tests/unit/cluster_config/test_config_nodes.py::test_a_joining_broker_served_if_asked_too_early",),
     ),
+    Planted(
+        "A numbered producer started again, and skipped a message: the broker had counted its number before"
+        " it was on disk, and a power cut took it",
+        "broker/trovemq_broker/server/native/message_service.py",
+        "        await core.appender.acknowledged(topic, core.store.end_offset)",
+        "        pass",
+        (
+            "tests/unit/server/test_producer_numbers.py::"
+            "test_a_producer_skipped_numbers_of_messages_that_a_power_cut_took",
+        ),
+    ),
 )
