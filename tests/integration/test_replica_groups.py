@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 
 from tests.integration.test_cluster_local import Command, running
 from tests.support.command_line import run_here
+from tests.support.fork_server import popen
+from trovemq._common.loopback_ports import kept_port, port_of
 
 pytestmark = pytest.mark.slow
 
@@ -121,3 +125,93 @@ def test_a_group_lives_through_the_loss_of_its_leader_and_of_a_disk(tmp_path: Pa
         until("the last leader leads again", lambda: leads(command, second))
         assert stored(str(command.rows[second]["address"])) == sent
         assert command.ended(signal.SIGTERM)[0] == 0
+
+
+class Broker:
+    """One broker, or node, of the group `solo`, as a process; `ports`: of gRPC and of its streams."""
+
+    def __init__(self, directory: Path, name: str, ports: tuple[int, int]) -> None:
+        self.directory, self.name = directory, name
+        self.address, self.streams = (f"127.0.0.1:{port}" for port in ports)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *settings: str, is_node: bool = True) -> Broker:
+        node = ["coordination=manual", f"node_name={self.name}", f"replication_listen={self.streams}"]
+        self.process = self._launched([*node, *settings] if is_node else [])
+        until(f"{self.name} answers", lambda: run_here(self.address, "cluster", "status")[0] == 0)
+        return self
+
+    def _launched(self, settings: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "trovemq_broker", "--name", "solo", "--http", "off"]
+        command += ["--listen", self.address, "--store", str(self.directory / self.name), *SMALL]
+        given = [part for one in settings for part in ("--set", one)]
+        return popen([*command, *given], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def refused_start(self) -> bytes:
+        """The output of a start that ends."""
+        process = self._launched([])
+        _, err = process.communicate(timeout=WAIT_S_MAX)
+        assert process.returncode == 4, err
+        return err
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.communicate(timeout=WAIT_S_MAX)
+        return self.process.returncode
+
+    def leads(self, in_sync: list[str]) -> bool:
+        """False also while it changes its role: its address is closed for a moment."""
+        code, out, _ = run_here(self.address, "--json", "cluster", "status")
+        found = json.loads(out) if code == 0 and out else {"leader": None, "nodes": []}
+        roles = {one["node"]: one["role"] for one in found["nodes"]}
+        return bool(roles.get(self.name) == "leader" and found["in_sync"] == in_sync)
+
+
+def test_a_single_store_becomes_a_group_and_is_single_again(tmp_path: Path) -> None:
+    kept = [kept_port() for _ in range(4)]
+    ports = [port_of(one) for one in kept]
+    a, b = Broker(tmp_path, "a", (ports[0], ports[1])), Broker(tmp_path, "b", (ports[2], ports[3]))
+    try:
+        a.start(is_node=False)
+        sent = send(a.address, 2)
+        assert a.stop() == 0
+
+        a.start()
+        assert run_here(a.address, "send", TOPIC, "before the group")[0] != 0
+        (founded,) = objects(a.address, "cluster", "init")
+        assert (founded["leader"], founded["in_sync"]) == ("a", ["a"])
+        sent |= send(a.address, 1, first=2)
+
+        nodes = f"replica_nodes=a@{a.address}/{a.streams},b@{b.address}/{b.streams}"
+        objects(a.address, "cluster", "add", "b", "--address", b.address, "--replication", b.streams)
+        b.start(nodes)
+        until("b is in sync", lambda: a.leads(["a", "b"]))
+        (receipt,) = objects(a.address, "send", TOPIC, "two copies", "--key", "k")
+        assert receipt["copies"] == 2
+        sent.add(receipt["uniqKey"])
+
+        b.stop(signal.SIGKILL)
+        until("one copy is not enough", lambda: run_here(a.address, "send", TOPIC, "one copy")[0] != 0)
+        code, _, err = run_here(a.address, "cluster", "leave", "a", "--yes")
+        assert code != 0, err
+        objects(a.address, "cluster", "remove", "b", "--yes")
+        until("a commits alone", lambda: run_here(a.address, "send", TOPIC, "alone")[0] == 0)
+
+        a.stop(signal.SIGKILL)
+        a.start()
+        until("a leads again", lambda: a.leads(["a"]))
+        objects(a.address, "cluster", "leave", "a", "--yes")
+        assert a.process is not None
+        a.process.communicate(timeout=WAIT_S_MAX)
+        assert a.process.returncode == 0
+        a.start(is_node=False)
+        assert stored(a.address) >= sent
+        assert a.stop() == 0
+        assert b"start it with coordination = manual" in b.refused_start()
+    finally:
+        for port in kept:
+            port.close()
+        for one in (a, b):
+            if one.process is not None and one.process.poll() is None:
+                one.stop(signal.SIGKILL)

@@ -16,7 +16,7 @@ from trovemq_broker.daemon.replica import new_node
 from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.finding import Finding, known_members
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
-from trovemq_broker.daemon.replica.gathering import Gathering, Leadership
+from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
@@ -162,16 +162,16 @@ class FollowerRole:
         return self._settings.replica_role == "learner" or (member is not None and not member.is_voter)
 
     async def _lead_again(self) -> None:
-        """A former leader whose successor is not known leads again, in a new epoch: alone where it was alone
-        in the in-sync set, because no other node can be chosen then; else with the promises of enough
-        nodes."""
+        """A former leader whose successor is not known leads again, in a new epoch, with the promises that an
+        operator's promotion needs; without them where no other node can have been chosen."""
         node, place = self._node, self._node.place
         loop = asyncio.get_running_loop()
         if not place.leads or loop.time() < self._leads_at_s:
             return
-        assert place.in_sync is not None, "a leader is in its in-sync set"
-        statuses = [one for one in self._finding.statuses.values() if one.cluster == place.cluster]
-        if place.in_sync.copies == {place.identity}:
+        statuses = [
+            one for one in self._finding.statuses.values() if one.cluster in (place.cluster, "")
+        ]  # a new node has no set, either
+        if may_lead_alone(place, statuses):
             highest = max([node.state.promised, *(one.promised for one in statuses)])
             epoch = epoch_to_promise(highest, place.node, place.voters)
             await run_in_thread(partial(node.promise, epoch))

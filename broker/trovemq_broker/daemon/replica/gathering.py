@@ -167,5 +167,22 @@ class Gathering:
         return False
 
 
+def may_lead_alone(place: Membership, others: Sequence[NodeStatus]) -> bool:
+    """Whether a former leader whose newest in-sync set is itself alone needs no promise: where each choice
+    needs its own (every voter's), or where all other voters answer and none has a later set.
+
+    `others`: the nodes of its group that answer. Without the condition another node may have stored a set
+    that this node had proposed, and not stored itself: an operator may have promoted it since.
+    """
+    in_sync = place.in_sync
+    if in_sync is None or in_sync.copies != {place.identity}:
+        return False
+    if needed(len(place.voters), place.in_sync_needed) == len(place.voters):
+        return True
+    answering = {one.node: one for one in others}
+    missing = set(place.voters) - {place.node} - set(answering)
+    return not missing and all(_set_version(one) <= in_sync[:2] for one in answering.values())
+
+
 def _set_version(status: NodeStatus) -> tuple[Epoch, int]:
     return (0, 0) if status.in_sync is None else (status.in_sync.epoch, status.in_sync.version)

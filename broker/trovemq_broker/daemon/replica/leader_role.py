@@ -62,7 +62,7 @@ class LeaderRole:
         self._failure: BaseException | None = None
         self._work = FollowerWork(settings, self._flushed, self._failed)
         self.keeps_leading = True
-        """False: another node is to lead, so what is not committed is decided by it."""
+        """False: another node is to lead, and decides about uncommitted messages."""
         self._is_attached = False
         """Whether the broker's acknowledgements move the commit limit of the store."""
         self._streams: LeaderStreams | None = None
@@ -145,7 +145,7 @@ class LeaderRole:
         )
 
     def attach(self) -> None:
-        """The broker's acknowledgements wait for the streams, and show what is committed, from now on."""
+        """The acknowledgements of the broker wait for the streams and move the visible end, from now on."""
         self._is_attached = True
 
     def serves(self) -> None:
