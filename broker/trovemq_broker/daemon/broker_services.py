@@ -100,7 +100,6 @@ class BrokerServices:
         `replica_acks`: as of BrokerCore. `led`: of the leader of a
         replica group."""
         self._replica = ReplicaService(None if led is None else led.node)
-        self._led = led
         if led is not None:
             replicated, replica_acks = led.replicated, led.acks
         self.core = core = BrokerCore(
@@ -294,9 +293,6 @@ class BrokerServices:
         if self._security is not None:
             self._security.audit.close()
         self.core.stop_work()
-        copies = self.core.group_commit.copies
-        if copies is not None and self._led is not None and self._led.is_over():
-            copies.end_waits("this node leads no more: the next leader decides about the message")
         await self.config.stop()
         await asyncio.gather(self.messages.streams.end_all(timeout_s), self.atomic.end_all(timeout_s))
         await self.consumers.streams.end_all(timeout_s)

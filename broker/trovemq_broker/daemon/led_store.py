@@ -17,16 +17,14 @@ from trovemq_store.engine.message_store import MessageStore
 @dataclass(frozen=True, slots=True)
 class LedStore:
     """`acks`: of the acknowledgements, which wait for `replicated`. `attach`: is called when they do.
-    `is_over`: whether another node leads next, and decides about appends that wait then. `leaves`: whether
-    the store is to be a single broker's: its state is exported then. `routes`, `collector`: of the operations
-    HTTP."""
+    `leaves`: whether the store is to be a single broker's: its state is exported then. `routes`, `collector`:
+    of the operations HTTP."""
 
     store: MessageStore
     replicated: LeaderStreams
     node: ReplicaCalls
     acks: ReplicaAckSettings
     attach: Callable[[], None]
-    is_over: Callable[[], bool]
     leaves: Callable[[], bool]
     routes: Sequence[BaseRoute]
     collector: Collector

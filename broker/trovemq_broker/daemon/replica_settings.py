@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple
 
 from trovemq_broker.replication.frames import NODES_MAX
-from trovemq_daemon.addresses import Address, advertised_address, check_advertise, check_listen, parse_address
+from trovemq_daemon.addresses import Address, advertised_address, check_advertise, parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.settings import setting
+from trovemq_proto.tls import TlsOptions
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 ACK_MARGIN_MS: Final = 1_000
@@ -43,6 +44,13 @@ class ReplicaSettings:
     """Address for the streams of the group's other nodes, while this node leads."""
     replication_advertise: Annotated[str, setting("HOST:PORT or HOST")] = ""
     """Address of replication_listen for the other nodes; empty = that address."""
+    replication_tls_certificate: Annotated[str, setting("FILE")] = ""
+    """PEM file with this node's certificate for the streams, which must have node_name as a DNS name; without
+    it nodes reach each other on loopback only."""
+    replication_tls_key: Annotated[str, setting("FILE")] = ""
+    """PEM file with that certificate's private key, not encrypted."""
+    replication_tls_ca: Annotated[str, setting("FILE")] = ""
+    """PEM file with the authority of all nodes' certificates."""
     replica_nodes: Annotated[tuple[str, ...], setting("NODE@HOST:PORT/HOST:PORT")] = ()
     """The first nodes of the group, this one too, separated by commas, each with the addresses of its
     `listen` and of its `replication_listen`. The first of them founds a group whose nodes are all new, and
@@ -77,11 +85,22 @@ class ReplicaSettings:
         """SettingsError."""
         return parse_address(self.replication_listen)
 
+    @property
+    def replication_tls(self) -> TlsOptions | None:
+        """Of the streams; None: they are plain."""
+        if not self.replication_tls_certificate:
+            return None
+        return TlsOptions(
+            ca=self.replication_tls_ca,
+            certificate=self.replication_tls_certificate,
+            key=self.replication_tls_key,
+        )
+
     def replication_advertised(self, bound: Address) -> Address:
         """The address for other nodes, once replication_listen is bound (its real port)."""
         return advertised_address(bound, self.replication_advertise)
 
-    def replica_problems(self, *, may_listen_everywhere: bool) -> Iterator[str]:
+    def replica_problems(self) -> Iterator[str]:
         """The contradictions, one sentence each."""
         if not self.is_node:
             given = [
@@ -100,10 +119,17 @@ class ReplicaSettings:
             )
         try:
             listen = self.replication_address
-            check_listen("replication_listen", listen, insecure=may_listen_everywhere)
+            if not listen.is_loopback and self.replication_tls is None:
+                yield (
+                    f"replication_listen {listen} is open to other machines: give this node a certificate"
+                    " (replication_tls_certificate, _key, _ca), or listen on loopback"
+                )
             check_advertise(listen, self.replication_advertise)
         except SettingsError as error:
             yield from (f"replication_listen: {one}" for one in error.problems)
+        files = (self.replication_tls_certificate, self.replication_tls_key, self.replication_tls_ca)
+        if any(files) and not all(files):
+            yield "replication_tls_certificate, _key and _ca are given together or not at all"
         yield from self._node_problems()
 
     def _node_problems(self) -> Iterator[str]:

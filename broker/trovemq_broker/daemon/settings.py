@@ -112,7 +112,7 @@ class BrokerSettings(
         """The contradictions, one sentence each."""
         yield from NodeSettings.problems(self)
         yield from self.config_problems()
-        yield from self.replica_problems(may_listen_everywhere=self.insecure)
+        yield from self.replica_problems()
         yield from self.size_problems()
         yield from self.hour_problems()
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):

@@ -181,6 +181,13 @@ class Leader:
         beat = self._began_ms if self._beaten_ms is None else self._beaten_ms + HEARTBEAT_MS
         return beat if self._commit_due_ms is None else min(beat, self._commit_due_ms)
 
+    def change_members(self, settings: GroupSettings) -> None:
+        """A member has come or gone, or votes now. A stream of one that has gone may stay, and
+        counts no more."""
+        self.settings, self.in_sync.in_sync_min, self._counted = settings, settings.in_sync_min, None
+        for peer in self._peers.values():
+            peer.is_voter = settings.voters.get(peer.identity.node, False) and not peer.is_learner
+
     def check_append(self) -> None:
         """TroveError NOT_ENOUGH_REPLICAS: nothing may be appended for a replicated acknowledgement."""
         if (found := self.connected_copies) < self.settings.in_sync_min:
@@ -210,6 +217,7 @@ class Leader:
             other = TroveError(errors.REPLICA_STREAM_TAKEN, f"node {node} has opened another stream")
             actions.append(EndStream(former.stream, other))
         peer = Peer(hello.identity, self.settings.voters[node] and not hello.learner, now_ms, stream)
+        peer.is_learner = hello.learner
         peer.has_state, peer.hello_ms = hello.in_sync is not None, now_ms
         peer.since_ms = now_ms - self.settings.lag_max_ms - 1  # it has to catch up first
         if former is not None and former.identity == hello.identity:

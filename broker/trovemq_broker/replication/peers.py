@@ -48,6 +48,8 @@ class Peer:
     """The last heartbeat of this stream; `answered_ms`: the last one that it answered."""
     answered_ms: NowMs = 0
     commit_sent: Offset = LOG_ORIGIN
+    is_learner: bool = False
+    """By its own wish: it never votes, whatever the list of members says."""
 
     def position(self, *, is_sync: bool) -> Offset:
         """Up to there it counts."""

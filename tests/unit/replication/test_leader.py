@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -281,6 +282,21 @@ def test_a_learner_is_never_added() -> None:
     group.report(3, 110)
     group.take(group.leader.tick(1_000), 1_000)
     assert group.leader.in_sync.newest.nodes == ["a", "b"]
+
+
+@pytest.mark.parametrize("learner", [False, True])
+def test_a_new_voter_that_opened_its_stream_before_never_voted(learner: bool) -> None:
+    group = open_group()
+    voters = group.settings.voters
+    group.leader.change_members(replace(group.settings, voters={**voters, "c": False}))
+    group.hello(3, C, learner=learner)
+    group.report(3, 110)
+    group.take(group.leader.tick(1_000), 1_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"]
+    group.leader.change_members(replace(group.settings, voters=voters))
+    group.report(3, 110, now_ms=1_200)
+    group.take(group.leader.tick(1_300), 1_300)
+    assert group.leader.in_sync.newest.nodes == (["a", "b"] if learner else ["a", "b", "c"])
 
 
 def test_a_dead_copy_is_removed_at_once_and_a_slow_one_after_its_time() -> None:

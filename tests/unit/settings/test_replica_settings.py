@@ -29,6 +29,8 @@ def test_a_node_with_its_settings_starts() -> None:
     assert problems(NODE) == ""
     assert NODE.named_nodes[1].replication == Address("127.0.0.1", 8182)
     assert problems(NODE, replica_nodes=(), in_sync_min=2) == "", "the group is in its state"
+    files = {f"replication_tls_{name}": f"{name}.pem" for name in ("certificate", "key", "ca")}
+    assert problems(NODE, replication_listen="0.0.0.0:8181", replication_advertise="n1", **files) == ""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,7 @@ def test_a_node_with_its_settings_starts() -> None:
         ({"node_name": "a b"}, "node_name must name"),
         ({"replication_listen": ""}, "replication_listen"),
         ({"replication_listen": "0.0.0.0:8181"}, "replication_listen 0.0.0.0:8181 is open"),
+        ({"replication_tls_certificate": "c.pem"}, "given together or not at all"),
         ({"replica_ack_timeout_ms": 2_499}, "must be at least replica_lag_max_ms + 1000, 2500"),
         ({"node_name": "c"}, "must have this node, c"),
         ({"replica_nodes": ("a@127.0.0.1:8081",)}, "is not NODE@HOST:PORT/HOST:PORT"),

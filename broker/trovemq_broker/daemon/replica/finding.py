@@ -76,4 +76,4 @@ class Finding:
         member = next((one for one in self._members() if one.node == leader.node), None)
         if member is None:
             return f"node {leader.node}, which leads, is not a known member"
-        return self._calls.endpoint(member.node, parse_address(member.replication))
+        return self._calls.listener(member)

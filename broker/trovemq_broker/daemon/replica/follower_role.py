@@ -41,7 +41,7 @@ from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.replica.membership import Member, Membership
+from trovemq_store.replica.membership import Member
 
 RETRY_LEADING_S: Final = 0.5
 RETRY_LEADING_MAX_S: Final = 30.0
@@ -66,8 +66,6 @@ class FollowerRole:
         self._leads_at_s = 0.0
         self._attempts = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._was_learner = False
-        """When the stream was opened."""
 
     # --- its life -----------------------------------------------------------------------------------------
     async def run(self, stop: Stop) -> Ended:
@@ -148,18 +146,7 @@ class FollowerRole:
         for one in self._finding.statuses.values():
             if one.cluster == place.cluster and one.leads and one.members_version > place.version:
                 place = place.with_members(one.members_version, one.members)
-                await self._take_members(place)
-
-    async def _take_members(self, place: Membership) -> None:
-        """A node that becomes a voter, or another one of the same name, opens its stream again."""
-        await run_in_thread(partial(self._node.take_place, place))
-        if self._stream is not None and self._is_learner() != self._was_learner:
-            await self._stop_following()
-
-    def _is_learner(self) -> bool:
-        place = self._node.place
-        member = place.member(place.node)
-        return self._settings.replica_role == "learner" or (member is not None and not member.is_voter)
+                await run_in_thread(partial(self._node.take_place, place))
 
     async def _lead_again(self) -> None:
         """A former leader whose successor is not known leads again, in a new epoch, with the promises that an
@@ -202,7 +189,6 @@ class FollowerRole:
             appended=self._work.appended,
             available=lambda _grown: None,
         )
-        self._was_learner = self._is_learner()
         self._stream = FollowerStream(
             place.cluster,
             place.group,
@@ -216,7 +202,7 @@ class FollowerRole:
             clock_ms=monotonic_ms,
             retries=self._settings,
             jitter=random.random,
-            learner=self._was_learner,
+            learner=self._settings.replica_role == "learner",
         )
         self._following = asyncio.create_task(self._stream.run(), name="replica-follow")
         self._following.add_done_callback(self._following_ended)
@@ -363,7 +349,7 @@ class FollowerRole:
                 later = place.with_members(change.version, change.members)
             except ValueError as error:
                 raise illegal(str(error)) from None
-            await self._take_members(later)
+            await run_in_thread(partial(node.take_place, later))
 
     async def leave_group(self) -> None:
         raise self.refusal()

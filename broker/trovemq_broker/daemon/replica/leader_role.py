@@ -61,8 +61,6 @@ class LeaderRole:
         self.ended = Ended()
         self._failure: BaseException | None = None
         self._work = FollowerWork(settings, self._flushed, self._failed)
-        self.keeps_leading = True
-        """False: another node is to lead, and decides about uncommitted messages."""
         self._is_attached = False
         """Whether the broker's acknowledgements move the commit limit of the store."""
         self._streams: LeaderStreams | None = None
@@ -154,7 +152,6 @@ class LeaderRole:
 
     def end(self, reason: str) -> None:
         """This node leads no more: nothing is acknowledged from now on."""
-        self.keeps_leading = False
         if self._streams is not None:
             self._streams.end(not_leader(f"this node leads no more: {reason}"))
         self.stop.request(reason)
@@ -363,8 +360,7 @@ class LeaderRole:
                 f"every other member has to store the change ({reasons}): repeat it",
             )
         await run_in_thread(partial(self._node.take_place, later))
-        self.streams.leader.settings = self._group(later)
-        self.streams.leader.in_sync.in_sync_min = later.in_sync_needed
+        self.streams.leader.change_members(self._group(later))
 
     async def cut_files(self) -> CutFiles:
         return await run_in_thread(partial(cut_files, self._node, self._settings.node_name))

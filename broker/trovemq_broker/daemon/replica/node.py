@@ -39,6 +39,7 @@ from trovemq_daemon.lifecycle import Stop
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.tls import identity_for
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.replica.membership import Member
@@ -73,7 +74,8 @@ class NodeApp:
         settings = self._settings
         channels = await asyncio.to_thread(settings.registration_channels)
         credentials = await asyncio.to_thread(settings.config_credentials)
-        self._calls = NodeCalls.of(channels, credentials)
+        tls = settings.replication_tls
+        self._calls = await asyncio.to_thread(NodeCalls.of, channels, tls, credentials)
         limits = StreamSettings()
         allowed = PeersAllowed(self._members, lambda: int(clock_ms()))
         registry = new_registry(self._version)
@@ -82,12 +84,27 @@ class NodeApp:
             listener_limits(settings.grpc_limits(), limits), metrics, allowed.handler, ReplicaConnections()
         )
         ReplicationService(self, allowed, limits).add_to(streams.server)
-        streams.bind(settings.replication_address)
+        await self._bind_streams(streams)
         await streams.start()
         try:
             await self._run_roles(stop)
         finally:
             await streams.stop(0)
+
+    async def _bind_streams(self, streams: GrpcServer) -> None:
+        """AddressInUseError; SettingsError for files that cannot be used."""
+        settings = self._settings
+        if settings.replication_tls is None:
+            streams.bind(settings.replication_address)
+            return
+        identity = await asyncio.to_thread(
+            identity_for,
+            settings.replication_tls_certificate,
+            settings.replication_tls_key,
+            hosts=(),
+            client_ca=settings.replication_tls_ca,
+        )
+        streams.bind_tls(settings.replication_address, identity)
 
     async def _run_roles(self, stop: Stop) -> None:
         leadership: Leadership | None = None
@@ -183,7 +200,6 @@ class NodeApp:
                 ack=self._settings.ack, ack_timeout_ms=self._settings.replica_ack_timeout_ms
             ),
             attach=role.attach,
-            is_over=lambda: not role.keeps_leading,
             leaves=lambda: role.ended.leaves,
             routes=node_routes(self.status),
             collector=ReplicaCollector(self.status),

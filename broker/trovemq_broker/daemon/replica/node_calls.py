@@ -19,10 +19,10 @@ from trovemq_daemon.errors import SettingsError
 from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings, open_channel
 from trovemq_proto.errors import TroveError
+from trovemq_proto.tls import TlsOptions, read_tls
 from trovemq_store.replica.membership import Member
 
 _SERVICE: Final = "/trovemq.v1.ReplicaService/"
-_STREAMS: Final = "/trovemq.v1.ReplicationService/"
 STATUS_S: Final = 2.0
 PROMISE_S: Final = 12.0
 """Longer than a leader's drain: it steps down before it answers."""
@@ -33,42 +33,52 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NodeCalls:
-    """`channels`: how connections behave, without TLS. `credentials`: for nodes that ask for a log-in."""
+    """`channels`: how connections to the ports of clients behave, `streams`: to the nodes' listeners.
+    `credentials`: for nodes that ask for a log-in."""
 
     channels: ChannelSettings
+    streams: ChannelSettings
     credentials: ReadCredentials | None
 
     @classmethod
-    def of(cls, channels: ChannelSettings, credentials: ReadCredentials | None) -> NodeCalls:
-        return cls(replace(channels, tls=None), credentials)
+    def of(
+        cls, channels: ChannelSettings, streams_tls: TlsOptions | None, credentials: ReadCredentials | None
+    ) -> NodeCalls:
+        """Reads the files; blocks. SettingsError for files that cannot be used."""
+        try:
+            tls = None if streams_tls is None else read_tls(streams_tls)
+        except TroveError as error:
+            raise SettingsError(error.message) from None
+        return cls(replace(channels, tls=None), replace(channels, tls=tls), credentials)
 
-    def endpoint(self, node: Node, address: Address) -> Endpoint:
-        return Endpoint(node, address, self.channels)
+    def listener(self, member: Member) -> Endpoint:
+        """The listener of a node's streams. A certificate there must have the node's name. SettingsError."""
+        tls = self.streams.tls
+        named = None if tls is None else replace(tls, server_name=member.node)
+        return Endpoint(member.node, parse_address(member.replication), replace(self.streams, tls=named))
 
     async def status(self, node: Node, address: Address) -> NodeStatus:
         """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, and those of the other node."""
         request = replica_messages.status_request().SerializeToString()
+        endpoint = Endpoint(node, address, self.channels)
         return replica_messages.read_status(
-            await self._ask(node, address, _SERVICE + "GetReplica", request, STATUS_S)
+            await self._ask(endpoint, _SERVICE + "GetReplica", request, STATUS_S)
         )
 
     async def promise(self, member: Member, asked: PromiseAsked) -> Promised:
         """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, EPOCH_STALE, GROUP_MISMATCH."""
         request = replica_frames.promise_request(asked)
-        address = parse_address(member.replication)
-        return replica_frames.promised_of(
-            await self._ask(member.node, address, _STREAMS + "Promise", request, PROMISE_S)
-        )
+        answer = await self._ask(self.listener(member), replica_frames.PROMISE, request, PROMISE_S)
+        return replica_frames.promised_of(answer)
 
     async def store_members(self, member: Member, change: MembersChange) -> None:
         """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, GROUP_MISMATCH, EPOCH_STALE."""
         request = replica_messages.store_members_request(change).SerializeToString()
-        address = parse_address(member.address)
-        await self._ask(member.node, address, _SERVICE + "StoreMembers", request, STORE_S)
+        endpoint = Endpoint(member.node, parse_address(member.address), self.channels)
+        await self._ask(endpoint, _SERVICE + "StoreMembers", request, STORE_S)
 
-    async def _ask(self, node: Node, address: Address, path: str, request: bytes, timeout_s: float) -> bytes:
-        endpoint = self.endpoint(node, address)
-        async with open_channel(str(address), self.channels) as channel:
+    async def _ask(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float) -> bytes:
+        async with open_channel(str(endpoint.address), endpoint.channels) as channel:
             with reported(endpoint):
                 try:
                     async with asyncio.timeout(timeout_s):
@@ -79,8 +89,10 @@ class NodeCalls:
                         )
                         return answer
                 except TimeoutError:
-                    text = f"node {node} at {address} has not answered in {timeout_s:.0f} s"
-                    raise TroveError(errors.REQUEST_TIMEOUT, text, broker=node) from None
+                    text = (
+                        f"node {endpoint.broker} at {endpoint.address} has not answered in {timeout_s:.0f} s"
+                    )
+                    raise TroveError(errors.REQUEST_TIMEOUT, text, broker=endpoint.broker) from None
 
 
 async def gathered(
