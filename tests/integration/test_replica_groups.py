@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.integration.test_cluster_local import Command, running
 from tests.support.command_line import run_here
 from tests.support.fork_server import popen
 from trovemq._common.loopback_ports import kept_port, port_of
+from trovemq_proto.rocketmq.v2 import definition_pb2, service_pb2
+from trovemq_proto.v1 import common_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +84,25 @@ def stored(server: str) -> set[str]:
     return {one["uniqKey"] for one in objects(server, "query", TOPIC, "k")}
 
 
+def refusals(follower: str, *, leader: str, address: str) -> None:
+    """A follower names the leader, in the form of each protocol."""
+    with grpc.insecure_channel(follower) as channel:
+        send = channel.unary_unary("/trovemq.v1.MessageService/Send", response_deserializer=bytes)
+        with pytest.raises(grpc.RpcError) as refused:
+            send(b"", timeout=WAIT_S_MAX)
+        trailers = dict(refused.value.trailing_metadata())
+        error = common_pb2.Error.FromString(trailers["trovemq-error-bin"])
+        assert (error.symbol, error.fields["leader"]) == ("NOT_LEADER", leader)
+        assert error.fields["address"] == address
+        receive = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            response_deserializer=service_pb2.SendMessageResponse.FromString,
+        )
+        reply = receive(b"", timeout=WAIT_S_MAX)
+        assert reply.status.code == definition_pb2.HA_NOT_AVAILABLE
+        assert leader in reply.status.message
+
+
 def test_a_group_lives_through_the_loss_of_its_leader_and_of_a_disk(tmp_path: Path) -> None:
     with running(tmp_path, "--nodes", "3", *SMALL) as command:
         command.until_ready()
@@ -99,8 +121,7 @@ def test_a_group_lives_through_the_loss_of_its_leader_and_of_a_disk(tmp_path: Pa
         logs = {log_of(command, name, end) for name in NAMES}
         assert len(logs) == 1, "the logs are equal byte for byte"
 
-        code, _, err = run_here(str(rows[second]["address"]), "send", TOPIC, "to a follower")
-        assert code != 0, err
+        refusals(str(rows[second]["address"]), leader=first, address=str(rows[first]["address"]))
 
         # The command starts the killed leader again; it follows, or steps down for the promotion.
         os.kill(rows[first]["pid"], signal.SIGKILL)

@@ -101,7 +101,7 @@ class BrokerServices:
         replica group."""
         self._replica = ReplicaService(None if led is None else led.node)
         if led is not None:
-            replicated, replica_acks = led.replicated, led.acks
+            replicated, replica_acks = led.attached()
         self.core = core = BrokerCore(
             *(store, model, settings, advertised, version),
             clock_ms=clock_ms,
@@ -112,8 +112,6 @@ class BrokerServices:
             replicated=replicated,
             replica_acks=replica_acks,
         )
-        if led is not None:
-            led.attach()
         self._security = security
         self.tasks = StoreTasks(core, settings, wall_ms)
         self.store_service = StoreService(

@@ -28,3 +28,8 @@ class LedStore:
     leaves: Callable[[], bool]
     routes: Sequence[BaseRoute]
     collector: Collector
+
+    def attached(self) -> tuple[LeaderStreams, ReplicaAckSettings]:
+        """For the broker, whose acknowledgements wait for these from now on."""
+        self.attach()
+        return self.replicated, self.acks

@@ -44,7 +44,7 @@ def test_members_keep_their_ports_over_every_sequence_of_starts(
     counts: list[int | None], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("cluster")
-    ports: dict[str, tuple[int, int]] = {}
+    ports: dict[str, tuple[int, ...]] = {}
     most = 0
     for count in counts:
         members, stopped = members_of(directory, count)

@@ -143,7 +143,7 @@ async def test_a_learner_is_not_promoted() -> None:
     await Nodes(status("c")).refused(errors.NOT_A_MEMBER, status("b"), None, place(members=learner))
 
 
-async def test_a_leader_that_was_alone_in_the_set_leads_again_where_no_other_could() -> None:
+async def test_a_leader_that_was_alone_in_the_set_leads_again() -> None:
     alone = place("a", in_sync=in_sync("a"))
     assert not may_lead_alone(place("a"), []), "it was not alone"
     assert not may_lead_alone(alone, []), "b and c may have a set that it had proposed"

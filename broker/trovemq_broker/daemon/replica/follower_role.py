@@ -145,8 +145,8 @@ class FollowerRole:
         place = self._node.place
         for one in self._finding.statuses.values():
             if one.cluster == place.cluster and one.leads and one.members_version > place.version:
-                place = place.with_members(one.members_version, one.members)
-                await run_in_thread(partial(self._node.take_place, place))
+                await run_in_thread(partial(self._node.take_members, one.members_version, one.members))
+                place = self._node.place
 
     async def _lead_again(self) -> None:
         """A former leader whose successor is not known leads again, in a new epoch, with the promises that an
@@ -346,10 +346,9 @@ class FollowerRole:
             if change.epoch < node.state.promised:
                 raise TroveError(errors.EPOCH_STALE, f"epoch {node.state.promised} is promised")
             try:
-                later = place.with_members(change.version, change.members)
+                await run_in_thread(partial(node.take_members, change.version, change.members))
             except ValueError as error:
                 raise illegal(str(error)) from None
-            await run_in_thread(partial(node.take_place, later))
 
     async def leave_group(self) -> None:
         raise self.refusal()

@@ -7,8 +7,6 @@ import json
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace
-
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica.cut_listing import cut_files
@@ -20,7 +18,7 @@ from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.probes import refused
-from trovemq_broker.replication.frames import Epoch, InSyncSet, Node, Offset
+from trovemq_broker.replication.frames import Epoch, Node, Offset
 from trovemq_broker.replication.leader import CopyState, GroupSettings
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import (
@@ -79,7 +77,8 @@ class LeaderRole:
         TroveError; StorageError."""
         node, place = self._node, self._node.place
         if self._leadership.is_forced:
-            place = await run_in_thread(partial(_forced, node, place))
+            await run_in_thread(node.be_alone)
+            place = node.place
         assert place.in_sync is not None, "only a copy of the set leads"
         await run_in_thread(node.cut_unfinished_run)
         await run_in_thread(partial(node.lead, self._leadership.epoch))
@@ -359,7 +358,7 @@ class LeaderRole:
                 errors.NOT_ENOUGH_REPLICAS,
                 f"every other member has to store the change ({reasons}): repeat it",
             )
-        await run_in_thread(partial(self._node.take_place, later))
+        await run_in_thread(partial(self._node.take_members, later.version, later.members))
         self.streams.leader.change_members(self._group(later))
 
     async def cut_files(self) -> CutFiles:
@@ -370,13 +369,3 @@ class LeaderRole:
         if not log.begin <= offset < self._node.state.commit:
             raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"{offset} is not committed here")
         return log.read(Offset(offset), size_max)
-
-
-def _forced(node: OpenNode, place: Membership) -> Membership:
-    """An operator accepts that this copy may lack acknowledged records: it is alone in a later set;
-    blocks."""
-    former = place.in_sync
-    epoch, version = (1, 1) if former is None else (former.epoch, former.version + 1)
-    alone = replace(place, in_sync=InSyncSet(epoch, version, frozenset({place.identity})))
-    node.take_place(alone)
-    return alone

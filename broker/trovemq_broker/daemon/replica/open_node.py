@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from functools import partial
 from typing import Final
@@ -24,8 +25,22 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.real import RealFileSystem
-from trovemq_store.replica.membership import Membership
+from trovemq_store.replica import replica_file
+from trovemq_store.replica.conversion import FIRST_EPOCH
+from trovemq_store.replica.membership import Member, Membership
 from trovemq_store.replica.replica_file import ReplicaFile
+
+
+class _NodeFile(ReplicaFile):
+    """Its changes are made by several threads: of the streams, and of the roles."""
+
+    def __init__(self, files: FileSystem, state: replica_file.ReplicaState) -> None:
+        super().__init__(files, state)
+        self._one_change = threading.Lock()
+
+    def _change(self, **changes: object) -> None:
+        with self._one_change:
+            super()._change(**changes)
 
 
 class OpenNode:
@@ -58,6 +73,7 @@ class OpenNode:
             in_sync=None if place is None else place.in_sync,
         )
         self.log: Final = EngineLog(store, file, self.state)
+        self._changing = threading.Lock()
 
     @classmethod
     async def open(cls, settings: BrokerSettings, written: Collection[str], own: Address) -> OpenNode:
@@ -72,7 +88,7 @@ class OpenNode:
         try:
             with failures_that_end("the state of the node cannot be opened"):
                 take_store(store.files, settings)
-                file = ReplicaFile.open(files)
+                file = _NodeFile.open(files)
                 file.end_at(store.end_offset)
                 directory = directory_number(settings.store_path)
                 take_place(file, settings, directory, clean=store.recovery.clean)
@@ -99,26 +115,57 @@ class OpenNode:
         """Whether the log has no record, and never had one."""
         return self.store.end_offset == 0 and not self.file.epochs
 
-    # --- changes of the state; they block ---------------------------------------------------------------
-    def take_place(self, place: Membership) -> None:
-        """Stores the node's place. StorageError; ValueError."""
+    # --- changes of the state; they block, in any thread ------------------------------------------------
+    def _take_place(self, place: Membership) -> None:
         self.file.take_place(place)
         self.state.in_sync = place.in_sync
 
     def enter_group(self, place: Membership) -> None:
-        """A new node gets its place. All of its log that is on disk is committed."""
+        """A new node gets its place. All of its log that is on disk is committed. StorageError."""
         self.store.limit_commits(self.store.visible_offset)
-        self.take_place(place)
+        with self._changing:
+            self._take_place(place)
         self.state.commit = self.store.visible_offset
+
+    def take_members(self, version: int, members: tuple[Member, ...]) -> None:
+        """A later list of members. StorageError; ValueError."""
+        with self._changing:
+            self._take_place(self.place.with_members(version, members))
 
     def store_set(self, in_sync: InSyncSet) -> None:
         """StorageError."""
-        self.file.store_set(in_sync)
+        with self._changing:
+            self.file.store_set(in_sync)
+
+    def be_alone(self) -> None:
+        """By an operator's consent, the next in-sync set has this copy alone, whatever it lacks.
+        StorageError."""
+        with self._changing:
+            place = self.place
+            former = place.in_sync
+            epoch, version = (FIRST_EPOCH, 1) if former is None else (former.epoch, former.version + 1)
+            alone = InSyncSet(epoch, version, frozenset({place.identity}))
+            self._take_place(replace(place, in_sync=alone))
 
     def promise(self, epoch: int) -> None:
         """StorageError."""
-        self.file.promise(epoch)
+        with self._changing:
+            self.file.promise(epoch)
         self.state.promised = self.file.promised_epoch
+
+    def lead(self, epoch: int) -> None:
+        """The log's next record is the first one of that epoch, which is this node's. StorageError."""
+        self.promise(epoch)
+        with self._changing:
+            self.file.begin_epoch(epoch, self.store.end_offset)
+            self._take_place(replace(self.place, leads=True))
+        self.state.epochs = self.file.epochs
+
+    def lead_no_more(self) -> None:
+        """StorageError."""
+        with self._changing:
+            if self.place.leads:
+                self._take_place(replace(self.place, leads=False))
 
     def cut_unfinished_run(self) -> None:
         """Before the first record of an own leadership: see MessageStore.cut_unfinished_run. TroveError;
@@ -129,18 +176,6 @@ class OpenNode:
             self.reopen(commit)
             self.log.store = self.store
             self.state.epochs = self.file.epochs
-
-    def lead(self, epoch: int) -> None:
-        """The log's next record is the first one of that epoch, which is this node's. StorageError."""
-        self.promise(epoch)
-        self.file.begin_epoch(epoch, self.store.end_offset)
-        self.state.epochs = self.file.epochs
-        self.take_place(replace(self.place, leads=True))
-
-    def lead_no_more(self) -> None:
-        """StorageError."""
-        if self.place.leads:
-            self.take_place(replace(self.place, leads=False))
 
     # --- the store ----------------------------------------------------------------------------------------
     def reopen(self, limit: Offset) -> tuple[MessageStore, ReplicaFile]:
