@@ -236,3 +236,19 @@ def test_a_single_store_becomes_a_group_and_is_single_again(tmp_path: Path) -> N
         for one in (a, b):
             if one.process is not None and one.process.poll() is None:
                 one.stop(signal.SIGKILL)
+
+
+def test_a_paused_leader_steps_down_when_it_wakes(tmp_path: Path) -> None:
+    with running(tmp_path, "--nodes", "3", *SMALL) as command:
+        command.until_ready()
+        first, second, _ = NAMES
+        until("all are in sync", lambda: in_sync(command, first))
+        sent = send(command.server, 2)
+        os.kill(command.rows[first]["pid"], signal.SIGSTOP)
+        (promoted,) = objects(str(command.rows[second]["address"]), "cluster", "promote", second)
+        assert promoted["away"] == [first]
+        sent |= send(str(command.rows[second]["address"]), 2, first=2)
+        os.kill(command.rows[first]["pid"], signal.SIGCONT)
+        until("the woken node follows", lambda: leads(command, second) and in_sync(command, second))
+        assert stored(str(command.rows[second]["address"])) == sent
+        assert command.ended(signal.SIGTERM)[0] == 0

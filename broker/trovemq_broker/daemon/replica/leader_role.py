@@ -10,6 +10,7 @@ from typing import Final
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica.cut_listing import cut_files
+from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
@@ -59,6 +60,8 @@ class LeaderRole:
         self.ended = Ended()
         self._failure: BaseException | None = None
         self._work = FollowerWork(settings, self._flushed, self._failed)
+        self._is_over = False
+        """Whether another node is to lead."""
         self._is_attached = False
         """Whether the broker's acknowledgements move the commit limit of the store."""
         self._streams: LeaderStreams | None = None
@@ -70,6 +73,9 @@ class LeaderRole:
         self._joining: set[Node] = set()
         """Learners that become voters."""
         self._voting: asyncio.Task[None] | None = None
+        self._finding = Finding(settings.node_name, calls, lambda: node.place.members, self._found)
+        self._finding.is_following = lambda: True
+        self._asking: asyncio.Task[None] | None = None
 
     # --- its life -----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -101,6 +107,8 @@ class LeaderRole:
         self._running.add_done_callback(self._streams_ended)
         self._voting = asyncio.create_task(self._make_voters(), name="replica-voters")
         self._voting.add_done_callback(self._streams_ended)
+        self._asking = asyncio.create_task(self._finding.run(), name="replica-finding")
+        self._asking.add_done_callback(self._streams_ended)
         self._work.appended()
         streams.flushed()
         opened = asyncio.create_task(self._first_commit.wait())
@@ -151,19 +159,30 @@ class LeaderRole:
 
     def end(self, reason: str) -> None:
         """This node leads no more: nothing is acknowledged from now on."""
+        self._is_over = True
         if self._streams is not None:
             self._streams.end(not_leader(f"this node leads no more: {reason}"))
         self.stop.request(reason)
 
     async def close(self) -> None:
-        """The streams end."""
+        """The streams end. A leader that another one follows does not contest that after its end."""
+        if self._is_over:
+            await run_in_thread(self._node.lead_no_more)
         if self._streams is not None:
             self._streams.end(not_leader("this node stops, or leads no more"))
-        tasks = [task for task in (self._running, self._voting) if task is not None]
+        tasks = [task for task in (self._running, self._voting, self._asking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._work.stop()
+
+    def _found(self) -> None:
+        """The other nodes were asked. One whose followers all went to a later leader hears it only so."""
+        epoch, cluster = self._leadership.epoch, self._node.place.cluster
+        promised = [one.promised for one in self._finding.statuses.values() if one.cluster == cluster]
+        if (later := max(promised, default=0)) > epoch and not self.stop.requested:
+            get_logger().error("replica.stepped_down", epoch=epoch, promised=later)
+            self.end(f"epoch {later} is promised")
 
     def _flushed(self) -> None:
         if self._streams is not None:
