@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.support.fake_loop import fake_time
 from trovemq.cli.local import directory as directory_module
 from trovemq.cli.local import processes
-from trovemq.cli.local.directory import check_ports, locked, members_of
+from trovemq.cli.local.directory import check_ports, locked, members_of, nodes_of
 from trovemq.cli.local.members import NEW_STORE, Member, Plan
 from trovemq.cli.local.processes import trim_log
 from trovemq_proto import errors
@@ -74,6 +74,33 @@ def test_a_start_without_the_deleted_file_left_stores_out(tmp_path: Path) -> Non
         (tmp_path / f"broker-{number}/store").mkdir(parents=True)
     (tmp_path / "cluster.json").unlink()  # as CLUSTER_DIRECTORY_ILLEGAL advises
     assert names(members_of(tmp_path, None)[0]) == ["nameserver", "broker-1", "broker-2", "broker-3"]
+
+
+def test_nodes_of_a_group_keep_their_ports_and_know_each_other(tmp_path: Path) -> None:
+    members, stopped = nodes_of(tmp_path, 3, 2)
+    assert names(members) == ["nameserver", *(f"broker-{g}-{n}" for g in (1, 2) for n in (1, 2, 3))]
+    assert not stopped
+    assert [member.group for member in members[1:]] == ["broker-1"] * 3 + ["broker-2"] * 3
+    assert nodes_of(tmp_path, 3, None) == (members, [])
+    fewer, left = nodes_of(tmp_path, 2, 1)
+    assert (names(fewer), len(left)) == (["nameserver", "broker-1-1", "broker-1-2"], 4)
+
+    plan = Plan(tmp_path, members)
+    settings = settings_of(plan, "broker-2-1")
+    named = ",".join(f"{one.name}@{one.address}/{one.replication}" for one in members[4:])
+    assert f"replica_nodes={named}" in settings
+    assert {"coordination=manual", "node_name=broker-2-1"} <= set(settings)
+    assert not [one for one in settings if one.startswith("config_owner")], "its leader changes"
+
+
+def test_brokers_and_nodes_do_not_mix_in_a_directory(tmp_path: Path) -> None:
+    single, grouped = tmp_path / "single", tmp_path / "grouped"
+    for directory in (single, grouped):
+        directory.mkdir()
+    members_of(single, 1)
+    nodes_of(grouped, 3, None)
+    assert symbol_of(lambda: nodes_of(single, 3, None)) is errors.CLUSTER_DIRECTORY_ILLEGAL
+    assert symbol_of(lambda: members_of(grouped, None)) is errors.CLUSTER_DIRECTORY_ILLEGAL
 
 
 def damaged(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:

@@ -184,11 +184,15 @@ def _object(group: ReplicaGroup) -> Mapping[str, object]:
     }
 
 
+def _role_text(node: ReplicaNode) -> str:
+    return node.role if node.is_voter or node.role == "new" else f"{node.role}, learner"
+
+
 _Row = tuple[ReplicaGroup, ReplicaNode]
 _NODES: Final[Columns[_Row]] = Columns(
     Column(None, "group", lambda row: row[0].group),
     Column(None, "node", lambda row: row[1].node),
-    Column(None, "role", lambda row: row[1].role if row[1].is_voter else f"{row[1].role}, learner"),
+    Column(None, "role", lambda row: _role_text(row[1])),
     Column(None, "address", lambda row: row[1].address),
     Column(None, "epoch", lambda row: row[1].epoch or "-", number=True),
     Column(None, "in sync", lambda row: "yes" if row[1].node in row[0].in_sync else "no"),
