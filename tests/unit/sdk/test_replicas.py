@@ -46,7 +46,7 @@ def found(*nodes: NodeAnswer) -> _Answers:
 LEADER = answer("a", role="leader", end=150, in_sync=("a", "b"), copies={"b": (100, 7, True)})
 
 
-def test_the_leader_knows_the_lag_and_a_node_that_is_away_is_there_with_its_error() -> None:
+def test_the_leader_knows_the_lag_and_an_absent_node_has_its_error() -> None:
     group = found(LEADER, answer("b")).group("g")
     assert (group.leader, group.epoch, group.in_sync, group.in_sync_min) == ("a", 64, ("a", "b"), 2)
     nodes = {one.node: one for one in group.nodes}
