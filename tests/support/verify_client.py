@@ -13,6 +13,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 
 STORED, UNKNOWN_STORED, UNKNOWN_NOT, REFUSED, HALF = "stored", "unknown stored", "unknown", "refused", "half"
+LATE = "late copies of the first half"
 
 
 @dataclass
@@ -49,7 +50,7 @@ class ScriptedProducer:
         outcome = self.script.popleft() if self.script else STORED
         if isinstance(outcome, TroveError):
             raise outcome
-        stored = {STORED: len(bodies), UNKNOWN_STORED: len(bodies), HALF: len(bodies) // 2}.get(outcome, 0)
+        stored = len(bodies) // (2 if outcome == HALF else 1) if outcome in _STORING else 0
         receipts = [
             await self.send(
                 self.topic,
@@ -61,6 +62,9 @@ class ScriptedProducer:
             )
             for i in range(stored)
         ]
+        if outcome == LATE:
+            half = len(bodies) // 2
+            receipts[:half] = [one._replace(status="FLUSH_SLAVE_TIMEOUT") for one in receipts[:half]]
         if outcome in (UNKNOWN_STORED, UNKNOWN_NOT):
             raise TroveError(errors.BROKER_UNREACHABLE, "broken off", in_doubt="true")
         if outcome == REFUSED:
@@ -68,6 +72,9 @@ class ScriptedProducer:
         if outcome == HALF:
             raise _HalfError(receipts, len(bodies))
         return receipts
+
+
+_STORING = (STORED, UNKNOWN_STORED, HALF, LATE)
 
 
 class _HalfError(PartialBatchError):

@@ -105,7 +105,8 @@ class AppendOutcome(NamedTuple):
     copies: int = 1
 
 
-STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT"})
+COPIES_LATE: Final = "FLUSH_SLAVE_TIMEOUT"
+STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT", COPIES_LATE})
 """The statuses of records that are in the log, whether or not the sync ended, and the copies had them, in
 time."""
 

@@ -31,7 +31,9 @@ numbers = st.integers(0, 2**62)
 hashes = st.binary(min_size=32, max_size=32)
 places = (texts, texts, hashes, texts, st.integers(0, 2**31 - 1), numbers, numbers, numbers)
 entries = st.one_of(
-    st.builds(LedgerEntry, st.just(ACKNOWLEDGED), *places, numbers, texts, texts, numbers),
+    st.builds(
+        LedgerEntry, st.just(ACKNOWLEDGED), *places, numbers, texts, texts, numbers, copies=st.integers(1, 7)
+    ),
     st.builds(LedgerEntry, st.sampled_from([UNKNOWN, REFUSED]), *places, error=texts),
 )
 
@@ -40,7 +42,8 @@ def entry(number: int, outcome: str = ACKNOWLEDGED) -> LedgerEntry:
     shared = (outcome, f"U{number}", "key", bytes(32), "a", 0, 0, number, 1_700_000_000_001)
     if outcome != ACKNOWLEDGED:
         return LedgerEntry(*shared, error="BROKER_UNREACHABLE")
-    return LedgerEntry(*shared, number, "7F0000010000DC610000000000000000", "disk", 1_700_000_000_000)
+    place = (number, "7F0000010000DC610000000000000000", "disk", 1_700_000_000_000)
+    return LedgerEntry(*shared, *place, copies=1)
 
 
 def written(path: Path, *written_entries: LedgerEntry, end: bool = True) -> Path:
@@ -85,6 +88,7 @@ def test_a_line_is_one_json_object_with_rocketmqs_names(tmp_path: Path) -> None:
         "offsetMsgId": "7F0000010000DC610000000000000000",
         "durability": "disk",
         "storeTimestamp": 1_700_000_000_000,
+        "copies": 1,
     }
 
 

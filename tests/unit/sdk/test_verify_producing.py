@@ -13,6 +13,7 @@ import pytest
 from tests.support.fake_loop import run
 from tests.support.verify_client import (
     HALF,
+    LATE,
     REFUSED,
     STORED,
     UNKNOWN_NOT,
@@ -152,6 +153,17 @@ def test_of_a_batch_that_is_stored_in_part_the_rest_is_sent_again(tmp_path: Path
     names = [entry.unique_key for entry in outcome.of("acknowledged")]
     assert outcome.summary.unknown == len(outcome.of("unknown")) > 0
     assert len(names) == len(set(names)) == outcome.summary.sent
+
+
+def test_a_message_whose_copies_were_late_counted_as_acknowledged(tmp_path: Path) -> None:
+    outcome = produced(Store([STORED, LATE]), tmp_path / "l", rate=5_000)
+    late = outcome.of("unknown")
+    names = [entry.unique_key for entry in outcome.of("acknowledged")]
+    assert {entry.error for entry in late} == {"REPLICA_TIMEOUT"}
+    assert outcome.summary.unknown == len(late) > 0
+    assert len(names) == len(set(names)) == outcome.summary.sent, "each was sent again"
+    assert {entry.copies for entry in outcome.of("acknowledged")} == {1}
+    assert {entry.copies for entry in late} == {0}
 
 
 def test_while_nothing_is_acknowledged_nothing_new_is_made(tmp_path: Path) -> None:

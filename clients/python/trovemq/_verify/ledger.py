@@ -102,6 +102,7 @@ class LedgerEntry:
         durability: `disk` or `memory`.
         store_timestamp: When the broker stored it, epoch ms.
         error: The error's symbol, if it was not acknowledged.
+        copies: How many nodes held it then; 0 if it was not acknowledged.
     """
 
     outcome: str
@@ -118,6 +119,7 @@ class LedgerEntry:
     durability: str = ""
     store_timestamp: int = -1
     error: str = ""
+    copies: int = 0
 
     def to_json(self, topic: str) -> dict[str, object]:
         """The line's object."""
@@ -138,6 +140,7 @@ class LedgerEntry:
             fields["offsetMsgId"] = self.offset_msg_id
             fields["durability"] = self.durability
             fields["storeTimestamp"] = self.store_timestamp
+            fields["copies"] = self.copies
         else:
             fields["error"] = self.error
         return fields
@@ -164,6 +167,7 @@ class LedgerEntry:
             str(fields["durability"]) if acknowledged else "",
             int(fields["storeTimestamp"]) if acknowledged else -1,
             "" if acknowledged else str(fields["error"]),
+            int(fields.get("copies", 1)) if acknowledged else 0,
         )
 
 

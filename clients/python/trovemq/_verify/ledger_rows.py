@@ -27,7 +27,7 @@ PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 CREATE TABLE acked (row INTEGER PRIMARY KEY, unique_key TEXT, keys TEXT, body_hash BLOB, broker TEXT,
     queue_id INTEGER, queue_offset INTEGER, offset_msg_id TEXT, store_timestamp INTEGER, durability TEXT,
-    producer INTEGER, sequence INTEGER);
+    copies INTEGER, producer INTEGER, sequence INTEGER);
 CREATE TABLE unsettled (unique_key TEXT, outcome TEXT, keys TEXT, body_hash BLOB);
 CREATE TABLE faulty (row INTEGER PRIMARY KEY, missing INTEGER);
 CREATE TABLE extra (unique_key TEXT, keys TEXT, body_hash BLOB, broker TEXT, queue_id INTEGER,
@@ -53,6 +53,7 @@ class AckedRow:
     offset_msg_id: str
     store_timestamp: int
     durability: str
+    copies: int
     producer: int
     sequence: int
 
@@ -65,6 +66,7 @@ class AckedRow:
             "queueOffset": self.queue_offset,
             "offsetMsgId": self.offset_msg_id,
             "durability": self.durability,
+            "copies": self.copies,
         }
 
 
@@ -132,7 +134,7 @@ class LedgerRows:
         """The next lines of the ledger."""
         acked = [entry for entry in entries if entry.outcome == ACKNOWLEDGED]
         self._database.executemany(
-            "INSERT INTO acked VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            "INSERT INTO acked VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
             [
                 (
                     row,
@@ -145,6 +147,7 @@ class LedgerRows:
                     entry.offset_msg_id,
                     entry.store_timestamp,
                     entry.durability,
+                    entry.copies,
                     entry.producer,
                     entry.sequence,
                 )

@@ -23,7 +23,7 @@ from trovemq._common.backoff import Backoff
 from trovemq._verify.content import RunContent
 from trovemq._verify.ledger import ACKNOWLEDGED, REFUSED, UNKNOWN, LedgerEntry, LedgerWriter, Place
 from trovemq._verify.tasks import together
-from trovemq.receipts import PartialBatchError, SendReceipt
+from trovemq.receipts import COPIES_LATE, PartialBatchError, SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -50,6 +50,7 @@ NOT_STORED: Final = frozenset(
         errors.LIMIT_EXCEEDED,
         errors.BROKER_UNREACHABLE,
         errors.BROKER_NOT_FOUND,
+        errors.NOT_ENOUGH_REPLICAS,
     }
 )
 CALLERS_FAULT: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED"})
@@ -242,10 +243,10 @@ class _Sender:
             )
         except PartialBatchError as error:  # its other frames may have other outcomes
             indexes = error.indexes
-            self._acknowledged(((sequence + i, batch[i]) for i in indexes), error.receipts)
+            again = self._answered([(sequence + i, batch[i]) for i in indexes], error.receipts, place)
             left = sorted(set(range(len(batch))).difference(indexes))
             self._failed([(sequence + i, batch[i]) for i in left], place, UNKNOWN, error)
-            return [batch[i] for i in left]
+            return again + [batch[i] for i in left]
         except TroveError as error:
             in_doubt = error.in_doubt
             if not in_doubt and not error.retriable and error.spec.grpc_status in CALLERS_FAULT:
@@ -253,8 +254,22 @@ class _Sender:
             outcome = REFUSED if error.spec in NOT_STORED and not in_doubt else UNKNOWN
             self._failed(list(enumerate(batch, sequence)), place, outcome, error)
             return batch
-        self._acknowledged(enumerate(batch, sequence), receipts)
-        return []
+        return self._answered(list(enumerate(batch, sequence)), receipts, place)
+
+    def _answered(
+        self, messages: Sequence[tuple[int, _Message]], receipts: Sequence[SendReceipt], place: Place
+    ) -> list[_Message]:
+        """Writes the outcomes of messages that the broker has. Returns those whose copies were late: a next
+        leader may cut them, so they are as if no answer had come."""
+        late = {number for number, one in enumerate(receipts) if one.status == COPIES_LATE}
+        if not late:
+            self._acknowledged(messages, receipts)
+            return []
+        held = [number for number in range(len(messages)) if number not in late]
+        self._acknowledged([messages[number] for number in held], [receipts[number] for number in held])
+        open_ones = [messages[number] for number in sorted(late)]
+        self._failed(open_ones, place, UNKNOWN, TroveError(errors.REPLICA_TIMEOUT))
+        return [message for _, message in open_ones]
 
     def _acknowledged(
         self, messages: Iterable[tuple[int, _Message]], receipts: Sequence[SendReceipt]
@@ -276,6 +291,7 @@ class _Sender:
                 receipt.offset_msg_id,
                 receipt.durability,
                 receipt.store_timestamp,
+                copies=receipt.copies,
             )
             for (sequence, message), receipt in zip(messages, receipts, strict=True)
         )
