@@ -124,12 +124,16 @@ class ReplicaAcks(Waiters):
         self._fail_waiters(store_failed(error))
 
     def stop(self) -> None:
-        """The broker stops. If nothing may be appended any more, no commit will come: every waiter gets
-        REPLICA_TIMEOUT, because the next leader decides about its record."""
+        """The broker stops. If nothing may be appended any more, no commit will come."""
         try:
             self._replicated.check_append()
         except TroveError as error:
-            self._fail_waiters(TroveError(errors.REPLICA_TIMEOUT, error.message))
+            self.end_waits(error.message)
+
+    def end_waits(self, reason: str) -> None:
+        """This node leads no more: every waiter gets REPLICA_TIMEOUT with that reason, because the next
+        leader decides about its record."""
+        self._fail_waiters(TroveError(errors.REPLICA_TIMEOUT, reason))
 
     def close(self) -> None:
         """Ends the timer."""
