@@ -128,7 +128,7 @@ class GroupCommit(SyncWaiters):
         self._settings = replace(settings, flush_mode=self._settings.flush_mode)
         if self.copies is not None:
             self.copies.apply(uncommitted_bytes_max=settings.uncommitted_bytes_max)
-        self._shorten_waits()
+        self._set_wait(settings.sync_flush_timeout_ms)
         self._capacity.set()
         self._want()
 

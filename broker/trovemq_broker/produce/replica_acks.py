@@ -62,7 +62,7 @@ class ReplicaAcks(Waiters):
         settings: ReplicaAckSettings,
         local: LocalCommit,
     ) -> None:
-        super().__init__()
+        super().__init__(settings.ack_timeout_ms)
         self._store = store
         self._replicated = replicated
         self.settings = settings
@@ -165,15 +165,11 @@ class ReplicaAcks(Waiters):
             return self._commit_offset
         return min(self._commit_offset, self._store.flushed_offset)
 
-    @property
-    def _wait_max_ms(self) -> int:
-        return self.settings.ack_timeout_ms
-
     def _want(self) -> None:
         """The copies get each append without being asked."""
 
     def _timed_out(self, end: PhysicalOffset) -> TroveError:
-        waited_ms = self.settings.ack_timeout_ms
+        waited_ms = self._wait_max_ms
         if self._local.sync and end > self._store.flushed_offset:
             return self._local.late_sync(waited_ms)
         self.timeout_count += 1

@@ -34,7 +34,9 @@ class _Waiter:
 class Waiters(ABC):
     """The waiting appends, and their time-outs."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait_max_ms: int) -> None:
+        """wait_max_ms: how long an append waits."""
+        self._wait_max_ms = wait_max_ms
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.failure: Exception | None = None
@@ -44,11 +46,6 @@ class Waiters(ABC):
     @abstractmethod
     def _safe_offset(self) -> PhysicalOffset:
         """The log is safe up to here."""
-
-    @property
-    @abstractmethod
-    def _wait_max_ms(self) -> int:
-        """How long an append waits."""
 
     @abstractmethod
     def _want(self) -> None:
@@ -86,8 +83,9 @@ class Waiters(ABC):
             waiter.deadline = self._waiters[at].deadline
         self._waiters.insert(at, waiter)
 
-    def _shorten_waits(self) -> None:
-        """Applies a changed time-out to the appends that wait."""
+    def _set_wait(self, wait_max_ms: int) -> None:
+        """Changes the time-out, also of the appends that wait."""
+        self._wait_max_ms = wait_max_ms
         latest = asyncio.get_running_loop().time() + self._wait_max_ms / 1000
         for waiter in self._waiters:  # else they would hold up the time-outs of those after them
             waiter.deadline = min(waiter.deadline, latest)
@@ -123,16 +121,12 @@ class SyncWaiters(Waiters):
     message is in the log."""
 
     def __init__(self, settings: FlushSettings) -> None:
-        super().__init__()
+        super().__init__(settings.sync_flush_timeout_ms)
         self._settings = settings
-
-    @property
-    def _wait_max_ms(self) -> int:
-        return self._settings.sync_flush_timeout_ms
 
     def _timed_out(self, end: PhysicalOffset) -> TroveError:
         del end
-        return self._late_sync(self._settings.sync_flush_timeout_ms)
+        return self._late_sync(self._wait_max_ms)
 
     def _late_sync(self, waited_ms: int) -> TroveError:
         """Counts an append whose sync took longer. Returns its error."""
