@@ -140,4 +140,15 @@ SERVICE_FAULTS: Final = (
             "test_a_producer_skipped_numbers_of_messages_that_a_power_cut_took",
         ),
     ),
+    Planted(
+        "A broker was removed while another one lagged: its last reports acknowledged changes that no other"
+        " member but the owner had, which were lost with the owner's disk",
+        "broker/trovemq_broker/cluster_config/owner.py",
+        "max((self._reported.get(name, 0) for name in members), default=0)",
+        "max(self._reported.values(), default=0)",
+        (
+            "tests/unit/cluster_config/test_config_symptoms.py::"
+            "test_a_removed_broker_alone_acknowledges_a_change",
+        ),
+    ),
 )

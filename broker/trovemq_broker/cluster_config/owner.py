@@ -5,11 +5,12 @@
     reported(...)                            the follower has stored it
     result(position)                         acknowledged: the owner and one other live broker hold it
 
-A follower is live when its stream is open and it lacks few changes: at most LACKING_MAX at a report.
-One that needs long for missed changes would keep each new one waiting. A live one that reports nothing for
-REPORT_TIMEOUT_MS after something was sent to it is overdue: the caller closes its stream. Where no other
-broker is live, the owner alone acknowledges, after CONNECT_WAIT_MS; the caller calls tick() when time has
-passed. An unreachable broker is never an error: the result lists it as pending.
+A follower is live when it is a member, its stream is open, and it lacks few changes: at most LACKING_MAX at a
+report. One that needs long for missed changes would keep each new one waiting. A live one that reports
+nothing for REPORT_TIMEOUT_MS after something was sent to it is overdue: the caller closes its stream. Where
+no other broker is live, the owner alone acknowledges, after CONNECT_WAIT_MS; the caller calls tick() when
+time has passed. An unreachable broker is never an error: the result lists it as pending. A broker that was
+removed still reports for a moment: that acknowledges nothing, because it may be switched off for good.
 
 Invariants
 - A change is on disk before it is sent, and before it is acknowledged.
@@ -132,7 +133,8 @@ class Owner:
     @property
     def live(self) -> list[str]:
         """The followers that a change waits for."""
-        return sorted(name for name, follower in self._followers.items() if follower.live)
+        live = (name for name, follower in self._followers.items() if follower.live)
+        return sorted(name for name in live if self._stored.table.live(Kind.BROKER, name) is not None)
 
     def check(self) -> None:
         """TroveError CONFIG_OWNER_MOVED, CONFIG_OWNER_OLD if this broker may not change the table."""
@@ -201,9 +203,8 @@ class Owner:
                 raise TroveError(error.spec, what, in_doubt="true") from error
             return None
         others = [name for name in self._stored.table.members() if name != self._broker]
-        names = sorted({*others, *self._followers})
-        held = [name for name in names if self._version_of(name) >= version]
-        pending = tuple(name for name in names if name not in held)
+        held = [name for name in others if self._version_of(name) >= version]
+        pending = tuple(name for name in others if name not in held)
         return ChangeResult(entry, (self._broker, *held), pending)
 
     def take_acknowledged(self) -> tuple[Entry, ...]:
@@ -335,12 +336,12 @@ class Owner:
         return self._reported.get(broker, 0)
 
     def tick(self, now_ms: ClockMs) -> None:
-        """Acknowledges the changes that another broker holds, or all where no other one is live; none if this
+        """Acknowledges the changes that another member holds, or all where no other one is live; none if this
         broker may not change the table any more. To be called when time has passed."""
         if self._stored.is_superseded or self.contradicted:
             return
-        held = max(self._reported.values(), default=0)
         members = self._stored.table.members()
+        held = max((self._reported.get(name, 0) for name in members), default=0)
         alone = not self.live and (members == [self._broker] or now_ms >= self._alone_from_ms)
         self.acknowledged = max(self.acknowledged, self.head.version if alone else held)
 

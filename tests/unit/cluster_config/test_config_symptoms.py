@@ -56,6 +56,42 @@ def test_a_deletion_is_missed_by_a_broker_that_was_removed_while_connected(
     assert b._stored.table.image() == owner._stored.table.image()
 
 
+def test_a_removed_broker_alone_acknowledges_a_change() -> None:
+    owner, b, c = founded(), follower("b"), follower("c")
+    connect(owner, b)
+    connect(owner, c)
+    deliver(owner, b)
+    before = owner._stored.table.live(Kind.BROKER, "c")
+    assert before is not None
+    owner.take_acknowledged()
+    (removal,) = make(owner, deleted(before))
+    (entry,) = make(owner, created("orders"))
+    deliver(owner, c)  # its stream is open until the owner or c itself ends it
+    assert owner.live == ["b"]
+    assert owner.result(removal) is None
+    assert owner.result(entry) is None
+    assert owner.take_acknowledged() == ()
+    owner.disconnected(stream(owner, "c"), START)
+    owner.tick(LATER)
+    assert owner.result(entry) is None
+    deliver(owner, b)
+    for one in (removal, entry):
+        result = owner.result(one)
+        assert result is not None
+        assert (result.held_by, result.pending) == (("a", "b"), ())
+
+
+def test_changes_wait_for_a_broker_that_was_removed() -> None:
+    owner, b = founded(), follower("b")
+    connect(owner, b)
+    member = owner._stored.table.live(Kind.BROKER, "b")
+    assert member is not None
+    (removal,) = make(owner, deleted(member))
+    result = owner.result(removal)
+    assert result is not None
+    assert (result.held_by, result.pending) == (("a",), ())
+
+
 def test_no_broker_can_be_removed_when_too_many_deletions_wait_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
