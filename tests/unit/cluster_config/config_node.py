@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.unit.cluster_config.config_parts import SEAL
 from trovemq_broker.cluster_config.entries import (
+    NO_GENERATION,
     ChangeKind,
     ClockMs,
     ConfigChange,
@@ -92,11 +94,34 @@ class Node:
 @dataclass
 class Acknowledged:
     """A change that was acknowledged to its caller. `holders`: names and lineages. `lost`: in a take-over no
-    holder took part."""
+    holder took part, or no disk has it any more."""
 
     entry: Entry
     holders: set[tuple[str, int]]
     lost: bool = False
+
+
+def tables_on_disk(nodes: Iterable[Node]) -> list[Head]:
+    """The heads of the tables on the disks that have one."""
+    heads = [StoredTable.load(node.disk.files, SEAL).head for node in nodes]
+    return [head for head in heads if head.generation != NO_GENERATION]
+
+
+def note_lost(acknowledged: Iterable[Acknowledged], nodes: Iterable[Node]) -> None:
+    """A disk was lost. An acknowledged change that is on no other one is lost, too, even if no take-over
+    follows: an owner of an earlier generation may be there, which has not seen that of the lost disk."""
+    heads = tables_on_disk(nodes)
+    for one in acknowledged:
+        one.lost = one.lost or not any(head.contains(one.entry.version) for head in heads)
+
+
+def check_forgotten(owner: Node, nodes: Mapping[str, Node]) -> None:
+    """Every member has the forgotten deletions on its disk, unless it has lost that."""
+    for name in owner.stored.table.members():
+        node = nodes[name]
+        on_disk = StoredTable.load(node.disk.files.after_power_cut(), SEAL)
+        if node.disk.lineage <= len(nodes):
+            assert on_disk.head.version >= owner.head.horizon, f"{name} lacks deletions"
 
 
 def check_refusal(change: ConfigChange, before: Entry | None, refusal: TroveError | None) -> None:

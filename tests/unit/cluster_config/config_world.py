@@ -12,7 +12,17 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from tests.unit.cluster_config.config_node import Acknowledged, Disk, Node, Stream, check_refusal, check_slot
+from tests.unit.cluster_config.config_node import (
+    Acknowledged,
+    Disk,
+    Node,
+    Stream,
+    check_forgotten,
+    check_refusal,
+    check_slot,
+    note_lost,
+    tables_on_disk,
+)
 from tests.unit.cluster_config.config_parts import SEAL
 from trovemq_broker.cluster_config import take_over
 from trovemq_broker.cluster_config.entries import (
@@ -367,12 +377,9 @@ class World:
 
     def lose_disk(self) -> None:
         down = [node for node in self.nodes.values() if not node.up]
-        if down and self._holders() > 1:
+        if down and len(tables_on_disk(self.nodes.values())) > 1:  # without any there is nothing more to show
             self.source.choice(down).disk = self.new_disk()
-
-    def _holders(self) -> int:
-        """The disks with a table: without any there is nothing more to show."""
-        return sum(StoredTable.load(node.disk.files, SEAL).table.exists for node in self.nodes.values())
+            note_lost(self.acknowledged, self.nodes.values())
 
     def leave(self) -> None:
         """An operator removes a broker that is away; it may come back with its table."""
@@ -394,12 +401,13 @@ class World:
     def put_back(self) -> None:
         """An older copy of a disk that is down: its lineage holds nothing that came after the copy."""
         name, disk = self.source.choice(self.copies) if self.copies else ("", None)
-        if disk is None or self.nodes[name].up or self._holders() < 2:
+        if disk is None or self.nodes[name].up or len(tables_on_disk(self.nodes.values())) < 2:
             return
         node = self.nodes[name]
         local, withheld = dict(disk.local), set(disk.withheld)
         files = disk.files.after_process_kill()
         node.disk = Disk(next(self.numbers), disk.store_id, files, local, withheld)
+        note_lost(self.acknowledged, self.nodes.values())
         head = StoredTable.load(files, SEAL).head
         node.old = True
         if head.owner == name:
@@ -430,16 +438,8 @@ class World:
                 except TroveError:
                     pass
                 node.owner.finish(work, ClockMs(self.now_ms))
-                self._check_forgotten(node)
+                check_forgotten(node, self.nodes)
                 self.observe(node)
-
-    def _check_forgotten(self, owner: Node) -> None:
-        """Every member has the forgotten deletions on its disk, unless it has lost that."""
-        for name in owner.stored.table.members():
-            node = self.nodes[name]
-            on_disk = StoredTable.load(node.disk.files.after_power_cut(), SEAL)
-            if node.disk.lineage <= len(NAMES):
-                assert on_disk.head.version >= owner.head.horizon, f"{name} lacks deletions"
 
     # --- take-over --------------------------------------------------------------------------------------
     def take_over(self) -> None:
