@@ -163,15 +163,29 @@ class Admin:
             _check_queue_count(queue_count)
         _check_options(options)
         placed = _checked_placement(placement)
-        units = self._units_having(name, broker)
-        if placed and (own := [unit[0].name for unit in units if unit[0].config is None]):
+        return await self._alter(
+            self._units_having(name, broker), name, queue_count, message_type, options or {}, placed, broker
+        )
+
+    async def _alter(
+        self,
+        units: Sequence[Unit],
+        name: str,
+        queue_count: int | None,
+        message_type: str | None,
+        options: Mapping[str, str],
+        placement: Mapping[str, int],
+        broker: str | None = None,
+    ) -> BrokerAnswers[TopicDescription]:
+        """Changes the topic in each unit. `broker`: the one that the caller of `alter_topic` named."""
+        if placement and (own := [unit[0].name for unit in units if unit[0].config is None]):
             text = f"the configuration of {', '.join(own)} has no owner: a placement needs one"
             raise TroveError(errors.REQUEST_ILLEGAL, text, argument="placement")
 
         async def alter(info: BrokerInfo) -> TopicDescription:
             connection = self._pool.connection(info)
             return await connection.alter_topic(
-                name, queue_count or 0, message_type or "", options or {}, placed
+                name, queue_count or 0, message_type or "", options, placement
             )
 
         altered = await ask_units(
@@ -206,12 +220,7 @@ class Admin:
             _check_queue_count(queue_count)
 
         async def alter(placement: Mapping[str, int], options: Mapping[str, str]) -> TopicDescription:
-            # One broker that shares the configuration is enough; another may not have said yet that it does.
-            sharing = (info.name for info in self._pool.routes.brokers() if info.config is not None)
-            broker = next(sharing, None)
-            (altered,) = await self.alter_topic(
-                name, broker=broker, options=options, placement=placement or None
-            )
+            (altered,) = await self._alter([self._unit_sharing(name)], name, None, None, options, placement)
             return altered
 
         left = left_on(self._pool, name)
@@ -403,6 +412,15 @@ class Admin:
             for info in routes.brokers()
             if info.name in names or (info.config is not None and info.config.id in ids)
         )
+
+    def _unit_sharing(self, topic: str) -> Unit:
+        """The brokers that share the configuration with the topic. One that has the topic may not have said
+        yet that it does; without any that has, the topic's own brokers are asked."""
+        routes = self._pool.routes
+        having = {info.name for info in routes.brokers_of(topic)}
+        sharing = [unit for unit in units_of(routes.brokers()) if unit[0].config is not None]
+        with_topic = (unit for unit in sharing if any(info.name in having for info in unit))
+        return next(with_topic, None) or next(iter(sharing), None) or self._units_having(topic, None)[0]
 
     def _is_routed(self, topic: TopicDescription) -> bool:
         routes = self._pool.routes

@@ -228,6 +228,34 @@ async def test_a_spread_closed_a_fifo_topic_before_its_brokers_were_too_many() -
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("killed", ["a", "b"])
+async def test_a_spread_failed_because_one_broker_had_just_died(killed: str) -> None:
+    pool = Pool({"orders": "abc"}, away="d")
+    for name in {*"abc"} - {killed}:
+        broker = pool.brokers[name]
+        broker.topics["orders"] = TopicDescription(
+            "orders", 8, "NORMAL", False, (), name, {}, None, {"a": 8, "b": 8}
+        )
+    for broker in pool.brokers.values():
+        broker.placement, broker.pending = {"c": 8}, (killed,)
+    pool.brokers[killed].fails = UNREACHABLE  # the routes still name it
+    done = await pool.admin.spread_topic("orders", ["c"])
+    assert (done.state, done.pending) == ("done", (killed,))
+    altered = [name for name, what in pool.calls() if what == "alter"]
+    assert altered == {"a": ["b"], "b": ["b", "a"]}[killed], "the owner first, then another one"
+
+
+@pytest.mark.asyncio
+async def test_a_spread_asks_a_broker_that_says_that_it_shares() -> None:
+    pool = Pool({"orders": "d"})
+    description = TopicDescription("orders", 8, "NORMAL", False, (), "d", {}, None, {"d": 8})
+    pool.brokers["d"].topics["orders"] = description  # just started: the routes have no configuration of it
+    pool.brokers["b"].placement = {"c": 8}
+    await pool.admin.spread_topic("orders", ["c"])
+    assert pool.calls() == [("d", "describe"), ("b", "alter")]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("given", [{"broker": "a"}, {"brokers": ["a"]}])
 async def test_a_named_broker_is_the_place_of_the_topic(given: dict[str, Any]) -> None:
     pool = Pool()
