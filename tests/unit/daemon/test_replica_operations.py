@@ -1,0 +1,68 @@
+"""The operations HTTP of a node: who leads, and its figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from trovemq_broker.daemon.replica.operations import ReplicaCollector, node_routes
+from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
+from trovemq_broker.replication.status import CopyStatus, NodeStatus, Role
+from trovemq_store.replica.membership import Member
+
+IN_SYNC = InSyncSet(64, 2, frozenset(Identity(node, "s", 1) for node in "ab"))
+COPY = CopyStatus(node="b", end=Offset(90), flushed=Offset(80), lag_ms=250, is_connected=True)
+LEADER = NodeStatus(
+    group="g",
+    node="a",
+    cluster="id",
+    role=Role.LEADER,
+    epoch=64,
+    leader="a",
+    end=100,
+    in_sync=IN_SYNC,
+    in_sync_min=2,
+    members=tuple(Member(node, f"{node}:1", f"{node}:2") for node in "abc"),
+    copies=(COPY,),
+)
+FOLLOWER = replace(LEADER, node="b", role=Role.FOLLOWER, copies=(), lag_bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(LEADER, 200), (replace(LEADER, role=Role.OPENING), 503), (FOLLOWER, 503)],
+)
+@pytest.mark.asyncio
+async def test_only_the_leader_that_serves_answers_leader_with_200(status: NodeStatus, code: int) -> None:
+    leader, replica = node_routes(lambda: status)
+    found = await leader.endpoint(None)
+    assert (found.status_code, json.loads(found.body)) == (code, {"leader": "a", "epoch": 64})
+    shown = json.loads((await replica.endpoint(None)).body)
+    assert (shown["role"], shown["in_sync"]) == (status.role.value, ["a", "b"])
+
+
+def figures(status: NodeStatus) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(ReplicaCollector(lambda: status))
+    return {
+        f"{sample.name}{sample.labels or ''}": sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+    }
+
+
+def test_a_leader_shows_the_lag_of_its_copies() -> None:
+    found = figures(LEADER)
+    assert (found["trovemq_group_epoch"], found["trovemq_group_is_leader"]) == (64, 1)
+    assert (found["trovemq_group_in_sync_replicas"], found["trovemq_group_under_replicated"]) == (2, 1)
+    assert found["trovemq_group_replica_lag_bytes{'node': 'b'}"] == 10
+    assert found["trovemq_group_replica_lag_seconds{'node': 'b'}"] == 0.25
+
+
+def test_a_follower_shows_its_own_lag() -> None:
+    found = figures(FOLLOWER)
+    assert found["trovemq_group_is_leader"] == 0
+    assert found["trovemq_group_replica_lag_bytes{'node': 'b'}"] == 10
