@@ -1,0 +1,42 @@
+"""Which entries of a table another program has changed in its file.
+
+| name        | values of the entry by name                                                     |
+|-------------|---------------------------------------------------------------------------------|
+| ours        | the table as all records of the log give it                                     |
+| base        | the same up to the content that the other program found: TableNote.base_end     |
+| theirs      | the file                                                                        |
+
+Its changes are the differences between base and theirs. They come after all of ours: the program wrote after
+we had ended. An entry that it did not change keeps our value, which the file may lack after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from trovemq_store.topics.lax_json import JsonObject
+
+Values = Mapping[str, object]
+
+
+def changes_of_file(ours: Values, base: Values, theirs: Values) -> dict[str, object | None]:
+    """The entries that are to be recorded, with their values in the file; None: deleted there."""
+    names = [*theirs, *(name for name in base if name not in theirs)]
+    changed = {name: theirs.get(name) for name in names if theirs.get(name) != base.get(name)}
+    return {name: value for name, value in changed.items() if value != ours.get(name)}
+
+
+def unknown_entries(recorded: Collection[str], theirs: Values) -> dict[str, object | None]:
+    """The same without a note of the base: the log's records count, and the file adds entries of which the
+    log has none, not even a deletion."""
+    return {name: value for name, value in theirs.items() if name not in recorded}
+
+
+def later_version(ours: JsonObject, theirs: JsonObject) -> JsonObject:
+    """RocketMQ's dataVersion that is not below any of the two."""
+    return theirs if _counter(theirs) >= _counter(ours) else ours
+
+
+def _counter(version: JsonObject) -> int:
+    counter = version.get("counter")
+    return counter if isinstance(counter, int) else 0
