@@ -86,6 +86,9 @@ class ConsumerScript(TreeScript):
         self.attempt(self.sync)
         self.flush_projections()
         self.attempt(self.snapshot)
+        self.attempt(lambda: self.send("temp", QueueId(0), [50, 50]))
+        self.attempt(self.write_tables)
+        self.attempt(self.delete_temp)
         for _ in range(2):
             self.attempt(self.expire)
         self.fill(6)

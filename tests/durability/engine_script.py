@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
 from trovemq_broker.consumer_settings import ConsumerSettings
@@ -29,7 +29,9 @@ from trovemq_store.engine.steps import finished
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.config_table import Change, ConfigTable
 from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
+from trovemq_store.topics.topic_deletion import TopicDeletion
 from trovemq_store.topics.topics import NewTopic
 
 SETTINGS: Final = replace(
@@ -40,6 +42,7 @@ SETTINGS: Final = replace(
     undispatched_bytes_max=1 << 20,
     flush_mode="sync",
     tree_index_enable=True,
+    tables_in_log=True,
 )
 CONSUMERS: Final = ConsumerSettings(
     new_group_start="begin", transaction_check_max=1, timer_log_file_size=52 * 64, timer_batch_max=4
@@ -128,6 +131,8 @@ class EngineScript:
         self.in_work = False
         self.is_open = False
         self.count = 0
+        self.life = 0
+        """Odd: by a version that keeps topics and groups in files alone."""
         self.store: MessageStore
         self.model: ConsumerState
 
@@ -168,7 +173,8 @@ class EngineScript:
 
     # --- opening and closing ------------------------------------------------------------------------
     def open(self) -> None:
-        store = MessageStore.open(self.files, SETTINGS, self.now_ms, process_id=7)
+        settings = replace(SETTINGS, tables_in_log=self.life % 2 == 0)
+        store = MessageStore.open(self.files, settings, self.now_ms, process_id=7)
         try:
             self.model = ConsumerState.open(store, self.files, CONSUMERS, self.now_ms)
         except (TroveError, StorageError):
@@ -180,6 +186,7 @@ class EngineScript:
 
     def opened(self) -> None:
         """Open, with the topics and groups. A start that fails is tried again, as a supervisor does."""
+        self.life += 1
         for attempt in range(TRIES_MAX):
             try:
                 self.open()
@@ -203,19 +210,34 @@ class EngineScript:
             wanted = NewTopic(topic, QUEUES, options=options)
             change, refusals = self.store.topics.begin_create_all([wanted], now_ms=self.now_ms)
             assert change is not None, refusals
-            try:
-                self.work(change.run)
-            finally:
-                self.store.topics.finish(change)
+            self.save(change, self.store.topics)
             self.ledger.topics[topic] = {True}
 
     def create_group(self, group: SubscriptionGroup) -> None:
         if self.model.groups.get(group.name) is None:
-            change = self.model.groups.begin_create(group, now_ms=self.now_ms)
-            try:
+            self.save(self.model.groups.begin_create(group, now_ms=self.now_ms), self.model.groups)
+
+    def save(self, change: Change[Any], table: ConfigTable[Any]) -> None:
+        """Its records and one group commit, or its file; then the table."""
+        try:
+            if change.logged:
+                change.run()
+            else:
                 self.work(change.run)
-            finally:
-                self.model.groups.finish(change)
+        except (TroveError, StorageError):
+            table.finish(change)
+            raise
+        if change.logged:
+            self.commit_log()
+        table.finish(change)
+
+    def write_tables(self) -> None:
+        """The files of the tables, when the log is on disk up to their changes."""
+        tables = self.store.tables
+        if tables is not None and (work := tables.begin_write()) is not None:
+            self.commit_log()
+            self.work(work.run)
+            tables.finish_write(work)
 
     def close(self) -> None:
         """A clean stop. One that fails leaves a store as after a crash."""
@@ -295,6 +317,10 @@ class EngineScript:
     def sync(self) -> None:
         """One group commit. A failed one ends the engine."""
         self.model.events.flush(self.now_ms)
+        self.commit_log()
+
+    def commit_log(self) -> None:
+        """The sync of everything in the log."""
         written, status = self.written(), dict(self.ledger.status)
         work = self.store.begin_flush()
         if work is None:
@@ -343,13 +369,23 @@ class EngineScript:
         self.ledger.topics["temp"].add(False)
         work = self.store.begin_delete_topic("temp", self.tick())
         try:
-            self.work(work.run)
+            self.work(work.prepare if work.change.logged else work.run)
+            if work.change.logged:
+                self.append_deletion(work)
         except TroveError:
             self.store.finish_delete_topic(work)
             raise
         self.store.finish_delete_topic(work)
         self.ledger.topics["temp"] = {False}
         self.ledger.deleted = []
+
+    def append_deletion(self, work: TopicDeletion) -> None:
+        try:
+            work.change.run()
+        except TroveError:
+            work.undo()
+            raise
+        self.commit_log()
 
     def expire(self) -> None:
         """The oldest closed segments go, after their pending messages were appended again."""
@@ -359,6 +395,9 @@ class EngineScript:
             return
         end = segments[-1].end
         model.reappend_live_records_before(end, self.tick())
+        while store.tables is not None and store.tables.reappend_before(end):
+            self.sync()
+        self.write_tables()
         self.sync()
         trim = store.trim(end)
         finished(trim.prepare())

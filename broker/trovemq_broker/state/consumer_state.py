@@ -123,7 +123,10 @@ class ConsumerState:
         now_ms: EpochMs,
     ) -> ConsumerState:
         """Opens the states from the log; blocks. TroveError STORE_FAILED, STORE_NEWER."""
-        model = cls(store, files, settings, SubscriptionGroups.load(files))
+        groups = SubscriptionGroups.load(files)
+        if store.tables is not None:
+            store.tables.attach(groups)
+        model = cls(store, files, settings, groups)
         model._load(now_ms)
         model._mark_open(now_ms)
         return model
@@ -137,7 +140,7 @@ class ConsumerState:
         if state is not None and not state.closed and state.log_end > self._store.end_offset:
             # of a log that lost its end since: offsets in it will be those of other messages
             deliveries, state = state.delivery, None
-        if state is not None and not (state.closed and state.log_end != self._store.end_offset):
+        if state is not None and not (state.closed and not self._ends_at(state.log_end)):
             self._restore(state)
             recorded_end = state.log_end
         elif state is None and self.events.next_offset > 0:
@@ -150,6 +153,13 @@ class ConsumerState:
         self.timers.settle(max(recorded_end, self.events.recorded_end))
         self.transactions.settle()
         self.delivery.complete_replay()
+
+    def _ends_at(self, log_end: int) -> bool:
+        """Whether the log ends there, but for records of tables, which a start may append."""
+        tables, end = self._store.tables, self._store.end_offset
+        if log_end == end or tables is None:
+            return log_end == end
+        return tables.end_without_records() <= log_end <= end
 
     def _restore(self, state: ConsumerSnapshot) -> None:
         self.timers.restore(state.timers)
@@ -273,6 +283,8 @@ class ConsumerState:
         next start continues from them. Blocks. After a TroveError or StorageError the next start replays the
         log."""
         self.on_append = _nothing  # these appends are synced here; the event loop appends no more
+        if self._store.tables is not None:
+            self._store.tables.on_append = _nothing
         self.delivery.export_to_rocketmq(now_ms, self._files)
         fault_point("export_to_rocketmq.after_deliveries")
         self._sync()

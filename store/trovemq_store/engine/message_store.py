@@ -30,6 +30,7 @@ from trovemq_store.engine.opening import (
 from trovemq_store.engine.replica_appending import StoreReplica
 from trovemq_store.engine.store_checkpoint import QueueEnds, StoreCheckpoint
 from trovemq_store.engine.store_time import AHEAD_MAX_MS
+from trovemq_store.engine.table_log import TableLog
 from trovemq_store.engine.trim import StoreTrim
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
@@ -75,6 +76,8 @@ class MessageStore(StoreReplica):
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
         """The B+trees beside the log; None unless tree_index_enable is on."""
+        self.tables: TableLog | None = None
+        """The log of the tables' changes; None unless tables_in_log is on."""
         self.early_removal = EarlyRemoval(files, NOTHING)
         """Messages that were removed before their time."""
         self.on_visible: OnVisible | None = None
@@ -119,6 +122,9 @@ class MessageStore(StoreReplica):
         self.files.sync_directory("")
         if self.settings.message_index_safe:
             self._complete_index()
+        if self.settings.tables_in_log:
+            self.tables = TableLog(self, lambda: self._names.now_ms)
+            self.tables.attach(self.topics)
         if self.settings.tree_index_enable:
             self.trees = StoreTrees.open(
                 self.files,
@@ -214,6 +220,15 @@ class MessageStore(StoreReplica):
                 stored_ms = min(stored_ms, self._checkpoint.stepped_ms)
             self._flushed_timestamp = max(self._flushed_timestamp, stored_ms)
         return grown
+
+    def flush(self) -> None:
+        """Syncs and dispatches everything appended so far; blocks. No other flush may be under way.
+        StorageError."""
+        work = self.begin_flush()
+        if work is not None:
+            work.run()
+            self.finish_flush(work)
+        self.dispatch()
 
     def limit_commits(self, commit_limit: PhysicalOffset | None) -> None:
         """From now on only records that end at or below commit_limit become visible, with the next
@@ -367,6 +382,8 @@ class MessageStore(StoreReplica):
         work = self.begin_delete_topic(topic, now_ms)
         try:
             work.run()
+            if work.change.logged:
+                self.flush()
         finally:
             self.finish_delete_topic(work)
         self.offsets.persist()
@@ -453,17 +470,16 @@ class MessageStore(StoreReplica):
             self._release(stopped=True)
 
     def _flush_all(self) -> None:
-        work = self.begin_flush()
-        if work is not None:
-            work.run()
-            self.finish_flush(work)
-        self.dispatch()
+        self.flush()
         if self.key_index is not None:
             self.key_index.files_by_work = False
         self._dispatcher.index_at_stop()
         self.flush_projections(index=True)
         self.offsets.persist()
-        self.topics.write_file()
+        if self.tables is None:
+            self.topics.write_file()
+        else:
+            self.tables.write_now()
         if self._dispatcher.has_before(self._log.end):
             # A consume queue lacks records, or they are not committed: the store stays marked as crashed, and
             # the next start adds them.

@@ -7,7 +7,7 @@ store can be read. A configured queue that has had no message yet exists, and is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from trovemq_proto import errors
 from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_stored
-from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import UnreadableError
 from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 from trovemq_store.topics.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from trovemq_store.engine.message_store import MessageStore
 
 UNITS_STEP: Final = 1_024
 """Units that are read at a time."""

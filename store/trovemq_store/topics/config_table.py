@@ -1,7 +1,11 @@
-"""A table of named configurations that is stored in a file: the topics, the consumer groups.
+"""A table of named configurations that is stored: the topics, the consumer groups.
+
+A broker's tables are records of the log (engine/table_log.py): a change appends them, and the table's file
+follows later. A table that is not connected to a log, as in tools, writes its file with each change.
 
 Invariants
-- One change at a time. A change counts when its file has it; a change that cannot be saved is not made.
+- One change at a time. A change counts when its records or its file have it; a change that cannot be saved
+  is not made.
 - `data_version` grows with every save.
 - Members that we do not know are written back as they were read.
 - `made_by` counts the existing entries by their creators.
@@ -11,14 +15,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import DamagedError, TroveError
-from trovemq_proto.positions import EpochMs
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_store.topics.creators import Creator, creator_of
 from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
@@ -57,6 +62,59 @@ class ConfigFile(Protocol):
         """Returns the function that saves the changes; a value of None deletes the entry. The function may
         block, may run in another thread, and raises the errors of Change.run()."""
 
+    @property
+    def crc(self) -> int | None:
+        """CRC-32 of the content; None if there is no file."""
+        ...
+
+    @property
+    def whole(self) -> bool:
+        """Whether the table was read from the file alone: not from its second copy, nor from a journal."""
+        ...
+
+    @property
+    def is_second_copy(self) -> bool:
+        """Whether the table was read from the file's second copy, which may lack the last changes."""
+        ...
+
+    def put(self, name: str, value: JsonObject | None) -> None:
+        """The next content has this entry; None: it has not."""
+
+    def capture(self, version: JsonObject) -> Callable[[], bytes]:
+        """Returns the function that renders the present content; it may run in another thread."""
+        ...
+
+    def write(self, content: bytes) -> None:
+        """Replaces the file; durable when it returns. May block, may run in another thread. TroveError
+        DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; StorageError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Records of a change that lie together in the log: how many, where the first begins, the end of the
+    last."""
+
+    count: int
+    begin: PhysicalOffset
+    end: PhysicalOffset
+
+
+class ConfigLog(Protocol):
+    """The log that a table is connected to."""
+
+    def append(
+        self,
+        kind: str,
+        entries: Sequence[tuple[str, JsonObject | None]],
+        version: JsonObject,
+        *,
+        internal: bool,
+    ) -> Iterator[Appended]:
+        """Appends a record for each entry; a value of None deletes it. Few entries lie in one run, which is
+        in the log whole or not at all. internal: accepted also while the disk reserve refuses new messages.
+        The errors of MessageStore.append(), after the runs that were yielded."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[ConfigT]):
@@ -70,19 +128,31 @@ class Changed(Generic[ConfigT]):
 
 
 class Change(Generic[ConfigT]):
-    """A change of the table that is ready to be saved: `run()` may block, and may run in another thread.
+    """A change of the table that is ready to be saved: `run()` may block, and may run in another thread,
+    unless the change is `logged`: then it appends records, on the engine's thread, and does not block.
 
     `name` is empty if nothing is changed, and only entries are saved that were in memory alone.
     """
 
     def __init__(
-        self, name: str, parts: Sequence[Changed[ConfigT]], save: Callable[[], None], version: JsonObject
+        self,
+        name: str,
+        parts: Sequence[Changed[ConfigT]],
+        save: Callable[[], None] | Callable[[], Iterator[Appended]],
+        version: JsonObject,
+        *,
+        logged: bool = False,
     ) -> None:
         self.name = name
         self.parts = parts
         self._save = save
         self.version = version
+        self.logged: Final = logged
         self.saved = False
+        self.places: list[PhysicalOffset] = []
+        """Of a logged change: where the record of each of the first parts lies, or the run that it is in."""
+        self.end = LOG_ORIGIN
+        """Of a logged change: it is durable when the log is on disk up to here."""
 
     @property
     def before(self) -> ConfigT | None:
@@ -90,9 +160,18 @@ class Change(Generic[ConfigT]):
         return next((part.before for part in self.parts if part.name == self.name), None)
 
     def run(self) -> None:
-        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then the disk is as it was."""
-        self._save()
+        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then the disk is as it was. A logged change
+        has the errors of MessageStore.append(); of one that is too large for one run, the first parts may
+        then be in the log, and finish() makes them."""
+        for appended in self._save() or ():
+            self.places += [appended.begin] * appended.count
+            self.end = appended.end
         self.saved = True
+
+    @property
+    def saved_parts(self) -> int:
+        """How many of the parts, from the first on, are saved."""
+        return len(self.parts) if self.saved else len(self.places)
 
 
 class ConfigTable(ABC, Generic[ConfigT]):
@@ -100,7 +179,9 @@ class ConfigTable(ABC, Generic[ConfigT]):
 
     A method begin_…() leaves the saving to the caller. It returns a change: the caller calls run(), where it
     may block, and then finish() on the owner's thread, also if run() failed. Until finish() every other
-    change is refused with SERVICE_NOT_AVAILABLE.
+    change is refused with SERVICE_NOT_AVAILABLE. The other methods that change the table append a logged
+    change and finish it at once: messages of a topic lie after its record in the log, so that a crash takes
+    them first.
     """
 
     NOUN: ClassVar[str]
@@ -118,21 +199,51 @@ class ConfigTable(ABC, Generic[ConfigT]):
         version: JsonObject,
         from_json: Callable[[str, JsonObject], ConfigT],
     ) -> None:
-        self._file: Final = file
-        self._values = values
-        self._version = version
-        self._configs = {name: from_json(name, object_member(values, name)) for name in values}
-        self._made_by = Counter(creator_of(config.attributes) for config in self._configs.values())
+        self.file: Final = file
+        self._from_json = from_json
+        self._log: ConfigLog | None = None
+        self.restore(values, version)
+        self.places: dict[str, PhysicalOffset] = {}
+        """Where the last record of each entry lies in the log, or an offset before it."""
+        self.log_end = LOG_ORIGIN
+        """The table has all of its records that end at or below this offset."""
         self._listeners: list[Callable[[], None]] = []
         self._change: Change[ConfigT] | None = None
         self._changed_names: deque[str] = deque(maxlen=CHANGES_KEPT)
         self.change_count = 0
         """How many entries were created, altered or deleted since the start."""
 
+    def restore(self, values: JsonObject, version: JsonObject) -> None:
+        """Sets the whole table: RocketMQ's object for each entry. ValueError if one is illegal."""
+        self._configs = {name: self._from_json(name, object_member(values, name)) for name in values}
+        self._values = values
+        self._version = version
+        self._made_by = Counter(creator_of(config.attributes) for config in self._configs.values())
+
+    def connect(self, log: ConfigLog, places: dict[str, PhysicalOffset], log_end: PhysicalOffset) -> None:
+        """From now on changes are records of this log. places, log_end: see the members."""
+        assert self._change is None, "one change at a time"
+        self._log, self.places, self.log_end = log, places, log_end
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """RocketMQ's object for each saved entry, by name."""
+        return self._values
+
+    @property
+    def version(self) -> JsonObject:
+        """RocketMQ's dataVersion."""
+        return self._version
+
+    @property
+    def pending_change(self) -> Change[ConfigT] | None:
+        """The change that has begun and is not finished."""
+        return self._change
+
     @property
     def fault(self) -> str:
         """Why the table was read from the second copy of its file; empty if the first one was read."""
-        return self._file.fault
+        return self.file.fault
 
     @property
     def data_version(self) -> int:
@@ -177,17 +288,24 @@ class ConfigTable(ABC, Generic[ConfigT]):
         self._listeners.append(listener)
 
     def finish(self, change: Change[ConfigT]) -> None:
-        """Call after run(). The table has the change if the file has it, otherwise it is as before."""
+        """Call after run(). The table has the change if it is saved, otherwise it is as before."""
         assert change is self._change, "one change at a time"
         assert change.parts or not change.name, "a change with a name changes an entry"
         self._change = None
-        for part in change.parts:
-            self._finish_part(part, saved=change.saved)
-        if change.saved:
+        saved = change.saved_parts
+        for number, part in enumerate(change.parts):
+            self._finish_part(part, saved=number < saved)
+        for part, place in zip(change.parts, change.places, strict=False):
+            self.file.put(part.name, part.value)
+            self.places[part.name] = place
+            if part.value is None:
+                del self.places[part.name]
+        self.log_end = max(self.log_end, change.end)
+        if change.saved or saved:
             self._version = change.version
             if change.name:
-                self._changed_names.extend(part.name for part in change.parts)
-                self.change_count += len(change.parts)
+                self._changed_names.extend(part.name for part in change.parts[:saved])
+                self.change_count += saved
                 self._notify()
 
     def begin_put_all(
@@ -290,8 +408,14 @@ class ConfigTable(ABC, Generic[ConfigT]):
             "stateVersion": integer_member(self._version, "stateVersion", 0),
             "timestamp": integer_member(self._version, "timestamp", 0) if now_ms is None else now_ms,
         }
-        save = self._file.begin_save({part.name: part.value for part in parts}, version)
-        self._change = Change(name, parts, save, version)
+        if self._log is None:
+            save = self.file.begin_save({part.name: part.value for part in parts}, version)
+            self._change = Change(name, parts, save, version)
+            return self._change
+        entries = [(part.name, part.value) for part in parts]
+        internal = all(part.value is None or self.is_system(part.name) for part in parts)
+        append = partial(self._log.append, self.NOUN, entries, version, internal=internal)
+        self._change = Change(name, parts, append, version, logged=True)
         return self._change
 
     def _begin_put(self, before: ConfigT | None, after: ConfigT, now_ms: EpochMs | None) -> Change[ConfigT]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Final
+from zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import DamagedError
@@ -42,11 +43,18 @@ class JsonFile:
         self._content: bytes | None = None
         self.fault = ""
         """Why load() took the second copy: the error of the first one. Empty if it did not."""
+        self.is_second_copy = False
+        """Whether load() took the second copy, also if there is no first one."""
 
     @property
     def content(self) -> bytes:
         """The content as it was loaded or saved last; empty if there is none."""
         return self._content or b""
+
+    @property
+    def crc(self) -> int | None:
+        """CRC-32 of the content; None if there is none."""
+        return None if self._content is None else crc32(self._content)
 
     @property
     def backup_path(self) -> str:
@@ -66,6 +74,7 @@ class JsonFile:
                 faults.append(f"{path}: {error}")
                 continue
             self._content = content
+            self.is_second_copy = path == self.backup_path
             self.fault = "; ".join(faults)
             return document
         if faults:

@@ -29,7 +29,7 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
 from trovemq_store.topics.creators import NOBODY, Creator
 from trovemq_store.topics.json_file import JsonFile
-from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
+from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member, render
 from trovemq_store.topics.names import check_user_group_name, is_system_group
 from trovemq_store.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 
@@ -149,6 +149,7 @@ class GroupsFile:
     def __init__(self, files: FileSystem) -> None:
         self._file = JsonFile(files, SUBSCRIPTION_GROUPS_PATH)
         self._document: JsonObject = {}
+        self._changes: dict[str, JsonObject | None] = {}
 
     @property
     def fault(self) -> str:
@@ -165,6 +166,34 @@ class GroupsFile:
         kept = {name: value for name, value in values.items() if value is not None}
         document = {"forbiddenTable": {}, **self._document, "dataVersion": version, _TABLE: kept}
         return partial(self._save, document)
+
+    @property
+    def crc(self) -> int | None:
+        return self._file.crc
+
+    @property
+    def whole(self) -> bool:
+        return not self._file.is_second_copy
+
+    @property
+    def is_second_copy(self) -> bool:
+        return self._file.is_second_copy
+
+    def put(self, name: str, value: JsonObject | None) -> None:
+        """The next content has this entry; None: it has not."""
+        self._changes[name] = value
+
+    def capture(self, version: JsonObject) -> Callable[[], bytes]:
+        """Returns the function that renders the present content; it may run in another thread."""
+        values = {**object_member(self._document, _TABLE), **self._changes}
+        kept = {name: value for name, value in values.items() if value is not None}
+        document = {"forbiddenTable": {}, **self._document, "dataVersion": version, _TABLE: kept}
+        self._document, self._changes = document, {}
+        return partial(render, document)
+
+    def write(self, content: bytes) -> None:
+        """Replaces the file. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR."""
+        self._file.save_content(content)
 
     def _save(self, document: JsonObject) -> None:
         """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then the file is as it was."""

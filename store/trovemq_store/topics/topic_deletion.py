@@ -10,7 +10,8 @@ from trovemq_store.topics.topics import TopicChange
 
 
 class TopicDeletion:
-    """A topic's deletion that is ready to be saved; `run()` may block, and may run in another thread."""
+    """A topic's deletion that is ready to be saved; `run()` may block, and may run in another thread, unless
+    `change` is logged: then prepare() may, and change.run() follows on the engine's thread."""
 
     def __init__(
         self, deletions: TopicDeletions, change: TopicChange, physical_offset: PhysicalOffset
@@ -24,10 +25,22 @@ class TopicDeletion:
 
         The records come first: a crash in between leaves an empty topic, which can be deleted again.
         """
+        self.prepare()
+        try:
+            self.change.run()
+        except TroveError:
+            self.undo()
+            raise
+
+    def prepare(self) -> None:
+        """The first half of run(). The errors of run()."""
         try:
             self._deletions.save_added(self.change.name, self.physical_offset)
             fault_point("deletions.before_topic")
-            self.change.run()
         except TroveError:
-            self._deletions.save()
+            self.undo()
             raise
+
+    def undo(self) -> None:
+        """Undoes prepare(). TroveError DISK_FULL, STORE_FAILED."""
+        self._deletions.save()

@@ -159,11 +159,10 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def __init__(self, file: TopicsFile, document: JsonObject, *, reserved: Collection[str] = ()) -> None:
         values, version = object_member(document, "topicConfigTable"), object_member(document, "dataVersion")
-        super().__init__(file, values, version, TopicConfig.from_json)
-        self._topics_file = file
         self.reserved: Final = frozenset(reserved)
         """Further names that no user may create."""
-        self._priority_topics = self._by_priority()
+        super().__init__(file, values, version, TopicConfig.from_json)
+        self._topics_file = file
 
     @classmethod
     def load(cls, files: FileSystem, *, reserved: Collection[str] = ()) -> TopicTable:
@@ -171,6 +170,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         (in RocketMQ those of the cluster and the broker). TroveError STORE_FAILED if it cannot be read."""
         file = TopicsFile(files)
         return read_table(TOPICS_PATH, lambda: cls(file, file.load(), reserved=reserved))
+
+    def restore(self, values: JsonObject, version: JsonObject) -> None:
+        super().restore(values, version)
+        self._priority_topics = self._by_priority()
 
     def priority_topics(self) -> frozenset[str]:
         """The topics that are received by priority. May be called in any thread."""

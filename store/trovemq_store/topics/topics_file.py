@@ -36,10 +36,24 @@ class TopicsFile:
         self._whole_next = False
         """The journal's entries do not belong to the present topics.json: the next save writes the whole
         table."""
+        self._from_journal = False
 
     @property
     def fault(self) -> str:
         return self._file.fault
+
+    @property
+    def crc(self) -> int | None:
+        return self._file.crc
+
+    @property
+    def whole(self) -> bool:
+        """Whether the topics were read from topics.json alone."""
+        return not self._file.is_second_copy and not self._from_journal
+
+    @property
+    def is_second_copy(self) -> bool:
+        return self._file.is_second_copy
 
     def load(self) -> JsonObject:
         """The document with the changes of the journal. TroveError STORE_FAILED; ValueError."""
@@ -49,6 +63,7 @@ class TopicsFile:
             self.journal.restart(crc)
         else:
             document = with_changes(document, changes)
+            self._from_journal = True
             self._whole_next = self.journal.base != crc
         self._head = {name: {} if name == _TABLE else value for name, value in document.items()}
         self._texts = {name: _text(name, value) for name, value in object_member(document, _TABLE).items()}
@@ -78,6 +93,23 @@ class TopicsFile:
                 self._texts.pop(name, None)
             else:
                 self._texts[name] = text
+
+    def put(self, name: str, value: JsonObject | None) -> None:
+        """The next content has this topic; None: it has not."""
+        if value is None:
+            self._texts.pop(name, None)
+        else:
+            self._texts[name] = _text(name, value)
+
+    def capture(self, version: JsonObject) -> Callable[[], bytes]:
+        """Returns the function that renders the present content; it may run in another thread."""
+        return partial(self._content, dict(self._texts), version)
+
+    def write(self, content: bytes) -> None:
+        """Replaces topics.json; there is no journal then. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR;
+        StorageError."""
+        self._write_content(content)
+        self.journal.remove()
 
     def write_all(self, version: JsonObject) -> None:
         """Writes the whole file and removes the journal, so that changes by another broker count. May block.

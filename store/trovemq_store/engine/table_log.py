@@ -1,0 +1,373 @@
+"""The tables of topics and groups as records of the log (topics/table_records.py), and their files.
+
+A change is a record; it counts when the log is on disk up to its end. The files under `config/` follow some
+seconds later, and at a clean stop: they are for RocketMQ and for people, and make the start short.
+
+At a start a table is its file and the records after it. Where the file is missing, or was read from its
+second copy, the table is made from the log alone. A file that another program wrote is imported: its changes
+become records (table_differences.py), before the store is used.
+
+Invariants
+- The log's records from TableNote.begin on give the whole table: an entry's record is appended again before
+  its segment is removed (reappend_before), and at the start if another program removed it.
+- A file is written when the log is on disk up to all changes that the content has: a power cut takes none of
+  them back.
+- No change is made between an import's records and the file that is written after it. Else a second start
+  would import the same file again, over later records.
+- A store whose log has another owner (a commit limit) appends nothing here: its records win over its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from trovemq_proto import errors
+from trovemq_proto.errors import DamagedError
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
+from trovemq_proto.records import encode_record, pack_host
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.engine.queues import messages_from, readable_units
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.index.dispatcher import UNLIMITED
+from trovemq_store.topics.config_table import Appended, ConfigTable
+from trovemq_store.topics.json_file import ADVICE
+from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.table_differences import changes_of_file, later_version, unknown_entries
+from trovemq_store.topics.table_notes import OF_EMPTY, NotedContent, TableNote, TableNotes
+from trovemq_store.topics.table_records import (
+    META_QUEUE_ID,
+    META_TOPIC,
+    TableRecord,
+    decode_table_record,
+    encode_table_record,
+)
+
+if TYPE_CHECKING:
+    from trovemq_store.engine.message_store import MessageStore
+
+Table = ConfigTable[Any]
+REAPPENDED_AT_ONCE: Final = 256
+"""Entries that are appended again in one iteration of the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A table as records of the log give it. names: of all records, deletions included."""
+
+    values: JsonObject
+    version: JsonObject
+    places: dict[str, PhysicalOffset]
+    names: set[str]
+    end: PhysicalOffset
+
+
+@dataclass(slots=True)
+class _Write:
+    """One file that is written."""
+
+    kind: str
+    table: Table
+    render: Callable[[], bytes]
+    begin: PhysicalOffset
+    end: PhysicalOffset
+
+
+class TableFilesWork:
+    """The contents of files, captured: run() writes them, may block, and may run in another thread."""
+
+    def __init__(self, notes: TableNotes, writes: Sequence[_Write]) -> None:
+        self._notes = notes
+        self.writes: Final = writes
+        self.end = max(one.end for one in writes)
+        """The log must be on disk up to here before run()."""
+
+    def run(self) -> None:
+        """Durable when it returns. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; StorageError. The
+        files that were not written keep their former content."""
+        notes = self._notes
+        contents = [(one, one.render()) for one in self.writes]
+        written = []
+        for one, content in contents:
+            next_ = NotedContent(crc32(content), one.end)
+            note = notes.get(one.kind) or TableNote(OF_EMPTY, (NotedContent(None, LOG_ORIGIN),))
+            notes.set(one.kind, note.with_next(next_, one.begin))
+            written.append((one, next_))
+        fault_point("tables.before_note")
+        notes.save()
+        fault_point("tables.before_files")
+        for one, content in contents:
+            one.table.file.write(content)
+        fault_point("tables.after_files")
+        for one, next_ in written:
+            notes.set(one.kind, TableNote(one.begin, (next_,)))
+        notes.save()
+        fault_point("tables.after_note")
+
+
+class TableLog:
+    """The tables of one open store. Used from the engine's thread, except TableFilesWork.run()."""
+
+    def __init__(self, store: MessageStore, clock_ms: Callable[[], EpochMs]) -> None:
+        self._store = store
+        self.clock_ms: Callable[[], EpochMs] = clock_ms
+        """The time of new records."""
+        self._notes = TableNotes.load(store.files)
+        self._tables: dict[str, Table] = {}
+        self._written: dict[str, PhysicalOffset] = {}
+        self.on_append: Callable[[], object] = _nothing
+        """Called after every append of a change: the log needs a sync and a dispatch."""
+
+    @property
+    def _follows(self) -> bool:
+        return self._store.commit_limit != UNLIMITED
+
+    # --- records ------------------------------------------------------------------------------------
+    def append(
+        self,
+        kind: str,
+        entries: Sequence[tuple[str, JsonObject | None]],
+        version: JsonObject,
+        *,
+        internal: bool,
+    ) -> Iterator[Appended]:
+        """See ConfigLog."""
+        store = self._store
+        settings = store.settings
+        size_max = min(settings.batch_size_max, settings.commit_log_file_size // 2)
+        host = bytes(len(pack_host(settings.store_host)))
+        now_ms = self.clock_ms()
+        run, count = bytearray(), 0
+        for name, value in entries:
+            record = encode_record(
+                META_TOPIC,
+                encode_table_record(kind, name, value, version),
+                queue_id=META_QUEUE_ID,
+                born_timestamp=now_ms,
+                store_host=host,
+                append_property_crc=settings.append_property_crc,
+            )
+            if count and len(run) + len(record) > size_max:
+                yield self._append_run(run, count, now_ms, internal)
+                run, count = bytearray(), 0
+            run += record
+            count += 1
+        if count:
+            yield self._append_run(run, count, now_ms, internal)
+
+    def _append_run(self, run: bytearray, count: int, now_ms: EpochMs, internal: bool) -> Appended:
+        batch = RecordBatch.split(run, topic=META_TOPIC)
+        assert len(batch) == count, "each entry is one record"
+        fault_point("tables.before_append")
+        (result,) = self._store.append(
+            batch, ((META_TOPIC, META_QUEUE_ID, count),), now_ms, internal=internal
+        )
+        fault_point("tables.after_append")
+        self.on_append()
+        return Appended(count, result.physical_offset, result.end)
+
+    def _records(
+        self, begin: PhysicalOffset, end: PhysicalOffset | None = None
+    ) -> Iterator[tuple[PhysicalOffset, TableRecord]]:
+        """(physical offset, record) of each visible record from `begin` on, up to `end`. TroveError
+        STORE_NEWER."""
+        queue = self._store.consume_queues.get(META_TOPIC, META_QUEUE_ID)
+        if queue is None or not queue.has_units:
+            return
+        first = queue.lower_bound(begin)
+        last = None if end is None else queue.lower_bound(end)
+        for _, message in messages_from(self._store, META_TOPIC, META_QUEUE_ID, first, last):
+            try:
+                yield PhysicalOffset(message.physical_offset), decode_table_record(message.body)
+            except ValueError:
+                continue  # of no form that a broker writes
+
+    def _recorded(self, kind: str, end: PhysicalOffset | None = None) -> _Recorded:
+        """The table as the log alone gives it, up to `end`."""
+        values: JsonObject = {}
+        version: JsonObject = {}
+        places: dict[str, PhysicalOffset] = {}
+        names: set[str] = set()
+        log_end: int = LOG_ORIGIN
+        for place, record in self._records(self._store.min_offset, end):
+            if record.kind == kind:
+                _apply(record, place, values, places)
+                names.add(record.name)
+                version, log_end = record.version, place + 1
+        return _Recorded(values, version, places, names, PhysicalOffset(log_end))
+
+    def end_without_records(self) -> PhysicalOffset:
+        """The end of the log before the records of tables that lie at its end."""
+        end = self._store.end_offset
+        queue = self._store.consume_queues.get(META_TOPIC, META_QUEUE_ID)
+        if queue is None:
+            return end
+        at = queue.max_offset
+        while at > queue.min_offset:
+            step = min(1_024, at - queue.min_offset)
+            units = readable_units(queue, QueueOffset(at - step), step)
+            for unit in reversed(units.tolist()):
+                if unit[0] + unit[1] != end:
+                    return end
+                end = PhysicalOffset(unit[0])
+            at = QueueOffset(at - step)
+        return end
+
+    # --- start --------------------------------------------------------------------------------------
+    def attach(self, table: Table) -> None:
+        """Reads the records of the table, which was loaded from its file; imports the file if another program
+        wrote it. From then on the table's changes are records. Blocks. TroveError STORE_NEWER, STORE_FAILED,
+        DISK_FULL; StorageError."""
+        kind, file = table.NOUN, table.file
+        assert kind not in self._tables, "a table is attached once"
+        self._tables[kind] = table
+        note = self._notes.get(kind)
+        of_file = dict(table.values)
+        end = None if note is None or file.crc is None or not file.whole else note.end_of(file.crc)
+        fault_point("tables.before_import")
+        imported = note is None or end is None or end > self._store.end_offset
+        changes: dict[str, object | None] = {}
+        if note is None or end is None or end > self._store.end_offset:
+            changes = self._import(table, note)
+        else:
+            self._continue_from_file(table, note, end)
+        for name in of_file.keys() | table.values.keys():
+            if of_file.get(name) != table.values.get(name):
+                file.put(name, table.values.get(name))  # type: ignore[arg-type]
+        if self._follows:
+            return
+        again = {name: value for name, value in table.values.items() if self._is_removed(table, name)}
+        changes = {**again, **changes}
+        if changes:
+            self._append_now(table, changes, finished=True)
+        if changes or (imported and (note is not None or table.values or file.crc is not None)):
+            self._store.flush()
+            self.write_now()
+        else:
+            self._written[kind] = table.log_end if imported or end is None else end
+
+    def _is_removed(self, table: Table, name: str) -> bool:
+        return table.places.get(name, LOG_ORIGIN) < self._store.min_offset
+
+    def _continue_from_file(self, table: Table, note: TableNote, end: PhysicalOffset) -> None:
+        """The file is ours: the later records come on top."""
+        values, version = dict(table.values), table.version
+        places = dict.fromkeys(values, note.begin)
+        for place, record in self._records(end):
+            if record.kind == table.NOUN:
+                _apply(record, place, values, places)
+                version, end = record.version, PhysicalOffset(place + 1)
+        self._restore(table, values, version)
+        table.connect(self, places, end)
+
+    def _import(self, table: Table, note: TableNote | None) -> dict[str, object | None]:
+        """The table from the log alone, and the changes of a file that another program wrote. Returns those,
+        by name."""
+        kind, file, theirs = table.NOUN, table.file, table.values
+        ours = self._recorded(kind)
+        changes: dict[str, object | None] = {}
+        version = ours.version or table.version
+        complete = bool(ours.names) if note is None else note.begin >= self._store.min_offset
+        foreign = file.crc is not None and not self._follows
+        if file.is_second_copy and complete:
+            foreign = False  # it may lack the last changes, and the log has them
+        if foreign and note is not None and not file.is_second_copy:
+            changes = changes_of_file(ours.values, self._recorded(kind, note.base_end).values, theirs)
+        elif foreign:
+            changes = unknown_entries(ours.names, theirs)
+        elif self._follows and not ours.names:
+            ours = _Recorded(dict(theirs), table.version, {}, set(), LOG_ORIGIN)
+        if changes:
+            version = later_version(version, table.version)
+        if changes and note is None and not ours.names:
+            end = self._store.end_offset  # an import that is interrupted begins again from here
+            self._notes.set(kind, TableNote(OF_EMPTY, (NotedContent(None, end),)))
+            self._notes.save()
+        values = {**ours.values, **changes}
+        kept = {name: value for name, value in values.items() if value is not None}
+        self._restore(table, kept, version)
+        table.connect(self, ours.places, ours.end)
+        return changes
+
+    def _restore(self, table: Table, values: JsonObject, version: JsonObject) -> None:
+        try:
+            table.restore(values, version)
+        except ValueError as error:
+            raise DamagedError(errors.STORE_FAILED, f"{META_TOPIC}: {error}: {ADVICE}") from error
+
+    def _append_now(self, table: Table, changes: Mapping[str, object | None], *, finished: bool) -> None:
+        """finished: no other record of the table is in the log whose change the table does not have."""
+        entries = list(changes.items())
+        at = 0
+        for appended in self.append(table.NOUN, entries, table.version, internal=True):  # type: ignore[arg-type]
+            for name, value in entries[at : at + appended.count]:
+                table.places.pop(name, None)
+                if value is not None:
+                    table.places[name] = appended.begin
+            at += appended.count
+            if finished:
+                table.log_end = appended.end
+        self._written.pop(table.NOUN, None)
+        fault_point("tables.after_again")
+
+    # --- files --------------------------------------------------------------------------------------
+    def begin_write(self) -> TableFilesWork | None:
+        """Captures the tables that changed since their files were written; None if none did."""
+        writes = []
+        for kind, table in self._tables.items():
+            if self._written.get(kind) != table.log_end:
+                begin = min(table.places.values(), default=OF_EMPTY)
+                writes.append(_Write(kind, table, table.file.capture(table.version), begin, table.log_end))
+        return TableFilesWork(self._notes, writes) if writes else None
+
+    def finish_write(self, work: TableFilesWork) -> None:
+        """Call on the engine's thread after run(), unless it failed."""
+        for one in work.writes:
+            self._written[one.kind] = one.end
+
+    def write_now(self) -> None:
+        """Writes the files whose tables have changed; the log is on disk. Blocks. The errors of run()."""
+        work = self.begin_write()
+        if work is not None:
+            assert work.end <= self._store.flushed_offset, "a file is not ahead of the log"
+            work.run()
+            self.finish_write(work)
+
+    # --- retention ----------------------------------------------------------------------------------
+    def reappend_before(self, physical_offset: PhysicalOffset) -> int:
+        """Appends up to REAPPENDED_AT_ONCE entries again whose record lies below that offset. Returns how
+        many; 0: there are none. When they are on disk, and the files are written after that,
+        the log may begin there. TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED,
+        UNKNOWN_ERROR."""
+        for table in self._tables.values():
+            below = [name for name, place in table.places.items() if place < physical_offset]
+            if below:
+                part = below[:REAPPENDED_AT_ONCE]
+                pending = _appended_values(table)
+                values = {**table.values, **pending}
+                entries = {name: values.get(name) for name in part}
+                self._append_now(table, entries, finished=not pending)
+                return len(part)
+        return 0
+
+
+def _appended_values(table: Table) -> dict[str, object | None]:
+    """Of the change that is in the log and not finished: its record is the last one of its entries."""
+    change = table.pending_change
+    return {} if change is None else {part.name: part.value for part in change.parts[: len(change.places)]}
+
+
+def _apply(
+    record: TableRecord, place: PhysicalOffset, values: JsonObject, places: dict[str, PhysicalOffset]
+) -> None:
+    places.pop(record.name, None)
+    if record.value is None:
+        values.pop(record.name, None)
+    else:
+        values[record.name], places[record.name] = record.value, place
+
+
+def _nothing() -> None:
+    """Does nothing."""
