@@ -13,6 +13,7 @@ from trovemq_broker.admin.topic_changes import TopicChanges
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_broker.maintenance.retention_task import RetentionTask
+from trovemq_broker.maintenance.table_files import TableFiles
 from trovemq_broker.security.audit_trail import AuditTrail
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
@@ -62,7 +63,9 @@ class Broker:
             if self.store.topics.get(topic) is None:
                 self.store.topics.create(topic, queue_count=1)
         self.refusal: TroveError | None = None
-        self.topic_changes = TopicChanges(self.store, lambda: self.now_ms, self._nothing)
+        self.topic_changes = TopicChanges(
+            self.store, lambda: self.now_ms, self._nothing, durable=self._durable
+        )
         self.before_durable: Callable[[], None] = lambda: None
         self.audit = AuditTrail(self.store, self.model.writer, AUDIT_AGE_MS, "t")
         self.task = RetentionTask(
@@ -75,6 +78,7 @@ class Broker:
             self.topic_changes,
             lambda: self.now_ms,
             carry_audit=self.audit.carry,
+            carry_tables=TableFiles(self.store, self._durable).carry,
         )
 
     def _hold(self, error: TroveError | None) -> None:

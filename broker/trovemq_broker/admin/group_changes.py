@@ -1,8 +1,7 @@
-"""Creating, altering and deleting consumer groups: on disk before the reply, written off the event loop.
+"""Creating, altering and deleting consumer groups: on disk before the reply (change_saver.py).
 
 Invariants
-- One change at a time. A thread writes the file; after that the table changes on the event loop.
-- A change is complete even if its caller is cancelled: it waits for the thread.
+- One change at a time. When it is on disk, the table changes on the event loop.
 - A deleted group loses its offsets, its messages in flight and its retry topics, so that a new group of the
   same name starts over. Its dead letters stay.
 """
@@ -14,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
+from trovemq_broker.admin.change_saver import ChangeSaver, Durable, never_logged
 from trovemq_broker.admin.topic_changes import TopicChanges
 from trovemq_broker.groups.delivery.delivery import Delivery
 from trovemq_broker.security.creators import present_creator
-from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -34,7 +33,7 @@ PutGroup = Callable[[SubscriptionGroup | None], SubscriptionGroup]
 
 class GroupChanges:
     """`persist_offsets` writes the consumer offsets to disk; `changed` is called with each group that was
-    altered or deleted, `deleted` with each one that is gone."""
+    altered or deleted, `deleted` with each one that is gone. `durable`: see ChangeSaver."""
 
     def __init__(
         self,
@@ -46,6 +45,7 @@ class GroupChanges:
         persist_offsets: Callable[[], Awaitable[None]],
         changed: Callable[[str], None] = lambda _group: None,
         deleted: Callable[[str], None] = lambda _group: None,
+        durable: Durable = never_logged,
     ) -> None:
         self._changed = changed
         self._deleted = deleted
@@ -56,6 +56,7 @@ class GroupChanges:
         self._clock_ms = clock_ms
         self._persist_offsets = persist_offsets
         self._changing = asyncio.Lock()
+        self._saver = ChangeSaver(durable, self._changing)
 
     async def create(self, group: SubscriptionGroup) -> SubscriptionGroup:
         """Raises the errors of SubscriptionGroups.create."""
@@ -110,17 +111,31 @@ class GroupChanges:
         topics = self.topics_of(name)
         async with self._changing:
             if name in self._groups:
-                await self._save(self._groups.begin_delete(name, now_ms=self._clock_ms()))
-            elif not topics:
+                await self._delete(self._groups.begin_delete(name, now_ms=self._clock_ms()))
+            elif topics:
+                self._forget(name)
+            else:
                 shown = name[:200]
                 raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
-            self._delivery.forget_group(name, self._clock_ms())
-            self._store.offsets.delete_group(name)
-            self._changed(name)
             for topic in self._own_retry_topics(name, topics):
                 await self._topic_changes.delete(topic)
         self._deleted(name)
         await self._persist_offsets()
+
+    async def _delete(self, change: GroupChange) -> None:
+        """The group's state goes with its entry, also if that is on disk after the caller's wait."""
+
+        def finish() -> None:
+            self._groups.finish(change)
+            if change.saved:
+                self._forget(change.name)
+
+        await self._saver.save(change, finish)
+
+    def _forget(self, name: str) -> None:
+        self._delivery.forget_group(name, self._clock_ms())
+        self._store.offsets.delete_group(name)
+        self._changed(name)
 
     def topics_of(self, name: str) -> list[str]:
         """The topics of which the group has offsets or messages in flight, without its retry topics."""
@@ -167,12 +182,11 @@ class GroupChanges:
         """Returns when no change is under way."""
         async with self._changing:
             pass
+        if not self._store.failed:
+            self._saver.settle()
 
     async def _save(self, change: GroupChange) -> None:
-        try:
-            await run_in_thread(change.run)
-        finally:
-            self._groups.finish(change)
+        await self._saver.save(change, lambda: self._groups.finish(change))
 
 
 def _without_retries(group: str, topics: set[str]) -> list[str]:

@@ -1,11 +1,9 @@
-"""Creating, altering and deleting topics: on disk before the reply, written off the event loop.
+"""Creating, altering and deleting topics: on disk before the reply (change_saver.py).
 
-Topics that are created at the same time share a write and a sync: the holder of the lock creates all waiting
-topics.
+Topics that are created at the same time share a change: the holder of the lock creates all waiting topics.
 
 Invariants
-- One change at a time. A thread writes the file; after that the table changes on the event loop.
-- A change is complete even if its caller is cancelled: it waits for the thread.
+- One change at a time. When it is on disk, the table changes on the event loop.
 - No topic is created before the offsets of a deleted one are off the disk: after a crash they would be the
   groups' offsets in the new topic of that name.
 """
@@ -18,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trovemq_broker.admin.change_saver import ChangeSaver, Durable, never_logged
 from trovemq_broker.security.creators import present_creator
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -26,6 +25,7 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.deduplication import disabled
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.config_table import Changed
+from trovemq_store.topics.topic_deletion import TopicDeletion
 from trovemq_store.topics.topic_options import OFF, canonical_texts
 from trovemq_store.topics.topics import NO_OPTIONS, NewTopic, TopicChange, TopicConfig
 
@@ -49,7 +49,8 @@ class _Wanted:
 
 class TopicChanges:
     """`persist_offsets` writes the consumer offsets to disk, without those of a deleted topic; `deleted` is
-    called with each deleted topic, `closed` with one that may not be read or written any more."""
+    called with each deleted topic, `closed` with one that may not be read or written any more. `durable`: see
+    ChangeSaver."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class TopicChanges:
         persist_offsets: Callable[[], Awaitable[None]],
         deleted: Callable[[str], None] = lambda _topic: None,
         closed: Callable[[str], None] = lambda _topic: None,
+        durable: Durable = never_logged,
     ) -> None:
         self._deleted = deleted
         self._closed = closed
@@ -69,6 +71,7 @@ class TopicChanges:
         """Whether the file of the consumer offsets has none of a deleted topic."""
         self.changing: Final = asyncio.Lock()
         """Held while a topic is created, altered or deleted, and while files of queues are removed."""
+        self._saver = ChangeSaver(durable, self.changing)
 
     def check_index(self, name: str, options: Mapping[str, str]) -> None:
         """TroveError INDEX_DISABLED."""
@@ -110,9 +113,11 @@ class TopicChanges:
         except TroveError as error:
             failure = error
         finally:
-            saved = change is None or change.saved
+            made: set[str] = set()
+            if change is not None and change is not self._store.topics.pending_change:
+                made = {part.name for part in change.parts[: change.saved_parts]}
             for one, refusal in zip(taken, refusals, strict=True):
-                one.done, one.refusal = True, refusal or (None if saved else failure)
+                one.done, one.refusal = True, refusal or (None if one.topic.name in made else failure)
 
     async def put_all(self, wanted: Mapping[str, PutTopic]) -> dict[str, TroveError]:
         """Creates or replaces the topics of these names, PUT_AT_ONCE_MAX with one write: `wanted` has for
@@ -203,15 +208,35 @@ class TopicChanges:
         """Returns the physical offset of the deletion. Raises the errors of MessageStore.delete_topic."""
         async with self.changing:
             work = self._store.begin_delete_topic(name, self._clock_ms())
-            try:
-                await run_in_thread(work.run)
-            finally:  # a caller that is cancelled waits for the thread, too
-                self._store.finish_delete_topic(work)
-                if work.change.saved:
-                    self._offsets_saved = False
-                    self._deleted(name)
+            if work.change.logged:
+                await self._delete_logged(work)
+            else:
+                try:
+                    await run_in_thread(work.run)
+                finally:  # a caller that is cancelled waits for the thread, too
+                    self._finish_deletion(work)
             await self._save_offsets()
         return work.physical_offset
+
+    async def _delete_logged(self, work: TopicDeletion) -> None:
+        """First the records of the topic are dead on disk, then its deletion is in the log."""
+        try:
+            await run_in_thread(work.prepare)
+            await self._saver.save(work.change, lambda: self._finish_deletion(work))
+        except BaseException:
+            if not work.change.places:
+                if work.change is self._store.topics.pending_change:
+                    self._finish_deletion(work)
+                await run_in_thread(work.undo)
+            raise
+
+    def _finish_deletion(self, work: TopicDeletion) -> None:
+        try:
+            self._store.finish_delete_topic(work)
+        finally:
+            if work.change.saved:
+                self._offsets_saved = False
+                self._deleted(work.change.name)
 
     async def _save_offsets(self) -> None:
         """Saves the consumer offsets if the file may have some of a deleted topic. The caller holds the lock.
@@ -224,12 +249,11 @@ class TopicChanges:
         """Returns when no change is under way."""
         async with self.changing:
             pass
+        if not self._store.failed:
+            self._saver.settle()
 
     async def _save(self, change: TopicChange) -> None:
-        try:
-            await run_in_thread(change.run)
-        finally:
-            self._store.topics.finish(change)
+        await self._saver.save(change, lambda: self._store.topics.finish(change))
 
 
 def _dedupes_longer(part: Changed[TopicConfig]) -> bool:

@@ -49,6 +49,7 @@ class StoreTasks:
             lambda topic: [group for group, _ in core.registry.subscriptions(topic=topic)],
             self.audit.carry,
             self.clock_trust.trusted_ms,
+            core.table_files.carry,
         )
 
     def background(self, lookup_count: Callable[[], int]) -> dict[str, Coroutine[Any, Any, None]]:
@@ -59,6 +60,7 @@ class StoreTasks:
             "clock": self._clock_task.run(),
             "projections": self.projection_flushes.run(),
             "offsets": background.persist_offsets(core.offsets, settings.consumer_offset_flush_interval_ms),
+            "tables": core.table_files.run(),
             "catch-up": background.catch_up(store),
             "trees": TreeTask(store, settings.tree_index_share_percent, looked_up=lookup_count).run(),
             "reserve": background.keep_reserve(store, core.on_messages_available),

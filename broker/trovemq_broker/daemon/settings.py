@@ -135,7 +135,7 @@ class BrokerSettings(
     def store_settings(self, own: Address) -> StoreSettings:
         """The engine's settings. STOREHOST is the broker's own address, with an IP address as its host."""
         assert own.ip is not None, "records have an IP address"
-        return part_of(self, StoreSettings, store_host=str(own), broker=self.name)
+        return part_of(self, StoreSettings, store_host=str(own), broker=self.name, tables_in_log=True)
 
     def waits_of_requests(self) -> dict[str, str]:
         """For each method, the wait before its reply: with sync flush, appends wait for their sync."""

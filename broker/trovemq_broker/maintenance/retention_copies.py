@@ -26,6 +26,13 @@ the copies would take the space."""
 CarryAudit = Callable[[PhysicalOffset, EpochMs], Iterator[int]]
 """Appends again, in steps, the audit records below an offset that are still young at this time."""
 
+CarryTables = Callable[[PhysicalOffset], Awaitable[None]]
+"""Appends the entries of topics and groups again whose records lie below an offset."""
+
+
+async def no_tables(_end: PhysicalOffset) -> None:
+    """For a store whose tables are not in the log."""
+
 
 class RetentionCopies:
     """Makes the copies in one store. durable(end) returns when the log is on disk up to `end`."""
@@ -39,6 +46,7 @@ class RetentionCopies:
         clock_ms: Callable[[], EpochMs],
         carry_audit: CarryAudit,
         counters: RetentionCounters,
+        carry_tables: CarryTables = no_tables,
     ) -> None:
         self._store = store
         self._model = model
@@ -47,6 +55,7 @@ class RetentionCopies:
         self._clock_ms = clock_ms
         self._carry_audit = carry_audit
         self._counters = counters
+        self._carry_tables = carry_tables
 
     async def make(self, decision: Decision, audit_now_ms: EpochMs) -> tuple[PhysicalOffset, bool]:
         """Appends the pending messages of these segments again, in steps, and their audit records that are
@@ -54,6 +63,7 @@ class RetentionCopies:
         and True. If the disk is full and has no space for copies, it returns where the log may begin without
         them, and False if that segment still has pending messages.
         """
+        await self._carry_entries(decision)
         await self._carry_audit_records(decision, audit_now_ms)
         freed = decision.end - self._store.min_offset
         if decision.pressed and self._live_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
@@ -66,6 +76,17 @@ class RetentionCopies:
                 raise
             return self._least_removable(decision.end)
         return decision.end, True
+
+    async def _carry_entries(self, decision: Decision) -> None:
+        """Copies the records of topics and groups. If a full disk has no space for the copies, they are only
+        in their files, until there is space: the next run, or the next start, tries again."""
+        try:
+            await self._carry_tables(decision.end)
+        except TroveError as error:
+            no_space = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
+            if not (decision.pressed and no_space):
+                raise
+            get_logger().warning("retention.tables_in_files_alone", reason=str(error))
 
     async def _carry_audit_records(self, decision: Decision, now_ms: EpochMs) -> None:
         """Copies the young audit records; they are on disk when it returns. If a full disk has no space for

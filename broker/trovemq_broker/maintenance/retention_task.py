@@ -23,7 +23,12 @@ from contextlib import suppress
 from typing import Final
 
 from trovemq_broker.admin.topic_changes import TopicChanges
-from trovemq_broker.maintenance.retention_copies import CarryAudit, RetentionCopies
+from trovemq_broker.maintenance.retention_copies import (
+    CarryAudit,
+    CarryTables,
+    RetentionCopies,
+    no_tables,
+)
 from trovemq_broker.maintenance.retention_report import (
     RetentionCounters,
     report_dropped,
@@ -75,6 +80,7 @@ class RetentionTask:
         subscribers: Subscribers = lambda _: (),
         carry_audit: CarryAudit = lambda _end, _now_ms: iter(()),
         trusted_ms: Callable[[int], EpochMs] | None = None,
+        carry_tables: CarryTables = no_tables,
     ) -> None:
         self._store = store
         self._model = model
@@ -89,7 +95,7 @@ class RetentionTask:
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
         self._copies = RetentionCopies(
-            store, model, topic_changes, durable, clock_ms, carry_audit, self.counters
+            store, model, topic_changes, durable, clock_ms, carry_audit, self.counters, carry_tables
         )
 
     @property

@@ -35,13 +35,16 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.log import checkpoint, state
 from trovemq_store.topics import topic_journal
+from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
 """Names at the top of the store that are copied by other rules, or not at all."""
 USERS_PATH: Final = "config/trovemq-security.json"
-FIRST: Final = (USERS_PATH, f"{USERS_PATH}.bak")
 LAST: Final = (f"{TOPICS_PATH}.bak", TOPICS_PATH, topic_journal.PATH)
+FIRST: Final = (NOTES_PATH, f"{NOTES_PATH}.bak", USERS_PATH, f"{USERS_PATH}.bak")
+"""Else a file of a table could be older than its note, and its restored copy would undo records; and users
+could be newer than the table of the configuration."""
 LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
 TOPICS_TRIES_MAX: Final = 1_000
 _NEW_MANIFEST: Final = f"{MANIFEST_NAME}.new"
@@ -120,10 +123,11 @@ class BackupWriter:
         with suppress(FileNotFoundError):
             times = (self._source / checkpoint.PATH).read_bytes()[:_CHECKPOINT_TIMES]
             self._checkpoint = times.ljust(checkpoint.FILE_SIZE, b"\0")
-        for is_first in (True, False):
-            for path in self._small_paths():
-                if (path in FIRST) is is_first and path not in (*LAST, *LAST_OF_ALL):
-                    yield from self._copy_if_there(path)
+        for path in FIRST:
+            yield from self._copy_if_there(path)
+        for path in self._small_paths():
+            if path not in (*FIRST, *LAST, *LAST_OF_ALL):
+                yield from self._copy_if_there(path)
 
     def _small_paths(self) -> Iterator[str]:
         for directory, directories, names in os.walk(self._source):

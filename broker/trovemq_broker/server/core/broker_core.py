@@ -32,6 +32,7 @@ from trovemq_broker.groups.lag.priority_counts import PriorityCounts
 from trovemq_broker.groups.members.new_messages import NewMessages
 from trovemq_broker.groups.members.receive_waits import ReceiveWaits
 from trovemq_broker.maintenance.consumer_tasks import TimerTask
+from trovemq_broker.maintenance.table_files import TableFiles
 from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender, batch_size_limit
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
@@ -155,6 +156,8 @@ class BrokerCore:
             self.tracing,
         )
         self.model.on_append = self.appender.appended
+        if store.tables is not None:
+            store.tables.on_append, store.tables.clock_ms = self.appender.appended, wall_ms
         self.accumulator = Accumulator(
             self.appender,
             OutgoingEncoder(store.settings, self.appender.store_host_ipv6, self.next_message_id),
@@ -187,8 +190,14 @@ class BrokerCore:
     def _open_changes(self) -> None:
         self.priorities = PriorityCounts(self.store)
         self.topic_changes = TopicChanges(
-            self.store, self.clock_ms, self.offsets.persist, self._topic_deleted, self._wake_topic
+            self.store,
+            self.clock_ms,
+            self.offsets.persist,
+            self._topic_deleted,
+            self._wake_topic,
+            self.group_commit.durable,
         )
+        self.table_files = TableFiles(self.store, self.group_commit.durable)
         self.group_changes = GroupChanges(
             self.groups,
             self.store,
@@ -198,6 +207,7 @@ class BrokerCore:
             self.offsets.persist,
             self.waits.wake_group,
             self.registry.forget_group,
+            self.group_commit.durable,
         )
 
     # --- look-ups -------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""Saves one change of a table: as records of the log and one group commit, or as a file written in a thread.
+
+Invariants
+- A change is complete even if its caller is cancelled.
+- A change whose records were appended is made when they are on disk, also if its caller's wait timed out:
+  meanwhile every other change of the table is refused with SERVICE_NOT_AVAILABLE. After a failed sync it is
+  never made; the broker ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.topics.config_table import Change
+
+Durable = Callable[[PhysicalOffset], Awaitable[None]]
+Finish = Callable[[], None]
+
+
+async def never_logged(_end: PhysicalOffset) -> None:
+    """For tables that are kept in files alone."""
+    raise AssertionError("no change is logged")
+
+
+class ChangeSaver:
+    """Of one table. durable(end) returns when the log is on disk up to `end`; TroveError FLUSH_DISK_TIMEOUT,
+    STORE_FAILED. `changing`: the callers hold it."""
+
+    def __init__(self, durable: Durable, changing: asyncio.Lock) -> None:
+        self._durable = durable
+        self._changing: Final = changing
+        self._late: dict[asyncio.Task[None], Finish] = {}
+
+    async def save(self, change: Change[Any], finish: Finish) -> None:
+        """Runs the change. `finish` is called once, when its outcome is known, perhaps after an error. The
+        errors of Change.run(), FLUSH_DISK_TIMEOUT: the change is in the log; STORE_FAILED."""
+        if not change.logged:
+            try:
+                await run_in_thread(change.run)
+            finally:
+                finish()
+            return
+        try:
+            change.run()
+        except BaseException:
+            finish()
+            raise
+        if not change.places:
+            finish()
+            return
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[None] = loop.create_future()
+        task = loop.create_task(self._complete(change.end, finish, reply))
+        self._late[task] = finish
+        task.add_done_callback(lambda done: self._late.pop(done, None))
+        try:
+            await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            while not reply.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([reply])
+            reply.exception()
+            raise
+
+    async def _complete(self, end: PhysicalOffset, finish: Finish, reply: asyncio.Future[None]) -> None:
+        try:
+            await self._await_log(end, reply)
+            if reply.done():
+                async with self._changing:
+                    finish()
+            else:
+                finish()
+                reply.set_result(None)
+        except Exception as error:
+            if not reply.done():
+                reply.set_exception(error)
+
+    async def _await_log(self, end: PhysicalOffset, reply: asyncio.Future[None]) -> None:
+        """Returns when the log is on disk up to `end`; the caller gets the first time-out. STORE_FAILED."""
+        while True:
+            try:
+                await self._durable(end)
+                return
+            except TroveError as error:
+                if error.spec is not errors.FLUSH_DISK_TIMEOUT:
+                    raise
+                if not reply.done():
+                    reply.set_exception(error)
+
+    def settle(self) -> None:
+        """Makes the changes that still wait for the log. Call when no sync runs any more and the store is
+        about to be closed, which syncs them; not if it has failed."""
+        late, self._late = self._late, {}
+        for task, finish in late.items():
+            if not task.done():
+                task.cancel()
+                finish()

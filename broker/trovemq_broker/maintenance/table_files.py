@@ -1,0 +1,79 @@
+"""Writes the files of topics and groups after their records, and keeps their records in the log.
+
+Invariants
+- One write at a time, in a thread, when the log is on disk up to the changes that the files get.
+- Before the log's beginning is removed, the entries whose records lie there are appended again, and then the
+  files are written: their notes name records that are still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.ticks import sleep_to_tick
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.failures import raise_failed_sync
+from trovemq_store.files.files import StorageError
+
+WRITE_S: Final = 3.0
+"""Seconds between two writes of files whose tables change."""
+
+
+class TableFiles:
+    """Of one store. durable(end) returns when the log is on disk up to `end`."""
+
+    def __init__(self, store: MessageStore, durable: Callable[[PhysicalOffset], Awaitable[None]]) -> None:
+        self._store = store
+        self._durable = durable
+        self._writing = asyncio.Lock()
+        self.failures = 0
+        """Writes that failed since the start; each is repeated."""
+
+    async def run(self) -> None:
+        """Runs until it is cancelled. TroveError STORE_FAILED."""
+        while True:
+            await sleep_to_tick(WRITE_S)
+            try:
+                await self.write()
+            except (StorageError, TroveError) as error:
+                self._note(error)
+
+    def _note(self, error: StorageError | TroveError) -> None:
+        if isinstance(error, StorageError):
+            raise_failed_sync(error)
+        elif error.spec is errors.STORE_FAILED:
+            raise error
+        self.failures += 1
+        get_logger().warning("store.tables_not_written", reason=str(error))
+
+    async def write(self) -> None:
+        """Writes the files of tables that have changed. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR,
+        FLUSH_DISK_TIMEOUT; StorageError."""
+        tables = self._store.tables
+        async with self._writing:
+            if tables is None or (work := tables.begin_write()) is None:
+                return
+            await self._durable(work.end)
+            await run_in_thread(work.run)
+            tables.finish_write(work)
+
+    async def carry(self, end: PhysicalOffset) -> None:
+        """Appends the entries again whose records lie below `end`; the log may begin there when it returns.
+        TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR, FLUSH_DISK_TIMEOUT;
+        StorageError."""
+        tables = self._store.tables
+        if tables is None:
+            return
+        carried = 0
+        while count := tables.reappend_before(end):
+            carried += count
+            await self._durable(self._store.end_offset)
+        if carried:
+            await self.write()

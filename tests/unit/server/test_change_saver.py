@@ -1,0 +1,206 @@
+"""A change of a table whose records are in the log: made when they are on disk, whatever its caller got."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.support.engine import NOW_MS, SMALL_SYNC, flush, send
+from trovemq_broker.admin.topic_changes import TopicChanges
+from trovemq_broker.maintenance.table_files import TableFiles
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset, QueueId
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.table_notes import NOTES_PATH
+from trovemq_store.topics.topics_file import TOPICS_PATH
+
+pytestmark = pytest.mark.asyncio
+SETTINGS = replace(SMALL_SYNC, tables_in_log=True)
+
+
+class Bench:
+    """A store whose log is synced by sync(); until then the waits for it last, or end with `failure`."""
+
+    def __init__(self, files: MemoryFileSystem | None = None) -> None:
+        self.files = files or MemoryFileSystem()
+        self.store = MessageStore.open(self.files, SETTINGS, NOW_MS)
+        self.synced = asyncio.Event()
+        self.waits = 0
+        self.deleted: list[str] = []
+        self.failures: list[TroveError] = []
+        self.changes = TopicChanges(
+            self.store, lambda: NOW_MS, self._nothing, self.deleted.append, durable=self._durable
+        )
+
+    async def _nothing(self) -> None:
+        """Offsets are not saved here."""
+
+    async def _durable(self, end: PhysicalOffset) -> None:
+        self.waits += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.synced.is_set():
+            flush(self.store)
+        await self.synced.wait()
+        assert self.store.flushed_offset >= end
+
+    def sync(self) -> None:
+        flush(self.store)
+        self.synced.set()
+
+    async def until_waiting(self, waits: int = 1) -> None:
+        while self.waits < waits:
+            await asyncio.sleep(0)
+
+    def after_power_cut(self) -> MessageStore:
+        return MessageStore.open(self.files.after_power_cut(), SETTINGS, NOW_MS)
+
+
+def timed_out() -> TroveError:
+    return TroveError(errors.FLUSH_DISK_TIMEOUT)
+
+
+async def code(awaitable: object) -> str:
+    assert asyncio.isfuture(awaitable)
+    with pytest.raises(TroveError) as caught:
+        await awaitable
+    return caught.value.spec.symbol
+
+
+async def test_a_topic_exists_when_its_record_is_on_disk() -> None:
+    bench = Bench()
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    await bench.until_waiting()
+    assert "orders" not in bench.store.topics
+    bench.sync()
+    assert (await creating).queue_count == 2
+    assert "orders" in bench.after_power_cut().topics
+    assert not bench.files.exists(TOPICS_PATH)
+
+
+async def test_a_topic_whose_wait_timed_out_was_never_there() -> None:
+    bench = Bench()
+    bench.failures.append(timed_out())
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    assert await code(creating) == "FLUSH_DISK_TIMEOUT"
+    other = asyncio.ensure_future(bench.changes.create("bills", 2, "NORMAL"))
+    assert await code(other) == "SERVICE_NOT_AVAILABLE"
+    bench.sync()
+    await bench.until_waiting(2)
+    while "orders" not in bench.store.topics:
+        await asyncio.sleep(0)
+    await bench.changes.create("bills", 2, "NORMAL")
+
+
+async def test_a_late_change_waits_until_no_other_is_under_way() -> None:
+    bench = Bench()
+    bench.failures.append(timed_out())
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    assert await code(creating) == "FLUSH_DISK_TIMEOUT"
+    async with bench.changes.changing:
+        bench.sync()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert "orders" not in bench.store.topics, "retention removes files of queues, perhaps"
+    while "orders" not in bench.store.topics:
+        await asyncio.sleep(0)
+
+
+async def test_a_refused_append_changes_nothing() -> None:
+    bench = Bench()
+    bench.store.mark_failed()
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    assert await code(creating) == "STORE_FAILED"
+    assert "orders" not in bench.store.topics
+    assert bench.store.end_offset == 0
+
+
+async def test_a_failed_sync_makes_no_topic() -> None:
+    bench = Bench()
+    bench.failures.append(TroveError(errors.STORE_FAILED))
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    assert await code(creating) == "STORE_FAILED"
+    await bench.changes.settle()
+    assert "orders" not in bench.store.topics
+
+
+async def test_a_cancelled_caller_leaves_a_whole_change() -> None:
+    bench = Bench()
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    await bench.until_waiting()
+    creating.cancel()
+    await asyncio.sleep(0)
+    creating.cancel()
+    bench.sync()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert "orders" in bench.store.topics
+
+
+async def test_a_deletion_removes_files_when_it_is_on_disk() -> None:
+    bench = Bench()
+    bench.synced.set()
+    bench.store.topics.create("orders", 2)
+    send(bench.store, b"one")
+    flush(bench.store)
+    bench.synced.clear()
+    deleting = asyncio.ensure_future(bench.changes.delete("orders"))
+    await bench.until_waiting()
+    assert "orders" not in bench.store.topics
+    assert bench.store.consume_queues.get("orders", QueueId(0)) is not None
+    bench.sync()
+    await deleting
+    assert bench.store.consume_queues.get("orders", QueueId(0)) is None
+    assert bench.deleted == ["orders"]
+    assert "orders" not in bench.after_power_cut().topics
+
+
+async def test_a_deletion_whose_append_was_refused_leaves_the_topic() -> None:
+    bench = Bench()
+    bench.synced.set()
+    bench.store.topics.create("orders", 2)
+    send(bench.store, b"one")
+    flush(bench.store)
+    refused = TroveError(errors.DISK_FULL)
+
+    def refuse(*_arguments: object, **_named: object) -> object:
+        raise refused
+
+    bench.store.append = refuse  # type: ignore[method-assign, assignment]
+    deleting = asyncio.ensure_future(bench.changes.delete("orders"))
+    assert await code(deleting) == "DISK_FULL"
+    assert "orders" in bench.store.topics
+    again = bench.after_power_cut()
+    assert again.deleted_below("orders") == 0
+    assert "orders" in again.topics
+
+
+async def test_a_change_that_waits_at_the_stop_is_in_the_files() -> None:
+    bench = Bench()
+    bench.failures += [timed_out()]
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    assert await code(creating) == "FLUSH_DISK_TIMEOUT"
+    await bench.changes.settle()
+    bench.store.close(NOW_MS)
+    before = MessageStore.open(bench.files, replace(SETTINGS, tables_in_log=False), NOW_MS)
+    assert "orders" in before.topics
+
+
+# --- files --------------------------------------------------------------------------------------------
+async def test_a_file_is_written_when_the_log_has_its_changes_on_disk() -> None:
+    bench = Bench()
+    files = TableFiles(bench.store, bench._durable)
+    bench.store.topics.create("orders", 2)
+    writing = asyncio.ensure_future(files.write())
+    await bench.until_waiting()
+    bench.store.topics.create("bills", 2)
+    assert not bench.files.exists(NOTES_PATH)
+    bench.sync()
+    await writing
+    assert bench.files.exists(TOPICS_PATH)
+    assert bench.store.tables is not None
+    assert bench.store.tables.begin_write() is not None, "the file lacks the second topic"
