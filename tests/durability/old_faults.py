@@ -98,8 +98,8 @@ FAULTS: Final = (
     Planted(
         "A topic's deletion was refused by a full disk, and its messages were gone at the next start",
         "store/trovemq_store/topics/topic_deletion.py",
-        "            self._deletions.save()\n",
-        "",
+        "        self._deletions.save()\n",
+        "        pass\n",
         (f"{DAMAGE}test_a_deletion_that_the_disk_refuses_loses_nothing",),
     ),
     Planted(

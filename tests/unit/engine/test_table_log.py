@@ -15,6 +15,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.table_log import TableLog
 from trovemq_store.engine.trim import trim_now
+from trovemq_store.files.fault_points import armed
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.subscription_groups import (
@@ -309,6 +310,39 @@ def test_the_second_copy_of_a_file_undid_the_last_change() -> None:
     files = again.close()
     files.remove(TOPICS_PATH)
     assert queue_counts(Opened(files)) == {"orders": 4}
+
+
+def test_deleted_topics_came_back_from_the_second_copy() -> None:
+    """Of a table that has become empty, retention had removed the records of the deletions."""
+    opened = Opened(MemoryFileSystem())
+    opened.topics.create("orders", 1)
+    opened.write_files()
+    opened.topics.delete("orders")
+    fill_segments(opened)
+    opened.tables.write_now()
+    trim(opened)
+    files = opened.cut()
+    files.write_atomic(TOPICS_PATH, b"{")
+    assert Opened(files).topics.names() == []
+
+
+def test_a_change_during_a_write_of_the_file_was_undone() -> None:
+    """The broker was killed after the file, before anything named its content."""
+    opened = Opened(MemoryFileSystem())
+    opened.topics.create("orders", 1)
+    opened.write_files()
+    opened.topics.alter("orders", queue_count=2)
+    flush(opened.store)
+    left: list[MemoryFileSystem] = []
+
+    def act(name: str) -> None:
+        if name == "tables.after_files":
+            opened.topics.alter("orders", queue_count=3)
+            left.append(opened.cut())
+
+    with armed(act):
+        opened.tables.write_now()
+    assert [queue_counts(Opened(files)) for files in left] == [{"orders": 3}]
 
 
 def test_a_record_of_a_newer_format_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -53,11 +54,18 @@ class Bench:
         self.synced.set()
 
     async def until_waiting(self, waits: int = 1) -> None:
-        while self.waits < waits:
-            await asyncio.sleep(0)
+        await until(lambda: self.waits >= waits)
 
     def after_power_cut(self) -> MessageStore:
         return MessageStore.open(self.files.after_power_cut(), SETTINGS, NOW_MS)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if happened():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not happen")
 
 
 def timed_out() -> TroveError:
@@ -91,8 +99,7 @@ async def test_a_topic_whose_wait_timed_out_was_never_there() -> None:
     assert await code(other) == "SERVICE_NOT_AVAILABLE"
     bench.sync()
     await bench.until_waiting(2)
-    while "orders" not in bench.store.topics:
-        await asyncio.sleep(0)
+    await until(lambda: "orders" in bench.store.topics)
     await bench.changes.create("bills", 2, "NORMAL")
 
 
@@ -106,8 +113,7 @@ async def test_a_late_change_waits_until_no_other_is_under_way() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert "orders" not in bench.store.topics, "retention removes files of queues, perhaps"
-    while "orders" not in bench.store.topics:
-        await asyncio.sleep(0)
+    await until(lambda: "orders" in bench.store.topics)
 
 
 async def test_a_refused_append_changes_nothing() -> None:

@@ -1,0 +1,104 @@
+"""Planted faults of the tables that are records of the log. See planted.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+LOG: Final = "store/trovemq_store/engine/table_log.py"
+SAVER: Final = "broker/trovemq_broker/admin/change_saver.py"
+ENGINE: Final = "tests/unit/engine/test_table_log.py::"
+RETENTION: Final = "tests/unit/engine/test_retention_tables.py::"
+CHANGES: Final = "tests/unit/server/test_change_saver.py::"
+BACKUPS: Final = "tests/unit/backup/test_tables.py::"
+
+TABLE_FAULTS: Final = (
+    Planted(
+        "a table's file wins over the records after it",
+        LOG,
+        "        for place, record in self._records(end):\n            if record.kind == table.NOUN:",
+        "        for place, record in self._records(end):\n            if False:",
+        (f"{ENGINE}test_a_power_cut_takes_no_synced_change",),
+    ),
+    Planted(
+        "a log is trimmed without the tables' records",
+        "broker/trovemq_broker/maintenance/retention_copies.py",
+        "            await self._carry_tables(decision.end)\n",
+        "            pass\n",
+        (f"{RETENTION}test_the_log_alone_has_the_tables_after_a_removal",),
+    ),
+    Planted(
+        "a table's note is written after its file",
+        LOG,
+        '        notes.save()\n        fault_point("tables.before_files")\n',
+        '        fault_point("tables.before_files")\n',
+        (f"{ENGINE}test_a_change_during_a_write_of_the_file_was_undone",),
+    ),
+    Planted(
+        "an imported file is not written",
+        LOG,
+        "            self._store.flush()\n            self.write_now()\n",
+        "            self._store.flush()\n",
+        (f"{ENGINE}test_an_imported_file_is_not_imported_twice",),
+    ),
+    Planted(
+        "a foreign file is compared with the table",
+        LOG,
+        "self._recorded(kind, note.base_end).values",
+        "ours.values",
+        (f"{ENGINE}test_a_file_changed_after_a_crash_undid_the_last_changes",),
+    ),
+    Planted(
+        "the second copy of a file counts as a foreign file",
+        LOG,
+        "        if file.is_second_copy and complete:\n",
+        "        if False:\n",
+        (f"{ENGINE}test_deleted_topics_came_back_from_the_second_copy",),
+    ),
+    Planted(
+        "a deletion under way is undone by a trim",
+        LOG,
+        "                values = {**table.values, **pending}\n",
+        "                values = dict(table.values)\n",
+        (f"{ENGINE}test_a_deletion_under_way_was_undone_by_a_trim",),
+    ),
+    Planted(
+        "a note covers a change that is not made yet",
+        LOG,
+        "finished=not pending",
+        "finished=True",
+        (f"{ENGINE}test_a_creation_under_way_was_lost_by_a_trim",),
+    ),
+    Planted(
+        "a file of a table is ahead of the log",
+        "broker/trovemq_broker/maintenance/table_files.py",
+        "            await self._durable(work.end)\n            await run_in_thread",
+        "            await run_in_thread",
+        (f"{CHANGES}test_a_file_is_written_when_the_log_has_its_changes_on_disk",),
+    ),
+    Planted(
+        "a late change is made while another is under way",
+        SAVER,
+        "                async with self._changing:\n                    finish()\n",
+        "                finish()\n",
+        (f"{CHANGES}test_a_late_change_waits_until_no_other_is_under_way",),
+    ),
+    Planted(
+        "a change whose wait timed out is forgotten",
+        SAVER,
+        "                if error.spec is not errors.FLUSH_DISK_TIMEOUT:\n                    raise\n",
+        "                raise\n",
+        (f"{CHANGES}test_a_topic_whose_wait_timed_out_was_never_there",),
+    ),
+    Planted(
+        "a backup copies the files before their notes",
+        "store/trovemq_store/backup/writer.py",
+        'FIRST: Final = (NOTES_PATH, f"{NOTES_PATH}.bak")',
+        "FIRST: Final = ()",
+        (
+            f"{BACKUPS}test_a_backup_whose_file_was_replaced_between_undid_changes"
+            "[config/subscriptionGroup.json]",
+        ),
+    ),
+)
