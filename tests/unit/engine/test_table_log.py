@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.support import golden
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -17,6 +19,7 @@ from trovemq_store.engine.table_log import TableLog
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.fault_points import armed
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.subscription_groups import (
     SUBSCRIPTION_GROUPS_PATH,
@@ -441,3 +444,28 @@ def test_a_creation_under_way_was_lost_by_a_trim() -> None:
     trim(opened)
     opened.topics.finish(other)
     assert "rmq_sys_trovemq_carried" in Opened(opened.cut()).topics
+
+
+# --- RocketMQ's stores --------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", golden.GOLDEN_NAMES)
+def test_a_golden_store_is_converted_and_made_from_its_log_alone(name: str, tmp_path: Path) -> None:
+    root = golden.unpack(name, tmp_path)
+    settings = golden.settings_of(golden.load_manifest(name), tables_in_log=True)
+    found: list[tuple[dict[str, object], dict[str, object]]] = []
+    documents = json.loads((root / TOPICS_PATH).read_bytes())["topicConfigTable"]
+    for life in ("converted", "again", "from the log alone"):
+        files = RealFileSystem(root)
+        store = MessageStore.open(files, settings, NOW_MS)
+        groups = SubscriptionGroups.load(files)
+        assert store.tables is not None
+        store.tables.attach(groups)
+        found.append((dict(store.topics.values), dict(groups.values)))
+        assert store.tables.begin_write() is None, life
+        store.close(NOW_MS)
+        written = json.loads((root / TOPICS_PATH).read_bytes())["topicConfigTable"]
+        assert written == documents, "RocketMQ finds its topics as it wrote them"
+        if life == "again":
+            for path in CONFIG_FILES:
+                (root / path).unlink(missing_ok=True)
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] == documents
