@@ -103,7 +103,7 @@ class TreeScript(EngineScript):
         self.ledger.in_flight.update(bodies)
         name = f"t{self.body(0).decode()}"
         made = [
-            (topic, queue_id, self.body(self.source.randrange(300)))
+            (topic, queue_id, self.body(self.source.randrange(200)))
             for topic in PAIRS
             for queue_id in range(QUEUES)
             for _ in range(count)

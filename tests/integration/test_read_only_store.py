@@ -78,7 +78,8 @@ async def make_store(store: Path) -> None:
             for number in range(20):
                 await client.send("orders", b"%d" % number, keys=["key"])
         async with asyncio.timeout(INDEX_WAIT_MAX_S):
-            while not any((store / "index").glob("*")):  # its keys follow within a tenth of a second
+            # Keys follow within a tenth of a second, the file of the topics within seconds.
+            while not any((store / "index").glob("*")) or not (store / "config/topics.json").exists():
                 await asyncio.sleep(0.01)
         broker.kill()
 
