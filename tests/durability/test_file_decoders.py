@@ -53,6 +53,8 @@ from trovemq_store.topics import lax_json
 from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.offsets import ConsumerOffsets
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
+from trovemq_store.topics.table_notes import TableNotes
+from trovemq_store.topics.table_records import decode_table_record, encode_table_record
 from trovemq_store.topics.topics import TopicTable
 
 TOTAL: Final = 20_000
@@ -320,6 +322,21 @@ DECODERS: Final[dict[str, Case]] = {
     "deletions": (
         lambda: of_path("deletions"),
         loaded("trovemq/deletions.json", TopicDeletions.load),
+        (TroveError,),
+    ),
+    "table record": (
+        lambda: [
+            encode_table_record("topic", TOPIC, {"perm": 6, "readQueueNums": 8}, {"counter": 3}),
+            encode_table_record("group", GROUP, None, {"counter": 1, "timestamp": 5}),
+        ],
+        decode_table_record,
+        (TroveError, ValueError),
+    ),
+    "table notes": (
+        lambda: [
+            b'{"formatVersion":1,"tables":{"topic":{"begin":9,"files":[{"crc":null,"end":7},{"crc":5,"end":8}]}}}'
+        ],
+        loaded("trovemq/tables.json", TableNotes.load),
         (TroveError,),
     ),
     "order info": (lambda: of_path("OrderInfo"), loaded(ORDER_INFO_PATH, load_order_info), (TroveError,)),

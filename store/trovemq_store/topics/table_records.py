@@ -28,7 +28,7 @@ from typing import Final
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
-from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.lax_json import JsonObject, parse
 
 META_TOPIC: Final = "rmq_sys_trovemq_meta"
 META_QUEUE_ID: Final = QueueId(0)
@@ -55,9 +55,7 @@ def encode_table_record(
 
 def decode_table_record(body: bytes | memoryview) -> TableRecord:
     """TroveError STORE_NEWER for a newer format; ValueError if it is no such record."""
-    document = json.loads(bytes(body))
-    if not isinstance(document, dict):
-        raise ValueError("an object was expected")
+    document = parse(bytes(body))
     format_ = document.get("format")
     if not isinstance(format_, int) or format_ < 1:
         raise ValueError("it has no format")

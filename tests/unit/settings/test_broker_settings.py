@@ -47,7 +47,9 @@ def load(*assignments: str, config: Path | None = None, **flags: str) -> Loaded[
 def test_defaults_are_the_engines_and_the_designs() -> None:
     settings = load().settings
     made = settings.store_settings(settings.advertised(Address("127.0.0.1", 8081)))
-    assert made == StoreSettings(tree_index_enable=True), "the engine alone does without trees"
+    assert made == StoreSettings(tree_index_enable=True, tables_in_log=True), (
+        "the engine alone does without trees, and with tables in files"
+    )
     assert (settings.listen, settings.http, settings.store) == ("127.0.0.1:8081", "127.0.0.1:8080", "./data")
     assert settings.auto_create_topic_enable is False
 
@@ -240,7 +242,7 @@ def test_each_value_of_a_part_comes_from_a_setting() -> None:
         AtomicLimits,
     )
     unknown = [field.name for part in parts for field in fields(part) if field.name not in known]
-    assert unknown == ["store_host", "broker", "recent_bytes_max", "gather_max_ms"]
+    assert unknown == ["store_host", "broker", "tables_in_log", "recent_bytes_max", "gather_max_ms"]
 
 
 def test_no_two_parts_declare_the_same_setting() -> None:
