@@ -14,10 +14,11 @@ from tests.support.atomic import SEGMENT
 from tests.support.engine import NOW_MS
 from tests.support.followers import Leader as Messages
 from tests.support.followers import bodies, files_of
-from tests.support.services_here import InlineExecutor, InlineSync
+from tests.support.services_here import InlineExecutor
 from trovemq_broker.cluster.config_calls import Endpoint
 from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_broker.produce.group_commit import GroupCommit
+from trovemq_broker.produce.sync_thread import Done, SyncThread
 from trovemq_broker.replica_streams.engine_log import EngineLog, Grown, known_commit, saved_commit
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
@@ -65,8 +66,31 @@ def run(program: Callable[[MemoryLoop], Coroutine[Any, Any, None]], seed: int = 
 @contextmanager
 def _inline(loop: MemoryLoop) -> Iterator[None]:
     loop.set_default_executor(InlineExecutor())
-    with patch("trovemq_broker.produce.group_commit.SyncThread", InlineSync):
+    with patch("trovemq_broker.produce.group_commit.SyncThread", LateSync):
         yield
+
+
+class LateSync(SyncThread):
+    """Syncs after some milliseconds, which a kill may come before."""
+
+    _next: asyncio.TimerHandle | None = None
+
+    def start(self, call: Callable[[], None], done: Done) -> None:
+        def sync() -> None:
+            failure: BaseException | None = None
+            try:
+                call()
+            except BaseException as error:  # as the thread does
+                failure = error
+            done(failure)
+
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MemoryLoop)
+        self._next = loop.call_later(loop.random.choice((0.001, 0.01, 0.2)), sync)
+
+    def close(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
 
 
 def now_ms() -> int:
@@ -140,25 +164,26 @@ class NodeHere:
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(lambda: inner.accept(None), host, port)
 
-    async def kill(self) -> None:
-        """The process is gone; its disk stays."""
+    async def kill(self, *, power_cut: bool = False) -> None:
+        """The process is gone at once; its disk stays, with the synced content alone after a power cut."""
         self.is_up = False
-        await self._end_roles()
+        files = self.files.after_power_cut() if power_cut else self.files.after_process_kill()
+        self.syncs.close()
         self._syncing.cancel()
+        await self._end_roles()
         if self._listener is not None:
             self._listener.close()
         await self.server.stop(0)
         await asyncio.gather(self._syncing, return_exceptions=True)
-        self.syncs.close()
-        self.files = self.files.after_process_kill()
+        self.files = files
 
     async def _end_roles(self) -> None:
+        if self.streams is not None:
+            self.streams.end(TroveError(errors.NOT_LEADER))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        if self.streams is not None:
-            self.streams.end(TroveError(errors.NOT_LEADER))
         self.streams = self.following = None
 
     # --- roles ----------------------------------------------------------------------------------------
@@ -166,6 +191,12 @@ class NodeHere:
         """Appends the epoch's first record, and leads."""
         await self._end_roles()
         self.group.leader = self
+        if self.store.cut_unfinished_run(self.replica):
+            await self._closing()
+            self.store.close(NOW_MS)
+            self.log.store, self.log.file = self._open(self.state.commit)
+            await self._opened(self.log.store)
+            self.state.epochs = self.replica.epochs
         if epoch > self.replica.promised_epoch:
             self.replica.promise(epoch)
         self.replica.begin_epoch(epoch, self.store.end_offset)
@@ -280,6 +311,8 @@ class NodeHere:
         await self._end_roles()
         if epoch < self.state.promised:
             raise TroveError(errors.EPOCH_STALE)
+        self.syncs.appended()
+        await self.group.until(lambda: self.store.flushed_offset == self.store.end_offset)
         self.replica.promise(epoch)
         self.state.promised = epoch
         return Promised(self.identity, epoch, self.state.epochs, self.store.end_offset, self.in_sync)

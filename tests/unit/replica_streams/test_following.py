@@ -12,6 +12,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_store.engine.trim import trim_now
+from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.replica.cut_records import cut_files
 
 
@@ -323,6 +324,29 @@ def test_an_error_of_the_engine_ends_the_leader() -> None:
         leader.send()
         with pytest.raises(AssertionError, match="an invariant"):
             await group.until(lambda: False, 5)
+        await group.stop()
+
+    run(program)
+
+
+def test_a_store_with_other_committed_records_is_given_up() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        former = await group.start("a")
+        former.send(5)
+        await group.until_equal()
+        await group["b"].kill()
+        group["b"].files = MemoryFileSystem()  # an operator gave it an empty disk, and lets it lead
+        before = former.log_bytes
+        await group["b"].start()
+        await group["b"].lead(200)
+        await former.follow()
+        await group.until(lambda: former.final is not None)
+        assert former.final is not None
+        assert former.final.spec is errors.STORE_DIVERGED
+        assert former.following is not None
+        assert "STORE_DIVERGED" in former.following.problem
+        assert former.log_bytes == before
         await group.stop()
 
     run(program)
