@@ -23,6 +23,7 @@ from tests.durability.rpc_faults import RPC_FAULTS
 from tests.durability.sdk_faults import SDK_FAULTS
 from tests.durability.security_faults import SECURITY_FAULTS
 from tests.durability.server_faults import SERVER_FAULTS
+from tests.durability.stream_faults import STREAM_FAULTS
 from tests.durability.table_faults import TABLE_FAULTS
 
 PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
@@ -40,4 +41,5 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *REPLICA_FAULTS,
     *TABLE_FAULTS,
     *REPLICATION_FAULTS,
+    *STREAM_FAULTS,
 )

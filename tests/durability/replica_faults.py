@@ -48,9 +48,9 @@ REPLICA_FAULTS: Final = (
     Planted(
         "a cut begins before its bytes are kept",
         "store/trovemq_store/engine/replica_appending.py",
-        "        dropped = keep_tail(self.files, self._log, replica.epochs, end, committed)\n",
+        "        dropped = keep_tail(self.files, self._log, replica.epochs, end, self._committed())\n",
         "        replica.begin_truncation(end, 0)\n"
-        "        dropped = keep_tail(self.files, self._log, replica.epochs, end, committed)\n",
+        "        dropped = keep_tail(self.files, self._log, replica.epochs, end, self._committed())\n",
         (f"{CRASHES}test_a_crash_leaves_all_of_a_cut_or_nothing[0]",),
     ),
     Planted(

@@ -1,0 +1,91 @@
+"""Planted faults of the streams between nodes (replica_streams/, replica/new_log.py). See planted.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+PACKAGE: Final = "broker/trovemq_broker/replica_streams/"
+WIRE: Final = "broker/trovemq_broker/server/wire/replica_frames.py"
+TESTS: Final = "tests/unit/replica_streams/"
+
+STREAM_FAULTS: Final = (
+    Planted(
+        "a follower reports appended bytes as synced",
+        f"{PACKAGE}engine_log.py",
+        "return self.store.flushed_offset",
+        "return self.store.end_offset",
+        (f"{TESTS}test_stream_walks.py::test_what_was_committed_stays[3]",),
+    ),
+    Planted(
+        "a promise is in memory alone",
+        f"{PACKAGE}engine_store.py",
+        "        await run_in_thread(partial(self._replica.promise, epoch))\n",
+        "",
+        (f"{TESTS}test_following.py::test_a_follower_has_the_leaders_bytes",),
+    ),
+    Planted(
+        "frames of two epochs are joined",
+        f"{PACKAGE}outgoing.py",
+        "if first.offset < self._joined_from:",
+        "if False:",
+        (f"{TESTS}test_outgoing.py::test_frames_of_earlier_epochs_stay_apart",),
+    ),
+    Planted(
+        "a follower that reads nothing collects heartbeats",
+        f"{PACKAGE}outgoing.py",
+        "            self._heartbeat = frame\n",
+        "            self._log.append(frame)\n",
+        (f"{TESTS}test_outgoing.py::test_only_the_newest_heartbeat_waits",),
+    ),
+    Planted(
+        "the certificate of another node is accepted",
+        f"{PACKAGE}peers_allowed.py",
+        "return members & {bytes(one)",
+        "return members or {bytes(one)",
+        (f"{TESTS}test_peers_allowed.py::test_the_certificate_of_another_node_is_refused_and_counted",),
+    ),
+    Planted(
+        "messages of a log-in are not checked",
+        f"{PACKAGE}peers_allowed.py",
+        "if came_by_tls(context) or self._sessions is None:",
+        "if True:",
+        (f"{TESTS}test_peers_allowed.py::test_a_node_logs_in_where_there_is_authentication",),
+    ),
+    Planted(
+        "a leader that stepped down is still asked for appends",
+        f"{PACKAGE}leader_streams.py",
+        "        self.end(TroveError(errors.NOT_LEADER, text))\n",
+        "",
+        (f"{TESTS}test_following.py::test_a_deposed_leader_steps_down_when_it_hears_of_it",),
+    ),
+    Planted(
+        "a dead follower is waited for",
+        f"{PACKAGE}leader_streams.py",
+        "self._take(partial(self.leader.closed, link.number, is_dead=is_dead))",
+        "self._take(partial(self.leader.closed, link.number))",
+        (f"{TESTS}test_following.py::test_a_dead_follower_is_removed_at_once",),
+    ),
+    Planted(
+        "the parts of a frame are not counted before it is parsed",
+        WIRE,
+        "        check_parts(data, kind.DESCRIPTOR, PARTS_MAX, always_fine=0)\n",
+        "",
+        (f"{TESTS}test_replica_frames.py::test_many_small_parts_are_refused_unread",),
+    ),
+    Planted(
+        "a log begins again without an intent",
+        "store/trovemq_store/replica/new_log.py",
+        "    files.write_atomic(PATH, seal(msgspec.json.encode(_Content(begin=begin, epochs=entries))))\n",
+        "",
+        ("tests/unit/replica/test_new_log.py::test_a_log_begins_again_at_the_next_start",),
+    ),
+    Planted(
+        "the intent of a new log is removed first",
+        "store/trovemq_store/replica/new_log.py",
+        "    begin, epochs = _read(files, file_size)\n",
+        "    begin, epochs = _read(files, file_size)\n    files.remove(PATH)\n",
+        ("tests/unit/replica/test_new_log.py::test_a_crash_at_each_change_is_repaired_by_the_next_start",),
+    ),
+)
