@@ -9,6 +9,7 @@ from tests.durability.planted import Planted
 
 PACKAGE: Final = "broker/trovemq_broker/replication/"
 WALKS: Final = "tests/unit/replication/test_replication_walks.py::test_a_walk_keeps_every_acknowledged_record"
+MEMBERS: Final = "tests/unit/replication/test_members.py::"
 WALK: Final = (f"{WALKS}[0]",)
 
 REPLICATION_FAULTS: Final = (
@@ -18,7 +19,7 @@ REPLICATION_FAULTS: Final = (
         "return self.flushed if is_sync else self.end",
         "return self.end",
         WALK,
-        {"TRIAL": "1000"},
+        {"TRIAL": "759"},
     ),
     Planted(
         "the in-sync set grows, and the copies of the set before are not counted meanwhile",
@@ -33,6 +34,7 @@ REPLICATION_FAULTS: Final = (
         "            if len(copies) > self.in_sync_min:",
         "            if len(copies) > 1:",
         WALK,
+        {"TRIAL": "0"},
     ),
     Planted(
         "a copy is added that lacks a committed record",
@@ -47,6 +49,7 @@ REPLICATION_FAULTS: Final = (
         "        if state.promised < welcome.epoch:\n            return [Promise(welcome.epoch)]\n",
         "",
         WALK,
+        {"TRIAL": "0"},
     ),
     Planted(
         "a follower stores the in-sync set that it is not in",
@@ -84,7 +87,7 @@ REPLICATION_FAULTS: Final = (
         "            log.begin_epoch(starts[0])\n",
         "",
         WALK,
-        {"TRIAL": "50"},
+        {"TRIAL": "0"},
     ),
     Planted(
         "the node with the longest log leads, whether it was in the in-sync set or not",
@@ -92,13 +95,15 @@ REPLICATION_FAULTS: Final = (
         "able = [one for one in with_state if _version(one) == newest and _is_in_its_set(one)]",
         "able = with_state",
         WALK,
+        {"TRIAL": "1"},
     ),
     Planted(
         "a node that lost its disk counts among those that promised",
         f"{PACKAGE}promotion.py",
-        "if one.promised == epoch and one.in_sync is not None]",
-        "if one.in_sync is not None or not set()]",
+        "    return one.in_sync is not None or stores",
+        "    return True or stores",
         WALK,
+        {"TRIAL": "41"},
     ),
     Planted(
         "one promise too few is enough",
@@ -106,7 +111,7 @@ REPLICATION_FAULTS: Final = (
         "return voters - in_sync_min + 1",
         "return max(1, voters - in_sync_min)",
         WALK,
-        {"TRIAL": "200"},
+        {"TRIAL": "9"},
     ),
     Planted(
         "two nodes lead in one epoch",
@@ -138,7 +143,7 @@ REPLICATION_FAULTS: Final = (
         "    if peer.has_state:\n        return True\n",
         "    return True\n",
         WALK,
-        {"TRIAL": "1000"},
+        {"TRIAL": "32"},
     ),
     Planted(
         "a commit does not wait for a copy that keeps up outside of the set",
@@ -155,6 +160,41 @@ REPLICATION_FAULTS: Final = (
         " and peer.answered_ms >= peer.beaten_ms\n",
         "\n",
         ("tests/unit/replication/test_leader.py::test_a_peer_that_reads_nothing_collected_heartbeats",),
+    ),
+    Planted(
+        "a new voter is in the in-sync set before the copies know that it is one",
+        f"{PACKAGE}members.py",
+        'waits = "" if self.counts else self.newest.newest',
+        'waits = ""',
+        (f"{MEMBERS}test_a_node_becomes_a_learner_then_a_voter",),
+    ),
+    Planted(
+        "a list of members counts once the leader has stored it",
+        f"{PACKAGE}members.py",
+        "not all(stored.get(one, 0) >= self.newest.version for one in counted)",
+        "not stored",
+        (f"{MEMBERS}test_a_node_becomes_a_learner_then_a_voter",),
+    ),
+    Planted(
+        "the promise of a removed node counts",
+        f"{PACKAGE}promotion.py",
+        "[one for one in with_state if one.identity.node in voters]",
+        "with_state",
+        (f"{MEMBERS}test_a_removed_member_counted_in_a_promotion",),
+    ),
+    Planted(
+        "a removed store returns",
+        f"{PACKAGE}leader.py",
+        "self._me.node or is_removed:",
+        "self._me.node:",
+        (f"{MEMBERS}test_a_removed_member_loses_its_stream_and_never_returns",),
+    ),
+    Planted(
+        "places among the voters move when a member comes or goes",
+        f"{PACKAGE}promotion.py",
+        "    return voters[node] if isinstance(voters, Mapping) else sorted(voters).index(node)",
+        "    return sorted(voters).index(node)",
+        (f"{MEMBERS}test_two_nodes_with_different_lists_asked_for_one_epoch",),
     ),
     Planted(
         "a part of an append is committed",

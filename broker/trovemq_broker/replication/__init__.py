@@ -9,6 +9,8 @@ clock or a file.
 - `joining`   the point from which a follower continues
 - `leader`    the leader: hello, data by window, progress, commit
 - `follower`  the follower: promise, cut, append, progress
+- `peers`     a follower as its leader sees it; the copies that a commit waits for
+- `members`   the list of members, and its changes
 - `promotion` the choice of the next leader by an operator
 
 docs/internals/replication.md has the rules, and why they are safe.

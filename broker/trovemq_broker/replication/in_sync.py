@@ -50,7 +50,6 @@ class InSyncChanges:
         assert stored.epoch < epoch, "each leadership has a new epoch"
         assert me in stored.copies, "only a copy of the set becomes the leader"
         self.in_sync_min = in_sync_min
-        """Replaced where a group of one gets a second member."""
         self._lag_max_ms: Final = lag_max_ms
         self._epoch: Final = epoch
         self._me: Final = me

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from trovemq_broker.replication.commit import CommitOffset
@@ -62,7 +62,8 @@ class LeaderLog(NodeLog, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """`voters`: by node, whether it may be in the in-sync set. `is_sync`: a copy counts once it is synced."""
+    """`voters`: by node, whether it may be in the in-sync set. `is_sync`: a copy counts once it is synced.
+    `stores`, `removed`: of the list of members (members.py)."""
 
     cluster: str
     group: str
@@ -71,6 +72,8 @@ class GroupSettings:
     is_sync: bool = True
     in_sync_min: int = 2
     lag_max_ms: int = 1_500
+    stores: Mapping[Node, str] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
 
 
 # --- actions ----------------------------------------------------------------------------------
@@ -124,7 +127,6 @@ class Leader:
         now_ms: NowMs,
     ) -> None:
         self.settings = settings
-        """Replaced where a member comes or goes."""
         self.epoch: Final = epochs.last
         self._log = log
         self._me = me
@@ -217,8 +219,9 @@ class Leader:
             other = TroveError(errors.REPLICA_STREAM_TAKEN, f"node {node} has opened another stream")
             actions.append(EndStream(former.stream, other))
         peer = Peer(hello.identity, self.settings.voters[node] and not hello.learner, now_ms, stream)
-        peer.is_learner = hello.learner
-        peer.has_state, peer.hello_ms = hello.in_sync is not None, now_ms
+        is_first = self.settings.stores.get(node) == hello.identity.store_id
+        peer.has_state = is_first or hello.in_sync is not None
+        peer.hello_ms, peer.is_learner = now_ms, hello.learner
         peer.since_ms = now_ms - self.settings.lag_max_ms - 1  # it has to catch up first
         if former is not None and former.identity == hello.identity:
             peer.continues(former)
@@ -278,6 +281,26 @@ class Leader:
         self._move_commit(now_ms)
         return []
 
+    def regroup(self, settings: GroupSettings, now_ms: NowMs) -> list[LeaderAction]:
+        """The members have changed (members.py): a node that is none any more loses its stream."""
+        self.settings, self.in_sync.in_sync_min = settings, settings.in_sync_min
+        actions: list[LeaderAction] = []
+        for peer in self._peers.values():
+            node = peer.identity.node
+            peer.is_voter = settings.voters.get(node, False) and not peer.is_learner
+            if node not in settings.voters and peer.stream is not None:
+                error = TroveError(errors.NOT_A_MEMBER, f"node {node} of group {settings.group}")
+                actions.append(EndStream(peer.stream, error))
+                peer.stream = None
+        self._peers = {
+            node: peer
+            for node, peer in self._peers.items()
+            if node in settings.voters or peer.identity in self.in_sync.counted
+        }
+        self._counted = None
+        self._move_commit(now_ms)
+        return actions
+
     def closed(self, stream: Stream, now_ms: NowMs, *, is_dead: bool = False) -> list[LeaderAction]:
         """A stream has ended. is_dead: and the node's host refuses new connections."""
         peer = self._of(stream)
@@ -311,7 +334,8 @@ class Leader:
         settings, node = self.settings, hello.identity.node
         if (hello.cluster, hello.group) != (settings.cluster, settings.group):
             raise TroveError(errors.GROUP_MISMATCH, f"group {hello.group} of cluster {hello.cluster}")
-        if node not in settings.voters or node == self._me.node:
+        is_removed = hello.identity.store_id in settings.removed
+        if node not in settings.voters or node == self._me.node or is_removed:
             raise TroveError(errors.NOT_A_MEMBER, f"node {node} of group {hello.group}")
         if hello.segment_size != settings.segment_size:
             text = f"{hello.segment_size} of {node}, {settings.segment_size} here"

@@ -32,6 +32,8 @@ class Peer:
     since_ms: NowMs
     stream: Stream | None = None
     is_dead: bool = False
+    is_learner: bool = False
+    """It says so itself."""
     sent: Offset = LOG_ORIGIN
     end: Offset = LOG_ORIGIN
     flushed: Offset = LOG_ORIGIN
@@ -41,7 +43,7 @@ class Peer:
     mark_ms: NowMs = 0
     """The leader's end at that time: a report of it makes that time `since_ms`."""
     has_state: bool = True
-    """It has stored an in-sync set, of any epoch: its promises count."""
+    """It has stored an in-sync set, of any epoch, or became a voter with this store: its promises count."""
     hello_ms: NowMs = 0
     """The first Hello of this store."""
     beaten_ms: NowMs = 0

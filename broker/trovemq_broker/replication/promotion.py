@@ -11,17 +11,16 @@ has the lower epochs, and no leader's epoch of it reaches the other's promise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, Offset
+from trovemq_broker.replication.members import PLACES
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.replica.epochs import Epochs
 
-_PLACES: Final = 8
-"""Above NODES_MAX: a digit for a node's place among the voters."""
-EPOCH_STEP: Final = _PLACES * _PLACES
+EPOCH_STEP: Final = PLACES * PLACES
 """The last two digits of an epoch, to that base: who gathered the promises, and who leads."""
 
 
@@ -40,35 +39,45 @@ def needed(voters: int, in_sync_min: int) -> int:
     return voters - in_sync_min + 1
 
 
-def epoch_to_promise(highest: Epoch, gatherer: Node, voters: Sequence[Node]) -> Epoch:
+def epoch_to_promise(highest: Epoch, gatherer: Node, voters: Sequence[Node] | Mapping[Node, int]) -> Epoch:
     """`highest`: that was promised anywhere, as far as it is known. `gatherer`: the voter that asks for the
-    promises. It promises first, and makes one choice for each epoch."""
-    return (highest // EPOCH_STEP + 1) * EPOCH_STEP + _PLACES * sorted(voters).index(gatherer)
+    promises. It promises first, and makes one choice for each epoch. `voters`: their places (members.py), or
+    names in a group whose members never change."""
+    return (highest // EPOCH_STEP + 1) * EPOCH_STEP + PLACES * _place(gatherer, voters)
 
 
-def epoch_of_leader(promised: Epoch, node: Node, voters: Sequence[Node]) -> Epoch:
+def epoch_of_leader(promised: Epoch, node: Node, voters: Sequence[Node] | Mapping[Node, int]) -> Epoch:
     """Another one for each leader, and below each promise of another gathering with a higher one."""
-    return promised + sorted(voters).index(node)
+    return promised + _place(node, voters)
 
 
 def choose(
     answers: Sequence[Promised],
     epoch: Epoch,
     *,
-    voters: int,
+    voters: int | Collection[Node],
     in_sync_min: int,
     wanted: Node | None = None,
+    stores: Mapping[Node, str] | None = None,
 ) -> Node:
     """The node that leads in that epoch: of the copies of the newest set, each of which has all that is
-    committed, the wanted one, else the one with the longest log.
+    committed, the wanted one, else the one with the longest log. `voters`: of the newest list of members
+    among the answers: only their promises count. Their number will do in a group whose members never change.
+    `stores`: those with which nodes became voters; such a one has its state before it is in any set.
+
+    All stores that answered have to be there still at the end: a disk that was replaced meanwhile has lost
+    its promise. So the answers are those of a second asking, after all have promised.
 
     TroveError NOT_ENOUGH_REPLICAS: too few have promised and still have their state, or the one with the
     newest set has lost a part of its log. An operator who accepts that loss may name a node.
     """
-    with_state = [one for one in answers if one.promised == epoch and one.in_sync is not None]
-    if (found := len(with_state)) < (enough := needed(voters, in_sync_min)):
+    with_state = [one for one in answers if one.promised == epoch and _has_state(one, stores or {})]
+    count = voters if isinstance(voters, int) else len(voters)
+    if not isinstance(voters, int):
+        with_state = [one for one in with_state if one.identity.node in voters]
+    if (found := len(with_state)) < (enough := needed(count, in_sync_min)):
         raise TroveError(errors.NOT_ENOUGH_REPLICAS, f"{found} of {enough} nodes have promised epoch {epoch}")
-    newest = max(_version(one) for one in with_state)
+    newest = max((_version(one) for one in with_state), default=(0, 0))
     able = [one for one in with_state if _version(one) == newest and _is_in_its_set(one)]
     if not able:
         raise TroveError(
@@ -79,9 +88,16 @@ def choose(
     return max(able, key=lambda one: (one.epochs.last, one.end, one.identity)).identity.node
 
 
+def _place(node: Node, voters: Sequence[Node] | Mapping[Node, int]) -> int:
+    return voters[node] if isinstance(voters, Mapping) else sorted(voters).index(node)
+
+
 def _version(one: Promised) -> tuple[Epoch, int]:
-    assert one.in_sync is not None, "nodes without a set were left out"
-    return one.in_sync.epoch, one.in_sync.version
+    return (0, 0) if one.in_sync is None else (one.in_sync.epoch, one.in_sync.version)
+
+
+def _has_state(one: Promised, stores: Mapping[Node, str]) -> bool:
+    return one.in_sync is not None or stores.get(one.identity.node) == one.identity.store_id
 
 
 def _is_in_its_set(one: Promised) -> bool:

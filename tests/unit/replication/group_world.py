@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from tests.unit.replication.members_world import Link, MembersWorld, Node
+from tests.unit.replication.model_log import SEGMENT_SIZE, ModelLog
 from trovemq_broker.replication import follower as follower_side
 from trovemq_broker.replication import leader as leader_side
 from trovemq_broker.replication.follower import Follower, ReplicaState
@@ -27,124 +28,32 @@ from trovemq_broker.replication.frames import (
     Offset,
     Progress,
 )
-from trovemq_broker.replication.leader import GroupSettings, Leader
+from trovemq_broker.replication.leader import Leader
+from trovemq_broker.replication.members import MemberChanges, MemberList
 from trovemq_broker.replication.promotion import Promised, choose, epoch_of_leader, epoch_to_promise
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN
-from trovemq_store.replica.epochs import Epoch, Epochs
+from trovemq_store.replica.epochs import Epochs
 
-SEGMENT_SIZE = 2_048
 TICK_MS = 100
 DIAL_MS = 200
 HELD_MS = 50
 
 
-class ModelLog:
-    """Records one after the other; one that does not fit begins the next segment. `ends`: of each."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.begin = LOG_ORIGIN
-        self.flushed = LOG_ORIGIN
-        self.ends: list[Offset] = []
-        self.begin_epoch: Callable[[Epoch], None] = lambda _epoch: None
-
-    @property
-    def end(self) -> Offset:
-        return Offset(self.begin + len(self.data))
-
-    def append(self, record: bytes) -> None:
-        unused = SEGMENT_SIZE - self.end % SEGMENT_SIZE
-        if len(record) > unused:
-            self.data += bytes(unused)
-            self.ends.append(self.end)  # the blank counts as a record
-        self.data += record
-        self.ends.append(self.end)
-
-    def read(self, offset: int, size_max: int) -> tuple[bytes, int]:
-        """In the model, a blank is sent as bytes, too: only the real log knows its length without reading."""
-        segment_end = (offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
-        at = bisect_left(self.ends, offset + 1)
-        end = self.ends[at]
-        for later in itertools.islice(self.ends, at + 1, None):
-            if later - offset > size_max or later > segment_end:
-                break
-            end = later
-        assert end <= max(segment_end, self.ends[at])
-        return bytes(self.data[offset - self.begin : end - self.begin]), 0
-
-    def append_raw(self, offset: int, data: bytes, blank: int) -> None:
-        assert offset == self.end
-        assert blank == 0
-        self.data += data
-        self.ends.append(self.end)
-
-    def cut(self, to: Offset) -> None:
-        del self.data[to - self.begin :]
-        self.ends = [end for end in self.ends if end < to]
-        if to > self.begin:
-            self.ends.append(to)  # within a frame that a follower got as one
-        self.flushed = min(self.flushed, to)
-        assert self.end == to
-
-    def trim(self, to: Offset) -> None:
-        """The records before are gone."""
-        del self.data[: to - self.begin]
-        self.ends = [end for end in self.ends if end > to]
-        self.begin = to
-
-    def restart_at(self, begin: Offset) -> None:
-        self.data, self.begin, self.flushed, self.ends = bytearray(), begin, begin, []
-
-
-@dataclass
-class Node:
-    name: str
-    identity: Identity
-    log: ModelLog = field(default_factory=ModelLog)
-    state: ReplicaState = field(default_factory=lambda: ReplicaState(0, Epochs(), LOG_ORIGIN, None))
-    leader: Leader | None = None
-    follower: Follower | None = None
-    up: bool = True
-    paused_until: int = 0
-    life: int = 0
-    """Rises with each start: frames to a former life are dropped."""
-    refused: int = 0
-    configured: str | None = None
-    """The leader that its own configuration names, which may be an older one; None: the newest."""
-    due_ms: int = -1
-    """The next tick that its leadership has asked for."""
-
-    def begin_epoch(self, epoch: Epoch) -> None:
-        self.state.epochs = self.state.epochs.begun(*epoch)
-
-
-@dataclass
-class Link:
-    """A stream from a follower to its leader, each direction in order."""
-
-    number: int
-    follower: Node
-    leader: Node
-    lives: tuple[int, int]
-    is_open: bool = True
-    ready_at: dict[str, int] = field(default_factory=dict)
-    waiting: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
-
-
-class World:
+class World(MembersWorld):
     """`bugs`: names of planted ones, for the tests of the tests."""
 
-    def __init__(self, seed: int, *, nodes: int, in_sync_min: int, is_sync: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int, in_sync_min: int, is_sync: bool = True, spares: int = 0
+    ) -> None:
         self.random = random.Random(seed)
         self.now_ms = 0
         self.in_sync_min = in_sync_min
         self.is_sync = is_sync
+        self.spares = spares
         names = [f"n{number}" for number in range(nodes)]
-        self.nodes = {name: Node(name, Identity(name, f"{name}-0", 0)) for name in names}
-        self.settings = GroupSettings(
-            "c", "g", dict.fromkeys(names, True), SEGMENT_SIZE, is_sync=is_sync, in_sync_min=in_sync_min
-        )
+        others = [f"n{nodes + number}" for number in range(spares)]
+        self.nodes = {name: Node(name, Identity(name, f"{name}-0", 0)) for name in (*names, *others)}
         self.queue: list[tuple[int, int, Callable[[], None]]] = []
         self.count = itertools.count()
         self.links: dict[int, Link] = {}
@@ -159,11 +68,13 @@ class World:
         self.committed = bytearray()
         self.leaders: dict[int, str] = {}
         self.lost: set[str] = set()
-        self.promotions = self.refusals = 0
-        first = frozenset(node.identity for node in self.nodes.values())
+        self.promotions = self.refusals = self.changes = 0
+        first = frozenset(self.nodes[name].identity for name in names)
         for node in self.nodes.values():
-            node.state.in_sync = InSyncSet(0, 1, first)
             node.log.begin_epoch = node.begin_epoch
+        for name in names:
+            self.nodes[name].state.in_sync = InSyncSet(0, 1, first)
+            self.nodes[name].members = MemberList.first(names)
         for node in self.nodes.values():
             self._every(node)
         while not self.promote():
@@ -198,6 +109,7 @@ class World:
                 self._step_down(node)  # a nameserver names a leader of a higher epoch
                 return
             self._lead(node, node.leader.tick(self.now_ms))
+            self._send_members(node)
         elif node.follower is not None and (link := self._link_of(node)) is not None:
             self._follow(link, node.follower.tick(self.now_ms))
         elif self.random.random() < TICK_MS / DIAL_MS:
@@ -456,15 +368,20 @@ class World:
     def lose_disk(self, name: str) -> bool:
         """Where no more copies are lost at a time than was promised."""
         node = self.nodes[name]
-        if len(self.lost - {name}) + 1 > self.in_sync_min - 1:
+        if len(self.lost - {name}) + 1 > self.in_sync_min - 1 or node.state.in_sync is None:
             return False
         self.kill(name, power_cut=True)
         self.lost.add(name)
-        number = int(node.identity.store_id.rsplit("-", 1)[1]) + 1
+        self._new_disk(node)
+        return True
+
+    def _new_disk(self, node: Node) -> None:
+        self.kill(node.name)
+        name, number = node.name, int(node.identity.store_id.rsplit("-", 1)[1]) + 1
         node.identity = Identity(name, f"{name}-{number}", 0)
         node.log, node.state = ModelLog(), ReplicaState(0, Epochs(), LOG_ORIGIN, None)
         node.log.begin_epoch = node.begin_epoch
-        return True
+        node.members = None
 
     def pause(self, name: str, time_ms: int) -> None:
         self.nodes[name].paused_until = self.now_ms + time_ms
@@ -497,7 +414,7 @@ class World:
         hidden = self.random.choice(leading)
         if not self.promote(without=hidden.name):
             return
-        others = [node.name for node in self.nodes.values() if node is not hidden]
+        others = [node.name for node in self.nodes.values() if node is not hidden and node.members]
         for name in self.random.sample(others, self.random.randrange(1, len(others) + 1)):
             if self.random.random() < 0.5 and not self.lose_disk(name):
                 continue
@@ -513,10 +430,15 @@ class World:
         """The operator asks every node that answers; a node that leads steps down first."""
         reached = [node for node in self.nodes.values() if node.up and node.paused_until <= self.now_ms]
         reached = [node for node in reached if node.name != without]
-        reached = [node for node in reached if self.random.random() < 0.95]
-        gatherer = reached[0].name if reached else self.named
-        highest = max([node.state.promised for node in reached], default=0)
-        epoch = epoch_to_promise(highest, gatherer, list(self.nodes))
+        odds = self.random.choice((0.95, 0.95, 0.6))
+        reached = [node for node in reached if self.random.random() < odds]
+        lists = [node.members for node in reached if node.members is not None]
+        newest = max(lists, key=lambda one: one.version, default=MemberList(0, {}))
+        gatherer = next((node.name for node in reached if node.name in newest.voters), None)
+        if gatherer is None:
+            return False
+        highest = max(node.state.promised for node in reached)
+        epoch = epoch_to_promise(highest, gatherer, newest.voters)
         answers = []
         for node in reached:
             self._step_down(node)
@@ -528,10 +450,21 @@ class World:
                 Promised(node.identity, epoch, node.state.epochs, node.log.end, node.state.in_sync)
             )
         try:
-            name = choose(answers, epoch, voters=len(self.nodes), in_sync_min=self.in_sync_min)
+            name = choose(
+                answers,
+                epoch,
+                voters=newest.voters,
+                in_sync_min=self.in_sync_min,
+                stores=newest.stores,
+            )
         except TroveError:
             return False
-        self._begin_leadership(self.nodes[name], epoch_of_leader(epoch, name, list(self.nodes)))
+        leader = self.nodes[name]
+        leader.lists = {}
+        self._store_members(leader, newest)
+        leader_epoch = epoch_of_leader(epoch, name, newest.voters)
+        leader.changes = MemberChanges(newest, leader_epoch, name, in_sync_min=self.in_sync_min)
+        self._begin_leadership(leader, leader_epoch)
         return True
 
     def _begin_leadership(self, node: Node, epoch: int) -> None:
@@ -545,7 +478,13 @@ class World:
         stored = node.state.in_sync
         assert stored is not None
         node.leader = Leader(
-            self.settings, node.log, node.identity, node.state.epochs, stored, node.state.commit, self.now_ms
+            self._settings(node),
+            node.log,
+            node.identity,
+            node.state.epochs,
+            stored,
+            node.state.commit,
+            self.now_ms,
         )
         self._lead(node, node.leader.begin())
         self._sync_later(node)
@@ -578,14 +517,14 @@ class World:
         self.run(self.now_ms + 10_000)
         if not self.is_sync and all(node.leader is None for node in self.nodes.values()):
             return None  # each copy was killed before it had synced: an operator has to accept a loss
-        last = max(
-            (node for node in self.nodes.values() if node.leader is not None),
-            key=lambda node: node.leader.epoch if node.leader else 0,
-        )
+        leading = [node for node in self.nodes.values() if node.leader is not None]
+        assert leading, "no node leads in the end"
+        last = max(leading, key=lambda node: node.leader.epoch if node.leader else 0)
         assert last.leader is not None
         assert last.leader.is_open, "no leader is open in the end"
         self._check_nothing_is_missing(last)
-        for node in self.nodes.values():
+        assert last.changes is not None
+        for node in [self.nodes[name] for name in last.changes.newest.nodes]:
             low = max(node.log.begin, last.log.begin)
             mine = node.log.data[low - node.log.begin :]
             assert mine == last.log.data[low - last.log.begin :], f"{node.name} has another log"

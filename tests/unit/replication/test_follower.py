@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.unit.replication.group_world import SEGMENT_SIZE, ModelLog
+from tests.unit.replication.model_log import SEGMENT_SIZE, ModelLog
 from trovemq_broker.replication.follower import (
     Cut,
     End,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.replication.group_world import SEGMENT_SIZE, ModelLog
+from tests.unit.replication.model_log import SEGMENT_SIZE, ModelLog
 from trovemq_broker.replication.commit import APPEND_ENDS_MAX, CommitOffset
 from trovemq_broker.replication.frames import Data, Heartbeat, Hello, Identity, InSyncSet, Progress, Welcome
 from trovemq_broker.replication.leader import (

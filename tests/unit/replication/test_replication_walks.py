@@ -21,7 +21,8 @@ def walk(seed: int) -> World:
     source = random.Random(f"walk {seed}")
     nodes = source.choice((2, 3, 3, 3, 4, 5))
     in_sync_min = source.randrange(1, 3) if nodes == 2 else source.randrange(2, (nodes + 3) // 2 + 1)
-    world = World(seed, nodes=nodes, in_sync_min=in_sync_min, is_sync=source.random() < 0.7)
+    spares = source.choice((0, 0, 1, 2))
+    world = World(seed, nodes=nodes, in_sync_min=in_sync_min, is_sync=source.random() < 0.7, spares=spares)
     names = list(world.nodes)
     world.run(1_000)
     for _ in range(STEPS):
@@ -51,6 +52,7 @@ def fault(world: World, source: random.Random, names: list[str]) -> None:
         (2, lambda: world.trim(name)),
         (1, world.promote),
         (1, world.hide_leader),
+        (3 if world.spares else 0, world.change_members),
         (1, world.configure),
         (3, world.promote_where_none_leads),
     ]
