@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.trials import Trials
-from tests.unit.replication.group_world import World
+from tests.unit.replication.group_world import TICK_MS, World
 
 WALKS = 4_000
 DEFAULT_WALKS = 80
@@ -68,3 +68,48 @@ def test_a_walk_keeps_every_acknowledged_record(trials: Trials, part: int) -> No
             walk(number)
         done += 1
     trials.count("replication", "walks of a replica group", done)
+
+
+def loaded(world: World, until_ms: int) -> list[int]:
+    """An append each 10 ms. Returns how long the commit stood still, each time."""
+    waits, since_ms, before = [], world.now_ms, -1
+    while world.now_ms < until_ms:
+        world.send()
+        world.run(world.now_ms + 10)
+        leader = world.nodes[world.named].leader
+        assert leader is not None
+        if leader.commit > before:
+            waits.append(world.now_ms - since_ms)
+            since_ms, before = world.now_ms, leader.commit
+    return [*waits, world.now_ms - since_ms]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_slowest_copy_comes_back_while_load_lasts(seed: int) -> None:
+    world = World(seed, nodes=3, in_sync_min=2)
+    world.run(1_000)
+    slow = next(name for name in world.nodes if name != world.named)
+    world.kill(slow)
+    loaded(world, 4_000)
+    leader = world.nodes[world.named].leader
+    assert leader is not None
+    assert slow not in leader.in_sync.newest.nodes
+    world.slow[slow] = 400
+    world.start(slow)
+    assert max(loaded(world, 12_000)) <= leader.settings.lag_max_ms
+    assert leader.in_sync.confirmed is not None
+    assert slow in leader.in_sync.confirmed.nodes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_silent_copy_delays_a_commit_for_its_time_only(seed: int) -> None:
+    world = World(seed, nodes=3, in_sync_min=2)
+    world.run(2_000)
+    silent = next(name for name in world.nodes if name != world.named)
+    for again in range(3):
+        world.pause(silent, 6_000)
+        waits = loaded(world, world.now_ms + 5_000)
+        leader = world.nodes[world.named].leader
+        assert leader is not None
+        assert max(waits) <= leader.settings.lag_max_ms + 2 * TICK_MS, f"pause {again}"
+        world.run(world.now_ms + 5_000)
