@@ -9,6 +9,7 @@ from tests.durability.planted import Planted
 
 PACKAGE: Final = "broker/trovemq_broker/replication/"
 WALKS: Final = "tests/unit/replication/test_replication_walks.py::test_a_walk_keeps_every_acknowledged_record"
+ALL_ORDERS: Final = "tests/unit/replication/test_all_orders.py::test_no_order_of_events_loses_a_record"
 MEMBERS: Final = "tests/unit/replication/test_members.py::"
 WALK: Final = (f"{WALKS}[0]",)
 
@@ -110,7 +111,7 @@ REPLICATION_FAULTS: Final = (
         f"{PACKAGE}promotion.py",
         "return voters - in_sync_min + 1",
         "return max(1, voters - in_sync_min)",
-        WALK,
+        (*WALK, f"{ALL_ORDERS}[limits1-8000]"),
         {"TRIAL": "9"},
     ),
     Planted(

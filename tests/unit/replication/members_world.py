@@ -92,7 +92,8 @@ class MembersWorld:
             elif node.name in changes.newest.voters:
                 changes.remove(node.name, [node.identity.store_id], core.in_sync.counted)
             elif node.identity.store_id in changes.newest.removed:
-                self._new_disk(node)  # its store never returns
+                if changes.counts:  # before, another leader may be chosen by the list that has the node
+                    self._new_disk(node)
             else:
                 changes.add(node.name)
         except ValueError:

@@ -176,7 +176,7 @@ class SmallWorld:
             if self.waits:
                 yield "wait", name
         if self.promotions:
-            yield from (("promote", *some) for size in (2, 3) for some in combinations(NAMES, size))
+            yield from (("promote", *some) for size in (1, 2, 3) for some in combinations(NAMES, size))
 
     def take(self, step: Step) -> None:
         match step:

@@ -32,8 +32,8 @@ def search(first: SmallWorld) -> int:
 
 CASES = [
     ({"sends": 2, "promotions": 1, "waits": 0, "losses": 0}, 3_000),
-    ({"sends": 1, "promotions": 1, "waits": 1, "losses": 0}, 7_000),
-    ({"sends": 1, "promotions": 1, "waits": 0, "losses": 1}, 4_000),
+    ({"sends": 1, "promotions": 1, "waits": 1, "losses": 0}, 8_000),
+    ({"sends": 1, "promotions": 1, "waits": 0, "losses": 1}, 5_000),
 ]
 if SOAK:
     CASES.append(({"sends": 2, "promotions": 1, "waits": 1, "losses": 0}, 10_000))
