@@ -117,14 +117,14 @@ REPLICATION_FAULTS: Final = (
     Planted(
         "two nodes lead in one epoch",
         f"{PACKAGE}promotion.py",
-        "return promised + sorted(voters).index(node)",
+        "return promised + _place(node, voters)",
         "return promised",
         ("tests/unit/replication/test_follower.py::test_no_two_nodes_lead_in_one_epoch",),
     ),
     Planted(
         "two operators who gather promises at once ask for one epoch",
         f"{PACKAGE}promotion.py",
-        " + _PLACES * sorted(voters).index(gatherer)",
+        " + PLACES * _place(gatherer, voters)",
         "",
         (
             "tests/unit/replication/test_follower.py"
