@@ -177,6 +177,10 @@ class LeaderStreams:
         self._due_ms = due_ms
         self._timer = failed.get_loop().call_later(max(0, due_ms - now_ms) / 1_000, self._tick)
 
+    def regroup(self, group: GroupSettings) -> None:
+        """The members have changed: a node that is none any more loses its stream."""
+        self._take(partial(self.leader.regroup, group))
+
     def end(self, error: TroveError) -> None:
         """This node leads no more, or stops: nothing is committed, and all streams end."""
         if self._ended is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -347,6 +348,24 @@ def test_a_store_with_other_committed_records_is_given_up() -> None:
         assert former.following is not None
         assert "STORE_DIVERGED" in former.following.problem
         assert former.log_bytes == before
+        await group.stop()
+
+    run(program)
+
+
+def test_a_node_that_is_no_member_any_more_loses_its_stream() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        leader.send()
+        await group.until_equal()
+        leader.leading().regroup(replace(group.group, voters={"a": True, "b": True}))
+        following = group["c"].following
+        assert following is not None
+        await group.until(lambda: "NOT_A_MEMBER" in following.problem)
+        end = leader.send()
+        await group.until(lambda: leader.leading().commit_offset >= end)
+        assert group["c"].store.end_offset < end
         await group.stop()
 
     run(program)
