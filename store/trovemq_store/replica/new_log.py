@@ -29,7 +29,7 @@ import msgspec
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.log.segments import DIRECTORY, file_name
@@ -62,6 +62,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
 def begin_new_log(files: FileSystem, begin: PhysicalOffset, epochs: Epochs) -> None:
     """Step 1. StorageError: the next start may do the rest."""
+    assert begin >= LOG_ORIGIN, "it is a place of a log"
     assert epochs == epochs.truncated(begin), "an empty log has epochs of the records before it"
     entries = [(entry.epoch, int(entry.start)) for entry in epochs]
     files.write_atomic(PATH, seal(msgspec.json.encode(_Content(begin=begin, epochs=entries))))

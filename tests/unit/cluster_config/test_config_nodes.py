@@ -48,17 +48,6 @@ async def test_the_first_hello_founds_a_table_of_all_that_the_broker_has() -> No
         assert owner.summary.owner == "a"
 
 
-async def test_a_table_with_long_names_never_reached_a_follower() -> None:
-    """Parts beyond a frame of HTTP/2 are no bytes, but a bytearray, and passed for the stream's end."""
-    async with config_cluster() as cluster:
-        owner = await cluster.add("a")
-        for number in range(2_000):
-            owner.tables.add(Kind.TOPIC, f"{number:0100}", 4)
-        follower = await cluster.add("b", "a")
-        await cluster.until(lambda: follower.state == "current")
-        assert follower.node.table.count(Kind.TOPIC) == 2_000
-
-
 async def test_a_founding_that_ended_half_way_is_completed_by_the_next_hello() -> None:
     async with config_cluster() as cluster:
         owner = await cluster.add("a")
