@@ -9,6 +9,11 @@ Invariants
 
 from __future__ import annotations
 
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
 from trovemq_broker.replication.follower import ReplicaState
 from trovemq_broker.replication.frames import Offset
 from trovemq_proto import errors
@@ -16,9 +21,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, QueueId
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record
-from trovemq_proto.records.layout import BLANK_SIZE
+from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
 from trovemq_proto.records.run_mark import read_mark
-from trovemq_proto.records.scan import scan_run
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.log import state as state_file
@@ -28,6 +32,8 @@ from trovemq_store.replica.epochs import Epoch as StartedEpoch
 from trovemq_store.replica.replica_file import ReplicaFile
 
 Grown = list[tuple[str, QueueId]]
+_HEAD: Final = Struct(">iI").unpack_from
+_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
 class EngineLog:
@@ -61,18 +67,10 @@ class EngineLog:
             raise _unreadable(offset)
         begin, limit = offset - segment.start, min(segment.file.size, log.end - segment.start)
         readable = run_end(segment.file, begin, limit, size_max)
-        if readable <= begin:
-            raise _unreadable(offset)
-        records, end, _ = scan_run(
-            segment.file.view(),
-            begin,
-            readable,
-            physical_offset_of_data=segment.start,
-            check_crc=False,
-            bytes_max=size_max,
-        )
-        if end < limit:  # else an append ends there
-            end = _whole_end(records, segment, begin, end)
+        view = segment.file.view()
+        last, end = _walk(view, begin, readable, size_max)
+        if last < end < limit:  # else an append ends there, or there is no record
+            end = _whole_end(segment, last, begin, end)
         unused = 0
         fits = end + BLANK_SIZE <= begin + size_max or begin == end
         if fits and limit == segment.file.size and _is_blank(segment, end):
@@ -80,7 +78,7 @@ class EngineLog:
             end += BLANK_SIZE
         if end == begin:
             raise _unreadable(offset)
-        return bytes(segment.file.view()[begin:end]), unused
+        return bytes(view[begin:end]), unused
 
     def committed(self, commit: Offset) -> Grown:
         """Lets readers see the log up to the commit. Returns the queues that have grown."""
@@ -125,13 +123,25 @@ def _is_blank(segment: Segment, position: int) -> bool:
     return found is RecordState.BLANK
 
 
-def _whole_end(records: RecordBatch, segment: Segment, begin: int, end: int) -> int:
-    """`end`, or the beginning of the transaction of which some records lie after `end`, if that is in the
-    run."""
-    if not len(records):
-        return end
-    last = len(records) - 1
-    mark = read_mark(records, last, segment.offset_at(int(records.positions[last])))
+def _walk(view: memoryview, begin: int, limit: int, size_max: int) -> tuple[int, int]:
+    """Where the last record begins, and the end, of those that lie from `begin` on in at most size_max bytes;
+    the first one may be larger. A follower checks the records; here their sizes and magics are enough."""
+    last = end = begin
+    stop = begin + size_max
+    while end + RECORD_SIZE_MIN <= limit:
+        size, magic = _HEAD(view, end)
+        after = end + size
+        if magic not in _MAGICS or size < RECORD_SIZE_MIN or after > limit or (after > stop and end > begin):
+            break
+        last, end = end, after
+    return last, end
+
+
+def _whole_end(segment: Segment, last: int, begin: int, end: int) -> int:
+    """`end`, or the beginning of the transaction of which some records lie after the record at `last`, if
+    that is after `begin`."""
+    records = RecordBatch(segment.file.view(), np.array([last]), np.array([end - last]))
+    mark = read_mark(records, 0, segment.offset_at(last))
     if mark is None or mark.number + 1 >= mark.record_count or mark.begin <= segment.start + begin:
         return end
     return mark.begin - segment.start
