@@ -19,7 +19,7 @@ STREAM_FAULTS: Final = (
         (f"{TESTS}test_stream_walks.py::test_what_was_committed_stays[3]",),
     ),
     Planted(
-        "a frame ends within a transaction that fits into the next one",
+        "a frame ends within a transaction that could begin the next one",
         f"{PACKAGE}engine_log.py",
         "if last < end < limit:",
         "if False:",

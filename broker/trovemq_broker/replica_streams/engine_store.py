@@ -14,6 +14,8 @@ from trovemq_broker.replication.follower import ReplicaState
 from trovemq_broker.replication.frames import Epoch, InSyncSet, Offset
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.replica.epochs import Epochs
@@ -63,6 +65,10 @@ class EngineStore:
 
     # --- stored, in the order of the calls ------------------------------------------------------------
     async def promise(self, epoch: Epoch) -> None:
+        """TroveError EPOCH_STALE: an operator's promotion has a higher promise by now."""
+        if epoch < self._replica.promised_epoch:
+            text = f"epoch {epoch} ended: {self._replica.promised_epoch} is promised"
+            raise TroveError(errors.EPOCH_STALE, text)
         await run_in_thread(partial(self._replica.promise, epoch))
         self._state.promised = epoch
 

@@ -263,10 +263,14 @@ class LeaderStreams:
         except (TroveError, StorageError) as error:  # the log cannot be read there
             self._unreadable(error)
         except Exception as error:
-            if self._failed is not None and not self._failed.done():
-                self._failed.set_exception(error)
+            self._fail(error)
             raise
         self._set_timer()
+
+    def _fail(self, error: Exception) -> None:
+        """Ends run()."""
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
 
     def _carry_out(self, actions: Iterable[LeaderAction]) -> None:
         for action in actions:
@@ -327,5 +331,8 @@ class LeaderStreams:
                 self._set_wanted.set()
                 await asyncio.sleep(STORE_AGAIN_S)
                 continue
+            except Exception as error:
+                self._fail(error)
+                return
             self.problem = ""
             self._take(partial(self.leader.set_stored, in_sync.version))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.replica_streams.nodes_here import GroupHere, NodeHere, run
-from trovemq_broker.replication.frames import FRAME_BYTES_MAX, Offset
+from trovemq_broker.replication.frames import FRAME_BYTES_MAX, InSyncSet, Offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_rpc.testing.loop import MemoryLoop
@@ -366,6 +366,37 @@ def test_a_node_that_is_no_member_any_more_loses_its_stream() -> None:
         end = leader.send()
         await group.until(lambda: leader.leading().commit_offset >= end)
         assert group["c"].store.end_offset < end
+        await group.stop()
+
+    run(program)
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"), [(TroveError(errors.DISK_FULL), False), (ValueError("an older set"), True)]
+)
+def test_a_set_that_cannot_be_stored_is_stored_later_or_ends_the_leader(
+    error: Exception, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+
+        def refused(_in_sync: InSyncSet) -> None:
+            raise error
+
+        monkeypatch.setattr(leader.leading(), "_store_set", refused)
+        await group["c"].kill()
+        if ends:
+            with pytest.raises(ValueError, match="an older set"):
+                await group.until(lambda: False, 5)
+            return
+        await group.until(lambda: "DISK_FULL" in leader.leading().problem)
+        end = leader.send()
+        await asyncio.sleep(2)
+        assert leader.leading().commit_offset < end, "the set is not confirmed"
+        monkeypatch.setattr(leader.leading(), "_store_set", leader._store_set)
+        await group.until(lambda: leader.leading().commit_offset >= end)
+        assert leader.leading().problem == ""
         await group.stop()
 
     run(program)
