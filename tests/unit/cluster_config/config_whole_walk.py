@@ -34,17 +34,26 @@ class WholeWalk(World):
         self.now_ms += 60_000
         owner = self._last_owner()
         for _ in range(400):
-            for node in self.nodes.values():
-                self.connect_node(node) if node.up else self.start_node(node)
-            moved = [self.deliver_one(name) for name in sorted(self.streams) if name in self.streams]
-            self.settle()
+            moved = self.meet()
             if owner.owner is None or not owner.up:
                 owner = self._last_owner()
-            elif len(self.streams) == len(NAMES) - 1 and not any(moved):
+            elif len(self.streams) == len(NAMES) - 1 and not moved:
                 break
         else:
             raise AssertionError(f"no end: {[(n.name, n.head.position) for n in self.nodes.values()]}")
         self.check_equal(owner)
+
+    def meet(self) -> bool:
+        """Each broker connects, then each stream delivers one message. Whether there was one. Callers get
+        their answers at once: after the next message other brokers are live."""
+        for node in self.nodes.values():
+            self.connect_node(node) if node.up else self.start_node(node)
+            self.settle()
+        moved = False
+        for name in sorted(self.streams):
+            moved |= name in self.streams and self.deliver_one(name)
+            self.settle()
+        return moved
 
     def _last_owner(self) -> Node:
         for node in self.nodes.values():

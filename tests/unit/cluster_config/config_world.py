@@ -557,7 +557,8 @@ class World:
             if node.old or self.suspended:
                 continue
             on_disk = StoredTable.load(node.disk.files.after_power_cut(), SEAL)
-            if node is self.nodes[owner.head.owner] or name in owner.live:
+            follows = name in self.streams and self.streams[name].owner == owner.head.owner
+            if name == owner.head.owner or follows:  # a live one may be gone, and have lost its disk
                 assert on_disk.head.contains(entry.version), f"{name} is said to hold {entry.version}"
             if on_disk.head.contains(entry.version):
                 holders.add((name, node.disk.lineage))
