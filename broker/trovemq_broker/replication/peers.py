@@ -32,8 +32,6 @@ class Peer:
     since_ms: NowMs
     stream: Stream | None = None
     is_dead: bool = False
-    is_learner: bool = False
-    """It says so itself."""
     sent: Offset = LOG_ORIGIN
     end: Offset = LOG_ORIGIN
     flushed: Offset = LOG_ORIGIN

@@ -197,7 +197,7 @@ class BrokerCore:
             self._wake_topic,
             self.group_commit.durable,
         )
-        self.table_files = TableFiles(self.store, self.group_commit.durable)
+        self.table_files = TableFiles(self.store, self.group_commit.committed)
         self.group_changes = GroupChanges(
             self.groups,
             self.store,
