@@ -20,6 +20,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.topics.config_table import Change
 
+STORED: Final = (errors.FLUSH_DISK_TIMEOUT, errors.REPLICA_TIMEOUT)
+"""The change is in the log, and is made when the log is safe up to it."""
 Durable = Callable[[PhysicalOffset], Awaitable[None]]
 Finish = Callable[[], None]
 
@@ -30,17 +32,18 @@ async def never_logged(_end: PhysicalOffset) -> None:
 
 
 class ChangeSaver:
-    """Of one table. durable(end) returns when the log is on disk up to `end`; TroveError FLUSH_DISK_TIMEOUT,
-    STORE_FAILED. `changing`: the callers hold it."""
+    """Of one table. durable(end) returns when the log is on disk, and in a replica group committed, up to
+    `end`; TroveError FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT, STORE_FAILED. `changing`: the callers hold it."""
 
     def __init__(self, durable: Durable, changing: asyncio.Lock) -> None:
         self._durable = durable
         self._changing: Final = changing
-        self._late: dict[asyncio.Task[None], Finish] = {}
+        self._late: dict[asyncio.Task[None], tuple[PhysicalOffset, Finish]] = {}
 
     async def save(self, change: Change[Any], finish: Finish) -> None:
         """Runs the change. `finish` is called once, when its outcome is known, perhaps after an error. The
-        errors of Change.run(), FLUSH_DISK_TIMEOUT: the change is in the log; STORE_FAILED."""
+        errors of Change.run(), FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT: the change is in the log;
+        STORE_FAILED."""
         if not change.logged:
             try:
                 await run_in_thread(change.run)
@@ -58,7 +61,7 @@ class ChangeSaver:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[None] = loop.create_future()
         task = loop.create_task(self._complete(change.end, finish, reply))
-        self._late[task] = finish
+        self._late[task] = change.end, finish
         task.add_done_callback(lambda done: self._late.pop(done, None))
         try:
             await asyncio.shield(reply)
@@ -89,16 +92,18 @@ class ChangeSaver:
                 await self._durable(end)
                 return
             except TroveError as error:
-                if error.spec is not errors.FLUSH_DISK_TIMEOUT:
+                if error.spec not in STORED:
                     raise
                 if not reply.done():
                     reply.set_exception(error)
 
-    def settle(self) -> None:
+    def settle(self, commit_limit: PhysicalOffset) -> None:
         """Makes the changes that still wait for the log. Call when no sync runs any more and the store is
-        about to be closed, which syncs them; not if it has failed."""
+        about to be closed, which syncs them; not if it has failed. A change beyond the commit limit is not
+        made: a later leader may cut it."""
         late, self._late = self._late, {}
-        for task, finish in late.items():
+        for task, (end, finish) in late.items():
             if not task.done():
                 task.cancel()
-                finish()
+                if end <= commit_limit:
+                    finish()

@@ -183,7 +183,7 @@ class GroupChanges:
         async with self._changing:
             pass
         if not self._store.failed:
-            self._saver.settle()
+            self._saver.settle(self._store.commit_limit)
 
     async def _save(self, change: GroupChange) -> None:
         await self._saver.save(change, lambda: self._groups.finish(change))

@@ -250,7 +250,7 @@ class TopicChanges:
         async with self.changing:
             pass
         if not self._store.failed:
-            self._saver.settle()
+            self._saver.settle(self._store.commit_limit)
 
     async def _save(self, change: TopicChange) -> None:
         await self._saver.save(change, lambda: self._store.topics.finish(change))

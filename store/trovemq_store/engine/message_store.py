@@ -256,7 +256,10 @@ class MessageStore(StoreReplica):
             "readers see records that are on disk"
         )
         assert self.visible_offset <= visible_end, "readers see records that were appended, and committed"
-        return self.consume_queues.take_grown()
+        grown = self.consume_queues.take_grown()
+        if self.tables is not None and self.tables.follows:
+            self.tables.became_visible(grown)
+        return grown
 
     def catch_up(self, bytes_max: int) -> bool:
         """Lets lagging projections (a key index that is rebuilt, or gets records later) read the next part of

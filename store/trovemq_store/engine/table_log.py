@@ -26,7 +26,7 @@ from zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import DamagedError
-from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record, pack_host
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.engine.queues import messages_from, readable_units
@@ -119,10 +119,24 @@ class TableLog:
         self._written: dict[str, PhysicalOffset] = {}
         self.on_append: Callable[[], object] = _nothing
         """Called after every append of a change: the log needs a sync and a dispatch."""
+        self.follows = store.commit_limit != UNLIMITED
+        """Whether the tables are made by another node's records; the leader of a group sets it to False
+        before its first own change."""
 
-    @property
-    def _follows(self) -> bool:
-        return self._store.commit_limit != UNLIMITED
+    def became_visible(self, grown: Sequence[tuple[str, QueueId]]) -> None:
+        """Queues have grown: of a node that follows, the tables get the new records. TroveError STORE_NEWER,
+        STORE_FAILED."""
+        if not self.follows or (META_TOPIC, META_QUEUE_ID) not in grown:
+            return
+        begin = min((table.log_end for table in self._tables.values()), default=self._store.end_offset)
+        for place, record in self._records(begin):
+            table = self._tables.get(record.kind)
+            if table is not None and place >= table.log_end:
+                end = PhysicalOffset(place + 1)
+                try:
+                    table.follow(record.name, record.value, record.version, place, end)
+                except ValueError as error:
+                    raise DamagedError(errors.STORE_FAILED, f"{META_TOPIC}: {error}: {ADVICE}") from error
 
     # --- records ------------------------------------------------------------------------------------
     def append(
@@ -236,7 +250,7 @@ class TableLog:
         for name in of_file.keys() | table.values.keys():
             if of_file.get(name) != table.values.get(name):
                 file.put(name, table.values.get(name))  # type: ignore[arg-type]
-        if self._follows:
+        if self.follows:
             return
         again = {name: value for name, value in table.values.items() if self._is_removed(table, name)}
         changes = {**again, **changes}
@@ -270,14 +284,14 @@ class TableLog:
         changes: dict[str, object | None] = {}
         version = ours.version or table.version
         complete = bool(ours.names) if note is None else note.begin >= self._store.min_offset
-        foreign = file.crc is not None and not self._follows
+        foreign = file.crc is not None and not self.follows
         if file.is_second_copy and complete:
             foreign = False  # it may lack the last changes, and the log has them
         if foreign and note is not None and not file.is_second_copy:
             changes = changes_of_file(ours.values, self._recorded(kind, note.base_end).values, theirs)
         elif foreign:
             changes = unknown_entries(ours.names, theirs)
-        elif self._follows and not ours.names:
+        elif self.follows and not ours.names:
             ours = _Recorded(dict(theirs), table.version, {}, set(), LOG_ORIGIN)
         if changes:
             version = later_version(version, table.version)
@@ -330,7 +344,8 @@ class TableLog:
     def write_now(self) -> None:
         """Writes the files whose tables have changed; the log is on disk. Blocks. The errors of run()."""
         work = self.begin_write()
-        if work is not None:
+        if work is not None and work.end <= self._store.commit_limit:
+            # else the records may be cut, and a file must not be ahead of them
             assert work.end <= self._store.flushed_offset, "a file is not ahead of the log"
             work.run()
             self.finish_write(work)

@@ -308,6 +308,26 @@ class ConfigTable(ABC, Generic[ConfigT]):
                 self.change_count += saved
                 self._notify()
 
+    def follow(
+        self,
+        name: str,
+        value: JsonObject | None,
+        version: JsonObject,
+        place: PhysicalOffset,
+        end: PhysicalOffset,
+    ) -> None:
+        """Makes the change of another node's record, which lies at `place`; None: the entry is deleted.
+        ValueError if the value is illegal."""
+        assert self._change is None, "a table that follows has no change of another caller"
+        before = self._configs.get(name)
+        after = None if value is None else self._from_json(name, value)
+        change = Change(name, (Changed(name, before, after, value),), _saved, version, logged=True)
+        change.places, change.end, change.saved = [place], end, True
+        if after is None and before is not None:
+            self._remove(name)
+        self._change = change
+        self.finish(change)
+
     def begin_put_all(
         self, wanted: Sequence[ConfigT], *, now_ms: EpochMs | None = None
     ) -> tuple[Change[ConfigT] | None, list[TroveError | None]]:
@@ -437,6 +457,10 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def _notify(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+def _saved() -> None:
+    """Of a change that is in the log."""
 
 
 def read_table(path: str, read: Callable[[], T]) -> T:

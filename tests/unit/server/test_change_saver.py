@@ -90,11 +90,15 @@ async def test_a_topic_exists_when_its_record_is_on_disk() -> None:
     assert not bench.files.exists(TOPICS_PATH)
 
 
-async def test_a_topic_whose_wait_timed_out_was_never_there() -> None:
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [(errors.FLUSH_DISK_TIMEOUT, "FLUSH_DISK_TIMEOUT"), (errors.REPLICA_TIMEOUT, "REPLICA_TIMEOUT")],
+)
+async def test_a_topic_whose_wait_timed_out_was_never_there(spec: errors.ErrorSpec, name: str) -> None:
     bench = Bench()
-    bench.failures.append(timed_out())
+    bench.failures.append(TroveError(spec))
     creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
-    assert await code(creating) == "FLUSH_DISK_TIMEOUT"
+    assert await code(creating) == name
     other = asyncio.ensure_future(bench.changes.create("bills", 2, "NORMAL"))
     assert await code(other) == "SERVICE_NOT_AVAILABLE"
     bench.sync()
@@ -194,6 +198,17 @@ async def test_a_change_that_waits_at_the_stop_is_in_the_files() -> None:
     bench.store.close(NOW_MS)
     before = MessageStore.open(bench.files, replace(SETTINGS, tables_in_log=False), NOW_MS)
     assert "orders" in before.topics
+
+
+async def test_a_change_that_no_copy_had_was_made_at_the_stop() -> None:
+    bench = Bench()
+    bench.store.limit_commits(bench.store.visible_offset)
+    bench.failures.append(TroveError(errors.REPLICA_TIMEOUT))
+    creating = asyncio.ensure_future(bench.changes.create("orders", 2, "NORMAL"))
+    assert await code(creating) == "REPLICA_TIMEOUT"
+    await bench.changes.settle()
+    bench.store.close(NOW_MS)
+    assert not bench.files.exists(TOPICS_PATH), "a later leader may cut its record"
 
 
 # --- files --------------------------------------------------------------------------------------------

@@ -152,6 +152,8 @@ class LeaderRole:
     def attach(self) -> None:
         """The acknowledgements of the broker wait for the streams and move the visible end, from now on."""
         self._is_attached = True
+        if (tables := self._node.store.tables) is not None:
+            tables.follows = False
 
     def serves(self) -> None:
         """The broker serves now."""

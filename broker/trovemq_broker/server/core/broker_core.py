@@ -195,7 +195,7 @@ class BrokerCore:
             self.offsets.persist,
             self._topic_deleted,
             self._wake_topic,
-            self.group_commit.durable,
+            self.group_commit.committed,
         )
         self.table_files = TableFiles(self.store, self.group_commit.committed)
         self.group_changes = GroupChanges(
@@ -207,7 +207,7 @@ class BrokerCore:
             self.offsets.persist,
             self.waits.wake_group,
             self.registry.forget_group,
-            self.group_commit.durable,
+            self.group_commit.committed,
         )
 
     # --- look-ups -------------------------------------------------------------------------------------
