@@ -15,6 +15,20 @@ BACKUPS: Final = "tests/unit/backup/test_tables.py::"
 
 TABLE_FAULTS: Final = (
     Planted(
+        "an import's records make a store one that RocketMQ used last",
+        "broker/trovemq_broker/state/consumer_state.py",
+        "        return tables.end_without_records() <= log_end <= end\n",
+        "        return False\n",
+        (f"{RETENTION}test_an_edited_file_made_the_state_that_of_a_store_of_rocketmqs",),
+    ),
+    Planted(
+        "a node that follows imports a file",
+        LOG,
+        "        foreign = file.crc is not None and not self._follows\n",
+        "        foreign = file.crc is not None\n",
+        (f"{ENGINE}test_on_a_node_that_follows_records_win_over_a_changed_file",),
+    ),
+    Planted(
         "a table's file wins over the records after it",
         LOG,
         "        for place, record in self._records(end):\n            if record.kind == table.NOUN:",

@@ -35,6 +35,7 @@ class TableFiles:
         self._writing = asyncio.Lock()
         self.failures = 0
         """Writes that failed since the start; each is repeated."""
+        self._failing = False
 
     async def run(self) -> None:
         """Runs until it is cancelled. TroveError STORE_FAILED."""
@@ -51,7 +52,9 @@ class TableFiles:
         elif error.spec is errors.STORE_FAILED:
             raise error
         self.failures += 1
-        get_logger().warning("store.tables_not_written", reason=str(error))
+        if not self._failing:
+            get_logger().warning("store.tables_not_written", reason=str(error))
+        self._failing = True
 
     async def write(self) -> None:
         """Writes the files of tables that have changed. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR,
@@ -63,6 +66,7 @@ class TableFiles:
             await self._durable(work.end)
             await run_in_thread(work.run)
             tables.finish_write(work)
+            self._failing = False
 
     async def carry(self, end: PhysicalOffset) -> None:
         """Appends the entries again whose records lie below `end`; the log may begin there when it returns.

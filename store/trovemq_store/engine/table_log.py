@@ -178,6 +178,7 @@ class TableLog:
         (result,) = self._store.append(
             batch, ((META_TOPIC, META_QUEUE_ID, count),), now_ms, internal=internal
         )
+        assert result.record_count == count, "no record of a table is a duplicate"
         fault_point("tables.after_append")
         self.on_append()
         return Appended(count, result.physical_offset, result.end)
@@ -236,6 +237,7 @@ class TableLog:
         DISK_FULL; StorageError."""
         kind, file = table.NOUN, table.file
         assert kind not in self._tables, "a table is attached once"
+        assert table.pending_change is None, "no change is under way at a start"
         self._tables[kind] = table
         note = self._notes.get(kind)
         of_file = dict(table.values)
@@ -302,7 +304,7 @@ class TableLog:
         values = {**ours.values, **changes}
         kept = {name: value for name, value in values.items() if value is not None}
         self._restore(table, kept, version)
-        table.connect(self, ours.places, ours.end)
+        table.connect(self, {name: at for name, at in ours.places.items() if name in kept}, ours.end)
         return changes
 
     def _restore(self, table: Table, values: JsonObject, version: JsonObject) -> None:
@@ -346,6 +348,7 @@ class TableLog:
         work = self.begin_write()
         if work is not None and work.end <= self._store.commit_limit:
             # else the records may be cut, and a file must not be ahead of them
+            assert work.writes, "a file is written"
             assert work.end <= self._store.flushed_offset, "a file is not ahead of the log"
             work.run()
             self.finish_write(work)

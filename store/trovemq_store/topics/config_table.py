@@ -223,6 +223,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
     def connect(self, log: ConfigLog, places: dict[str, PhysicalOffset], log_end: PhysicalOffset) -> None:
         """From now on changes are records of this log. places, log_end: see the members."""
         assert self._change is None, "one change at a time"
+        assert places.keys() <= self._values.keys(), "each place is of an entry"
         self._log, self.places, self.log_end = log, places, log_end
 
     @property

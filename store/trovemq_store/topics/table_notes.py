@@ -23,6 +23,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +32,6 @@ from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.json_file import JsonFile
-from trovemq_store.topics.lax_json import JsonObject
 
 NOTES_PATH: Final = "trovemq/tables.json"
 FORMAT_VERSION: Final = 1
@@ -73,11 +73,9 @@ class TableNote:
 class TableNotes:
     """The notes of one store, by the kind of the table. May be used in any thread, by one at a time."""
 
-    def __init__(self, file: JsonFile, document: JsonObject) -> None:
+    def __init__(self, file: JsonFile, tables: Mapping[str, Any]) -> None:
         self._file = file
-        tables = document.get("tables", {})
-        assert isinstance(tables, dict), "load() has checked it"
-        self._tables: dict[str, Any] = tables
+        self._tables = dict(tables)
 
     @classmethod
     def load(cls, files: FileSystem) -> TableNotes:
@@ -93,7 +91,7 @@ class TableNotes:
         notes = document.get("tables")
         if version != FORMAT_VERSION or not isinstance(notes, dict):
             raise DamagedError(errors.STORE_FAILED, f"{NOTES_PATH} is damaged", file=NOTES_PATH)
-        read = cls(file, document)
+        read = cls(file, notes)
         for kind in notes:
             read.get(kind)
         return read

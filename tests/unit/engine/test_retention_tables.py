@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.retention import FREE, PRESSED, SETTINGS, Broker
-from tests.unit.engine.test_table_log import CONFIG_FILES, remove
+from tests.support.retention import CONSUMERS, FREE, PRESSED, SETTINGS, Broker
+from tests.unit.engine.test_table_log import CONFIG_FILES, edit_topics, remove
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 IN_LOG = replace(SETTINGS, tables_in_log=True)
@@ -42,6 +44,23 @@ def test_the_log_alone_has_the_tables_after_a_removal() -> None:
     again = without_files(broker)
     assert again.store.topics.require("orders").queue_count == 3
     assert again.model.groups.require("workers").retry_max == 2
+
+
+def test_an_edited_file_made_the_state_that_of_a_store_of_rocketmqs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of its import followed the snapshot of the clean stop."""
+    broker = filled()
+    assert isinstance(broker.files, MemoryFileSystem)
+    broker.model.export_to_rocketmq(broker.now_ms)
+    broker.store.close(broker.now_ms)
+    edit_topics(broker.files, lambda table: table["orders"].update(readQueueNums=7))
+
+    def refuse(*_arguments: object) -> None:
+        raise AssertionError("RocketMQ has not used the store")
+
+    monkeypatch.setattr(ConsumerState, "_import_from_rocketmq", refuse)
+    store = MessageStore.open(broker.files, IN_LOG, broker.now_ms)
+    ConsumerState.open(store, broker.files, CONSUMERS, broker.now_ms)
+    assert store.topics.require("orders").queue_count == 7
 
 
 def test_a_removal_without_space_for_the_records_leaves_them_in_files() -> None:

@@ -14,6 +14,7 @@ from tests.support import golden
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.table_log import TableLog
 from trovemq_store.engine.trim import trim_now
@@ -444,6 +445,38 @@ def test_a_creation_under_way_was_lost_by_a_trim() -> None:
     trim(opened)
     opened.topics.finish(other)
     assert "rmq_sys_trovemq_carried" in Opened(opened.cut()).topics
+
+
+# --- a log with another owner -----------------------------------------------------------------------------
+def limited(files: MemoryFileSystem, commit_limit: PhysicalOffset) -> MessageStore:
+    return MessageStore.open(files, SETTINGS, NOW_MS, commit_limit=commit_limit)
+
+
+def test_a_node_that_follows_has_the_committed_tables_and_appends_nothing() -> None:
+    opened = Opened(MemoryFileSystem())
+    opened.topics.create("orders", 1)
+    flush(opened.store)
+    limit = opened.store.end_offset
+    opened.topics.create("bills", 1)
+    files = opened.cut()
+    remove(files, CONFIG_FILES)
+    end = opened.store.end_offset
+    store = limited(files, limit)
+    assert store.topics.names() == ["orders"]
+    assert store.end_offset == end
+    store.close(NOW_MS)
+    assert limited(files, end).topics.names() == ["bills", "orders"]
+
+
+def test_on_a_node_that_follows_records_win_over_a_changed_file() -> None:
+    opened = Opened(MemoryFileSystem())
+    opened.topics.create("orders", 1)
+    files = opened.close()
+    edit_topics(files, lambda table: table["orders"].update(readQueueNums=5))
+    end = opened.store.end_offset
+    store = limited(files, end)
+    assert store.topics.require("orders").queue_count == 1
+    assert store.end_offset == end
 
 
 # --- RocketMQ's stores --------------------------------------------------------------------------------
