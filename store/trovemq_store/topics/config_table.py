@@ -323,6 +323,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
         before = self._configs.get(name)
         after = None if value is None else self._from_json(name, value)
         change = Change(name, (Changed(name, before, after, value),), _saved, version, logged=True)
+        assert place < end, "a record has a size"
         change.places, change.end, change.saved = [place], end, True
         if after is None and before is not None:
             self._remove(name)
