@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -70,9 +71,11 @@ def run(scene: Callable[[Broker], Awaitable[None]]) -> None:
             broker = Broker()
             broker.cluster.create(Kind.TOPIC, "orders", {"b": 1})
             broker.cluster.create(Kind.GROUP, "billing")
+            syncs = asyncio.create_task(broker.core.group_commit.run())
             await broker.follow()
             assert (await broker.send()).code == "OK"
             await scene(broker)
+            syncs.cancel()
 
     fake_loop.run(begin())
 
