@@ -41,6 +41,7 @@ ENDED: Final = object()
 """The outcome of a stream of which all replies are written."""
 Trailers: TypeAlias = Sequence[tuple[str, bytes]]
 STOPPED: Final = "the server stops or cancelled the call"
+CANCELLED_WITHIN_S: Final = 5.0
 
 
 class Call:
@@ -233,6 +234,12 @@ def _no_longer(context: Any, task: asyncio.Task[None]) -> None:
         context.task = None  # else a cycle with all objects of the handler would wait for the collector
 
 
+async def cancelled_by_grpcio() -> None:
+    """To be awaited after grpcio's InternalError. Where the client is gone, a write fails a moment before
+    grpcio cancels the handler, and that is no fault. Returns if it does not cancel it."""
+    await asyncio.sleep(CANCELLED_WITHIN_S)
+
+
 class AwaitedCall(Call):
     """A call for which a coroutine of grpcio's waits: `ending` says how that ends it."""
 
@@ -279,6 +286,13 @@ class AwaitedCall(Call):
             self.reply_all(())
         else:
             self._end(outcome)
+
+    async def write(self, reply: Any) -> None:
+        try:
+            await super().write(reply)
+        except grpc.aio.InternalError:
+            await cancelled_by_grpcio()
+            raise
 
     async def _write_all(self, replies: AsyncGenerator[Any, None]) -> None:
         async with aclosing(replies):
@@ -464,7 +478,7 @@ def for_coroutines(handler: CallHandler) -> Any:
         if not handler.streams:
             return ending
         for reply in ending or ():
-            await context.write(reply)
+            await call.write(reply)
         return None
 
     kind = "unary_stream" if handler.streams else "unary_unary"

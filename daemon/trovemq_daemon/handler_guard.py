@@ -18,7 +18,15 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from trovemq_daemon.bytes_budget import Claim
-from trovemq_daemon.calls import ENDED, HELD, Call, CallHandler, add_layer, is_stream
+from trovemq_daemon.calls import (
+    ENDED,
+    HELD,
+    Call,
+    CallHandler,
+    add_layer,
+    cancelled_by_grpcio,
+    is_stream,
+)
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
@@ -158,6 +166,8 @@ class HandlerGuard:
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
+                if isinstance(error, grpc.aio.InternalError):
+                    await cancelled_by_grpcio()
                 if not isinstance(error, TroveError) and (context.cancelled() or context.done()):
                     raise  # the client is gone: later errors have no receiver
                 _, ending = ending_of(method, error)

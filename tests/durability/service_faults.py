@@ -151,4 +151,23 @@ SERVICE_FAULTS: Final = (
             "test_a_removed_broker_alone_acknowledges_a_change",
         ),
     ),
+    Planted(
+        "`topic spread` failed with `BROKER_UNREACHABLE` because one broker of the cluster had just died,"
+        " while the owner of the configuration served",
+        "clients/python/trovemq/admin.py",
+        "self._alter([self._unit_sharing(name)], name",
+        "self._alter([self._unit_sharing(name)[:1]], name",
+        ("tests/unit/sdk/test_shared_config.py::test_a_spread_failed_because_one_broker_had_just_died[b]",),
+    ),
+    Planted(
+        "On grpcio each client that left before its reply was written made two stacks in the log: the"
+        " broker stood still where its log was not read",
+        "daemon/trovemq_daemon/handler_guard.py",
+        "                if isinstance(error, grpc.aio.InternalError):",
+        "                if False:",
+        (
+            "tests/unit/daemon/test_grpcio_writes.py::"
+            "test_each_client_that_left_was_logged_as_an_unexpected_error[stream_of_requests]",
+        ),
+    ),
 )
