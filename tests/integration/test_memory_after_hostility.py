@@ -21,6 +21,7 @@ from tests.durability.process_memory import memory_kib
 from tests.durability.raw_http2 import RawCall
 from tests.integration.test_unread_replies import fill
 from tests.support.broker_process import running_broker
+from tests.support.loop_time import slowness
 from tests.support.stubs import MESSAGES, stub_of
 from tests.support.trials import SOAK
 from trovemq_proto.v1 import message_pb2
@@ -33,7 +34,7 @@ pytestmark = [
 
 MIB = 1 << 20
 KEPT_KIB_MAX = 64 << 10
-CLOSED_S = 30.0  # 10 where the machine is idle
+CLOSED_S = 60.0  # a tenth of it where the machine is idle; leaked memory stays
 STREAMS, HALF_SENT, SENT_MIB, VISITS = (1_000, 60, 40, 1_000)
 ANNOUNCED = 20 * MIB
 SEND = "/trovemq.v1.MessageService/Send"
@@ -84,9 +85,9 @@ async def test_memory_was_kept_after_hostile_connections_were_closed(transport: 
         await unread_streams(address)
         taken = await asyncio.to_thread(half_sent, address)
         await asyncio.to_thread(visits, address)
-        closed = time.monotonic()
+        closed, closed_s = time.monotonic(), CLOSED_S * slowness()
         while (kept := memory_kib("VmRSS", process) - idle) > KEPT_KIB_MAX:
-            assert time.monotonic() - closed < CLOSED_S, f"{kept >> 10} MiB are kept"
+            assert time.monotonic() - closed < closed_s, f"{kept >> 10} MiB are kept"
             await asyncio.sleep(0.1)
         assert taken > 0
         await pull(address)

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import grpc
@@ -28,6 +30,7 @@ from trovemq_proto.v1 import (
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_TIME_MAX_S = 240
+LOG_LINES_MAX = 1_000
 SMALL_FILES = (
     "mappedFileSizeCommitLog=1048576",
     "mappedFileSizeConsumeQueue=20000",
@@ -37,7 +40,7 @@ SMALL_FILES = (
 
 
 class BrokerProcess:
-    """A started broker; `address` and `http` are where it listens."""
+    """A started broker; `address` and `http` are where it listens. `lines`: its log up to its start."""
 
     def __init__(
         self,
@@ -63,7 +66,10 @@ class BrokerProcess:
         )
         self.lines: list[dict[str, Any]] = []
         self.address = self.http = ""
+        self._later: deque[str] = deque(maxlen=LOG_LINES_MAX)
+        self._reader = Thread(target=self._read_log, name="broker-log", daemon=True)
         self._wait_until_started()
+        self._reader.start()
 
     def _wait_until_started(self) -> None:
         assert self.process.stderr is not None
@@ -74,6 +80,11 @@ class BrokerProcess:
                 self.address, self.http = entry["listen"], entry["http"]
                 return
         self.process.wait(STOP_TIME_MAX_S)
+
+    def _read_log(self) -> None:
+        """A broker whose log is not read stands still once the pipe is full."""
+        assert self.process.stderr is not None
+        self._later.extend(self.process.stderr)
 
     def send_signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -100,9 +111,10 @@ class BrokerProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(STOP_TIME_MAX_S)
+        self._reader.join()
         if self.process.stderr is not None and not self.process.stderr.closed:
             # shown where a test fails
-            print(f"exit code {self.process.returncode}; the log:", *self.process.stderr)
+            print(f"exit code {self.process.returncode}; the log:", *self._later)
             self.process.stderr.close()
 
     def get(self, path: str) -> tuple[int, str]:
