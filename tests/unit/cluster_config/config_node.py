@@ -14,6 +14,7 @@ from trovemq_broker.cluster_config.entries import (
     ClockMs,
     ConfigChange,
     Entry,
+    Generation,
     Key,
 )
 from trovemq_broker.cluster_config.follower import Follower
@@ -113,6 +114,12 @@ def note_lost(acknowledged: Iterable[Acknowledged], nodes: Iterable[Node]) -> No
     heads = tables_on_disk(nodes)
     for one in acknowledged:
         one.lost = one.lost or not any(head.contains(one.entry.version) for head in heads)
+
+
+def knows_no_take_over(nodes: Iterable[Node], newest: Generation) -> bool:
+    """Whether there is an owner of an older copy that has not seen the generation which followed it."""
+    owners = [node.owner for node in nodes if node.owner is not None]
+    return any(owner.contradicted and owner.head.generation < newest for owner in owners)
 
 
 def check_forgotten(owner: Node, nodes: Mapping[str, Node]) -> None:
