@@ -201,7 +201,7 @@ def test_a_single_store_becomes_a_group_and_is_single_again(tmp_path: Path) -> N
         a.start()
         assert run_here(a.address, "send", TOPIC, "before the group")[0] != 0
         (founded,) = objects(a.address, "cluster", "init")
-        assert (founded["leader"], founded["in_sync"]) == ("a", ["a"])
+        assert (founded["leader"], founded["in_sync"], founded["in_sync_min"]) == ("a", ["a"], 2)
         sent |= send(a.address, 1, first=2)
 
         nodes = f"replica_nodes=a@{a.address}/{a.streams},b@{b.address}/{b.streams}"
@@ -211,6 +211,9 @@ def test_a_single_store_becomes_a_group_and_is_single_again(tmp_path: Path) -> N
         (receipt,) = objects(a.address, "send", TOPIC, "two copies", "--key", "k")
         assert receipt["copies"] == 2
         sent.add(receipt["uniqKey"])
+        assert b.stop() == 0
+        b.start(nodes)
+        until("b is back, with the group's in_sync_min", lambda: a.leads(["a", "b"]))
 
         b.stop(signal.SIGKILL)
         until("one copy is not enough", lambda: run_here(a.address, "send", TOPIC, "one copy")[0] != 0)

@@ -33,7 +33,8 @@ class CopyStatus:
 class NodeStatus:
     """Of one node. `cluster`: the group's id; empty without a group. `epoch`: that it leads or follows; 0:
     none. `last_epoch`: the newest in its log. `leader`: the node that leads, empty where it is not known.
-    `in_sync`: that it has stored. `problem`: empty if there is none."""
+    `in_sync`: that it has stored. `in_sync_min`: of the group, also while it has fewer voters; a node that
+    joins takes it over. `problem`: empty if there is none."""
 
     group: str
     node: Node

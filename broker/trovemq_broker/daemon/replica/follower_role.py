@@ -253,7 +253,7 @@ class FollowerRole:
             flushed=log.flushed,
             commit=state.commit,
             in_sync=place.in_sync if state.in_sync is None else state.in_sync,
-            in_sync_min=place.in_sync_needed,
+            in_sync_min=place.in_sync_min,
             members_version=place.version,
             members=place.members,
             problem=self.problem,

@@ -250,7 +250,7 @@ class LeaderRole:
             flushed=log.flushed,
             commit=state.commit,
             in_sync=in_sync,
-            in_sync_min=place.in_sync_needed,
+            in_sync_min=place.in_sync_min,
             members_version=place.version,
             members=place.members,
             copies=tuple(

@@ -68,7 +68,11 @@ class ReplicaCollector(Collector):
             ("epoch", "Epoch that the node leads or follows; 0: none.", status.epoch),
             ("is_leader", "1 on the node that leads its group and serves.", int(status.role is Role.LEADER)),
             ("in_sync_replicas", "Copies in the in-sync set, as the node knows it.", in_sync),
-            ("in_sync_min", "Copies below which the in-sync set never shrinks.", status.in_sync_min),
+            (
+                "in_sync_min",
+                "Copies below which the in-sync set never shrinks.",
+                min(status.in_sync_min, max(1, voters)),
+            ),
             ("under_replicated", "Voters that are not in the in-sync set.", max(0, voters - in_sync)),
         ):
             yield GaugeMetricFamily(f"trovemq_group_{name}", what, value=value)
