@@ -41,6 +41,7 @@ from trovemq_broker.server.wire import (
 )
 from trovemq_broker.server.wire.rocketmq_services import ADMIN, ADMIN_SERVICE, MESSAGING, MESSAGING_SERVICE
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.calls import Call, OnCalls
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_daemon.metrics import RpcMetrics, new_registry
@@ -135,8 +136,11 @@ class WaitingServers:
             entries: dict[str, Entries] = {"topic": store.topics, "group": groups}
             self._gate.open(security.table, security.sessions, entries)
         server = self._grpc.server
+        refusing = _Refusing(self._refusal)
         for name, service in REFUSED:
-            server.add_registered_method_handlers(name, service_handlers(service, _Refusing(self._refusal)))
+            several = _refused_calls(service, self._refusal)
+            handlers = service_handlers(service, refusing, on_calls=several)
+            server.add_registered_method_handlers(name, handlers)
         log_in = _LogIn(SecurityService(self._settings.name, clock_ms, security), self._refusal)
         security_name = security_messages.SERVICE.full_name
         server.add_registered_method_handlers(
@@ -172,3 +176,17 @@ class _LogIn(_Refusing):
     def __init__(self, service: SecurityService, refusal: Callable[[], TroveError]) -> None:
         super().__init__(refusal)
         self.authenticate = service.authenticate
+
+
+def _refused_calls(service: ServiceDescriptor, refusal: Callable[[], TroveError]) -> dict[str, OnCalls]:
+    """Of the RPCs with one request and several replies: the check of rights takes no coroutine of them."""
+
+    def refused(calls: Sequence[Call]) -> None:
+        for call in calls:
+            call.answer(refusal())
+
+    return {
+        method.name: refused
+        for method in service.methods
+        if method.server_streaming and not method.client_streaming
+    }
