@@ -52,6 +52,7 @@ BROKER_ROWS: Final = (
     ("Connections and replies", "reply_ request_ connections keepalive_ calls_ streams_reset window_"),
     ("Search", "tree_ trees_ search searches unique_ids producers_numbered"),
     ("Cluster", "routes_ forwards_ config_"),
+    ("Replica group", "group_"),
     ("Access, quotas, audit", "access_ sessions users quota audit_"),
 )
 
@@ -84,6 +85,8 @@ EVENT_NAMES: Final = frozenset(
         "trovemq_config_follower_lag",
     }
 )
+GROUPS: Final = "trovemq_group_"
+"""Of replica groups. A single broker has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,7 @@ def queries(metric: Metric, by: tuple[str, ...], *, only_sum: bool = False) -> I
     else:
         together = "max" if metric.unit in {"ms", "percent"} or "permission" in metric.name else "sum"
         query = f"{together} by ({names}) ({series})"
-    if EVENT_LABELS & set(metric.labels) or metric.name in EVENT_NAMES:
+    if EVENT_LABELS & set(metric.labels) or metric.name in EVENT_NAMES or metric.name.startswith(GROUPS):
         query += " or vector(0)"
     yield _limited(query, metric, by), legend
 

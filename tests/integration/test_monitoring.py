@@ -23,6 +23,8 @@ from tests.support.broker_process import running_broker
 from tests.support.prometheus_here import Programs, Prometheus, programs, running
 from trovemq import GroupSettings, TransactionResolution
 from trovemq.testing import NameserverProcess, free_port
+from trovemq_broker.daemon.replica.operations import ReplicaCollector
+from trovemq_broker.replication.status import NodeStatus
 from trovemq_proto.authentication.credentials import parse_credentials
 
 pytestmark = pytest.mark.slow
@@ -174,12 +176,14 @@ def all_panels_have_answers(prometheus: Prometheus) -> None:
 
 
 def all_names_are_exported(prometheus: Prometheus) -> None:
-    """Also those that have no sample yet, and those of rules."""
+    """Also those that have no sample yet, those of a replica group's nodes, and those of rules."""
     exported = {
         name + "_total" if entry["type"] == "counter" and not name.endswith("_total") else name
         for name, entries in prometheus.ask("metadata").items()
         for entry in entries
     }
+    of_nodes = ReplicaCollector(lambda: NodeStatus(group="g", node="a"))
+    exported |= {metric.name for metric in of_nodes.collect()}
     rules = yaml.safe_load((RULES / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     named = [query for _, query in panels()] + [rule["expr"] for rule in rules]
     used = {OF_HISTOGRAM.sub("", name) for query in named for name in NAME.findall(query)}

@@ -47,11 +47,9 @@ async def test_only_the_leader_that_serves_answers_leader_with_200(status: NodeS
 def figures(status: NodeStatus) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(ReplicaCollector(lambda: status))
-    return {
-        f"{sample.name}{sample.labels or ''}": sample.value
-        for metric in registry.collect()
-        for sample in metric.samples
-    }
+    samples = [sample for metric in registry.collect() for sample in metric.samples]
+    assert {sample.labels.pop("group") for sample in samples} == {"g"}
+    return {f"{sample.name}{sample.labels or ''}": sample.value for sample in samples}
 
 
 def test_a_leader_shows_the_lag_of_its_copies() -> None:

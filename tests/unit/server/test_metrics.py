@@ -19,8 +19,10 @@ from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
+from trovemq_broker.daemon.replica.operations import ReplicaCollector
 from trovemq_broker.daemon.security import AccessCollector
 from trovemq_broker.groups.lag.stored import lag_steps
+from trovemq_broker.replication.status import NodeStatus
 from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
 from trovemq_daemon.exposition import text_of
@@ -123,6 +125,7 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     calls = CallForwarder(routes, Endpoints(routes, registration_channels()), None)
     bench.registry.register(ForwardsCollector(calls))
     bench.registry.register(ConfigCollector(FakeFigures(FakeStatus("alone"))))
+    bench.registry.register(ReplicaCollector(lambda: NodeStatus(group="g", node="a")))
     families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")

@@ -75,22 +75,24 @@ class ReplicaCollector(Collector):
             ),
             ("under_replicated", "Voters that are not in the in-sync set.", max(0, voters - in_sync)),
         ):
-            yield GaugeMetricFamily(f"trovemq_group_{name}", what, value=value)
+            figure = GaugeMetricFamily(f"trovemq_group_{name}", what, labels=("group",))
+            figure.add_metric((status.group,), value)
+            yield figure
         lag = GaugeMetricFamily(
             "trovemq_group_replica_lag_bytes",
             "Bytes of the leader's log that a copy lacks.",
-            labels=("node",),
+            labels=("group", "node"),
         )
         seconds = GaugeMetricFamily(
             "trovemq_group_replica_lag_seconds",
             "How long ago a copy had all of the leader's log, as the leader sees it.",
-            labels=("node",),
+            labels=("group", "node"),
         )
         if status.leads:
             for one in status.copies:
-                lag.add_metric((one.node,), max(0, status.end - one.end))
-                seconds.add_metric((one.node,), one.lag_ms / 1000)
+                lag.add_metric((status.group, one.node), max(0, status.end - one.end))
+                seconds.add_metric((status.group, one.node), one.lag_ms / 1000)
         elif status.role is Role.FOLLOWER:
-            lag.add_metric((status.node,), status.lag_bytes)
+            lag.add_metric((status.group, status.node), status.lag_bytes)
         yield lag
         yield seconds
