@@ -93,3 +93,18 @@ def test_a_name_in_two_groups_has_to_be_named_with_its_group() -> None:
     with pytest.raises(TroveError) as missing:
         answers.node("y", None)
     assert missing.value.spec is errors.BROKER_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("answers", "node", "why"),
+    [
+        (found(LEADER), "c", "node c does not answer: c:1: refused"),
+        (found(LEADER), "y", "no replica group has a node y, but a, b, c"),
+        (_Answers({}, {}), "a", "nameservers know leaders only: connect to a node"),
+    ],
+)
+def test_a_node_that_does_not_answer_is_distinct_from_a_wrong_name(
+    answers: _Answers, node: str, why: str
+) -> None:
+    with pytest.raises(TroveError, match=why):
+        answers.node(node, None)

@@ -170,7 +170,8 @@ class Replicas:
             outcomes = await outcomes_of(ReplicaCalls(self._pool.server(one)).status() for one in wanted)
             for address, outcome in zip(wanted, outcomes, strict=True):
                 if isinstance(outcome, TroveError):
-                    failures[address] = outcome
+                    if outcome.fields.get("grpc_status") != "UNIMPLEMENTED":  # of a nameserver
+                        failures[address] = outcome
                     continue
                 answers[address] = outcome
                 known |= dict.fromkeys(one.address for one in outcome.members)
@@ -218,13 +219,22 @@ class _Answers:
         """TroveError BROKER_NOT_FOUND, BROKER_AMBIGUOUS."""
         found = [one for one in self.answers.values() if one.node == node and group in (None, one.group)]
         if not found:
-            reasons = "; ".join(f"{at}: {error.message}" for at, error in self._failures.items())
-            text = f"no node {node} answers{'; ' + reasons if reasons else ''}"
-            raise TroveError(errors.BROKER_NOT_FOUND, text, broker=node)
+            raise TroveError(errors.BROKER_NOT_FOUND, self._absent(node), broker=node)
         if len(found) > 1:
             names = ", ".join(sorted(one.group for one in found))
             raise TroveError(errors.BROKER_AMBIGUOUS, f"groups {names} have a node {node}: name the group")
         return found[0]
+
+    def _absent(self, node: str) -> str:
+        """Why it does not answer."""
+        members = {member.node: member.address for one in self.answers.values() for member in one.members}
+        if (address := members.get(node)) is not None:
+            error = self._failures.get(address)
+            return f"node {node} does not answer: {address if error is None else error.message}"
+        if members:
+            return f"no replica group has a node {node}, but {', '.join(sorted(members))}"
+        reasons = "".join(f"; {error.message}" for error in self._failures.values())
+        return f"no node of a group answers, and nameservers know leaders only: connect to a node{reasons}"
 
     def leader(self, group: str | None) -> NodeAnswer:
         """TroveError BROKER_NOT_FOUND, BROKER_AMBIGUOUS."""
@@ -233,7 +243,7 @@ class _Answers:
             names = ", ".join(sorted(one.group for one in found))
             raise TroveError(errors.BROKER_AMBIGUOUS, f"there are several groups, {names}: name one")
         if not found:
-            raise TroveError(errors.BROKER_NOT_FOUND, f"no node of group {group or 'any'} leads")
+            raise TroveError(errors.BROKER_NOT_FOUND, f"no node{f' of group {group}' if group else ''} leads")
         return max(found, key=lambda one: one.epoch)
 
     def group(self, name: str) -> ReplicaGroup:

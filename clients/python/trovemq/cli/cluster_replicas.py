@@ -41,7 +41,10 @@ async def status(session: Session) -> None:
         groups = await session.call(client.admin.replicas.groups())
     _show(session, groups)
     if not groups:
-        session.output.remark("no broker that answers is a node of a replica group")
+        session.output.remark(
+            "no broker that answers is a node of a replica group; nameservers know leaders only:"
+            " without one, name a node by --server"
+        )
 
 
 async def init(session: Session) -> None:
