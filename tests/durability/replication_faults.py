@@ -11,6 +11,9 @@ PACKAGE: Final = "broker/trovemq_broker/replication/"
 WALKS: Final = "tests/unit/replication/test_replication_walks.py::test_a_walk_keeps_every_acknowledged_record"
 ALL_ORDERS: Final = "tests/unit/replication/test_all_orders.py::test_no_order_of_events_loses_a_record"
 MEMBERS: Final = "tests/unit/replication/test_members.py::"
+NODE: Final = "broker/trovemq_broker/daemon/replica/"
+GATHERING: Final = "tests/unit/daemon/test_gathering.py::"
+CHANGES: Final = "tests/unit/daemon/test_member_changes.py::"
 WALK: Final = (f"{WALKS}[0]",)
 
 REPLICATION_FAULTS: Final = (
@@ -198,6 +201,37 @@ REPLICATION_FAULTS: Final = (
         "    return voters[node] if isinstance(voters, Mapping) else sorted(voters).index(node)",
         "    return sorted(voters).index(node)",
         (f"{MEMBERS}test_two_nodes_with_different_lists_asked_for_one_epoch",),
+    ),
+    Planted(
+        "a promise counts whose disk was replaced since",
+        f"{NODE}gathering.py",
+        "if one.identity in known and one.identity.store_id not in removed",
+        "if one.identity.store_id not in removed",
+        (f"{GATHERING}test_a_disk_that_was_replaced_between_the_promises_counted",),
+    ),
+    Planted(
+        "a promotion goes by the list of its gatherer",
+        f"{NODE}gathering.py",
+        "self._listed = listed = max((self._listed, *lists), key=lambda one: one.version)",
+        "self._listed = listed = max((self._listed, *lists), key=lambda one: one is self._listed)",
+        (f"{GATHERING}test_a_list_that_came_before_the_promise_counted_for_nothing",),
+    ),
+    Planted(
+        "a follower learns the members of a deposed leader",
+        f"{NODE}finding.py",
+        "if one.leads and one.cluster == place.cluster and one.epoch >= promised",
+        "if one.leads and one.cluster == place.cluster",
+        (f"{CHANGES}test_a_list_of_a_deposed_leader_is_not_learned",),
+    ),
+    Planted(
+        "a change of the members counts when the leader has stored it",
+        f"{NODE}member_changes.py",
+        "if self._changes.confirm(self._stored, self._streams().leader.in_sync.counted):",
+        "if self._changes.confirm(self._stored, [place.identity]):",
+        (
+            f"{CHANGES}test_a_change_counts_when_each_copy_that_counts_has_it",
+            f"{CHANGES}test_a_change_after_the_promises_never_counts",
+        ),
     ),
     Planted(
         "a part of an append is committed",

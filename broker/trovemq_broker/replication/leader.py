@@ -183,13 +183,6 @@ class Leader:
         beat = self._began_ms if self._beaten_ms is None else self._beaten_ms + HEARTBEAT_MS
         return beat if self._commit_due_ms is None else min(beat, self._commit_due_ms)
 
-    def change_members(self, settings: GroupSettings) -> None:
-        """A member has come or gone, or votes now. A stream of one that has gone may stay, and
-        counts no more."""
-        self.settings, self.in_sync.in_sync_min, self._counted = settings, settings.in_sync_min, None
-        for peer in self._peers.values():
-            peer.is_voter = settings.voters.get(peer.identity.node, False) and not peer.is_learner
-
     def check_append(self) -> None:
         """TroveError NOT_ENOUGH_REPLICAS: nothing may be appended for a replicated acknowledgement."""
         if (found := self.connected_copies) < self.settings.in_sync_min:

@@ -24,12 +24,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from trovemq_broker.replication.frames import NODES_MAX, Epoch, Identity, Node
+from trovemq_store.replica.membership import NO_PLACE, PLACES, REMOVED_MAX, Member, Members
 
 CHANGES_MAX: Final = 1 << 16
 """Of one leadership."""
-PLACES: Final = 8
-"""Above NODES_MAX: a digit of an epoch."""
-REMOVED_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,37 @@ class MemberList:
         """Of a new group."""
         places = {node: place for place, node in enumerate(sorted(voters))}
         return cls(1, places, last_place=len(places) - 1)
+
+    @classmethod
+    def of(cls, listed: Members) -> MemberList:
+        """The list that a node has stored."""
+        return cls(
+            listed.version,
+            listed.places,
+            frozenset(one.node for one in listed.nodes if not one.is_voter),
+            listed.newest,
+            listed.stores,
+            listed.removed,
+            listed.last_place,
+        )
+
+    def stored(self, known: Iterable[Member]) -> Members:
+        """This list as nodes store it. `known`: has the addresses of all of its nodes."""
+        return Members(
+            version=self.version,
+            nodes=tuple(
+                one._replace(
+                    is_voter=one.node in self.voters,
+                    place=self.voters.get(one.node, NO_PLACE),
+                    store_id=self.stores.get(one.node, ""),
+                )
+                for one in known
+                if one.node in self.nodes
+            ),
+            newest=self.newest,
+            removed=self.removed,
+            last_place=self.last_place,
+        )
 
     @property
     def nodes(self) -> frozenset[Node]:

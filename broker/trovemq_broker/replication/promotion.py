@@ -15,23 +15,25 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, Offset
-from trovemq_broker.replication.members import PLACES
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.replica.epochs import Epochs
+from trovemq_store.replica.membership import PLACES, Members
 
 EPOCH_STEP: Final = PLACES * PLACES
 """The last two digits of an epoch, to that base: who gathered the promises, and who leads."""
 
 
 class Promised(NamedTuple):
-    """A node's answer: its promise of that epoch is on disk, and its log is synced up to `end`."""
+    """A node's answer: its promise of that epoch is on disk, and its log is synced up to `end`. `listed`: the
+    members that it has stored."""
 
     identity: Identity
     promised: Epoch
     epochs: Epochs
     end: Offset
     in_sync: InSyncSet | None
+    listed: Members = Members()
 
 
 def needed(voters: int, in_sync_min: int) -> int:

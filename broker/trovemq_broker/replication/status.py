@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
-from trovemq_broker.replication.frames import Epoch, InSyncSet, Node, Offset
-from trovemq_store.replica.membership import Member
+from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, Offset
+from trovemq_store.replica.membership import Member, Members
+
+NO_MEMBERS: Final = Members(version=0)
 
 
 class Role(Enum):
@@ -50,14 +53,22 @@ class NodeStatus:
     commit: int = 0
     in_sync: InSyncSet | None = None
     in_sync_min: int = 0
-    members_version: int = 0
-    members: tuple[Member, ...] = ()
+    listed: Members = NO_MEMBERS
     copies: tuple[CopyStatus, ...] = ()
     problem: str = ""
     lag_bytes: int = 0
     ack: str = ""
     store_id: str = ""
     incarnation: int = 0
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.listed.nodes
+
+    @property
+    def identity(self) -> Identity:
+        """Of its log."""
+        return Identity(self.node, self.store_id, self.incarnation)
 
     @property
     def leads(self) -> bool:
@@ -71,8 +82,7 @@ class MembersChange:
 
     cluster: str
     group: str
-    version: int
-    members: tuple[Member, ...]
+    listed: Members
     epoch: Epoch
 
 

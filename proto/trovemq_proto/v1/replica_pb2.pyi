@@ -11,16 +11,34 @@ class GetReplicaRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ReplicaMember(_message.Message):
-    __slots__ = ("node", "address", "replication", "voter")
+    __slots__ = ("node", "address", "replication", "voter", "place", "store_id")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
     VOTER_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
     node: str
     address: str
     replication: str
     voter: bool
-    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., replication: _Optional[str] = ..., voter: _Optional[bool] = ...) -> None: ...
+    place: int
+    store_id: str
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., replication: _Optional[str] = ..., voter: _Optional[bool] = ..., place: _Optional[int] = ..., store_id: _Optional[str] = ...) -> None: ...
+
+class ReplicaMemberList(_message.Message):
+    __slots__ = ("version", "nodes", "newest", "last_place", "removed")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    LAST_PLACE_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    nodes: _containers.RepeatedCompositeFieldContainer[ReplicaMember]
+    newest: str
+    last_place: int
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[ReplicaMember, _Mapping]]] = ..., newest: _Optional[str] = ..., last_place: _Optional[int] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaCopy(_message.Message):
     __slots__ = ("node", "end", "flushed", "lag_ms", "connected")
@@ -37,7 +55,7 @@ class ReplicaCopy(_message.Message):
     def __init__(self, node: _Optional[str] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., lag_ms: _Optional[int] = ..., connected: _Optional[bool] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
-    __slots__ = ("group", "node", "cluster_id", "role", "epoch", "promised", "leader", "begin", "end", "flushed", "commit", "in_sync", "in_sync_epoch", "in_sync_version", "in_sync_min", "members_version", "members", "copies", "problem", "lag_bytes", "ack", "store_id", "incarnation", "last_epoch")
+    __slots__ = ("group", "node", "cluster_id", "role", "epoch", "promised", "leader", "begin", "end", "flushed", "commit", "in_sync", "in_sync_epoch", "in_sync_version", "in_sync_min", "members", "copies", "problem", "lag_bytes", "ack", "store_id", "incarnation", "last_epoch")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -53,7 +71,6 @@ class ReplicaStatus(_message.Message):
     IN_SYNC_EPOCH_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_VERSION_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_MIN_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
@@ -77,8 +94,7 @@ class ReplicaStatus(_message.Message):
     in_sync_epoch: int
     in_sync_version: int
     in_sync_min: int
-    members_version: int
-    members: _containers.RepeatedCompositeFieldContainer[ReplicaMember]
+    members: ReplicaMemberList
     copies: _containers.RepeatedCompositeFieldContainer[ReplicaCopy]
     problem: str
     lag_bytes: int
@@ -86,7 +102,7 @@ class ReplicaStatus(_message.Message):
     store_id: str
     incarnation: int
     last_epoch: int
-    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ReplicaMember, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members: _Optional[_Union[ReplicaMemberList, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...
 
 class InitGroupRequest(_message.Message):
     __slots__ = ()
@@ -129,22 +145,24 @@ class PromoteReply(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., promised: _Optional[_Iterable[str]] = ..., away: _Optional[_Iterable[str]] = ..., cut_bytes: _Optional[int] = ...) -> None: ...
 
 class StoreMembersRequest(_message.Message):
-    __slots__ = ("cluster_id", "group", "version", "members", "epoch")
+    __slots__ = ("cluster_id", "group", "members", "epoch")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     group: str
-    version: int
-    members: _containers.RepeatedCompositeFieldContainer[ReplicaMember]
+    members: ReplicaMemberList
     epoch: int
-    def __init__(self, cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ReplicaMember, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., members: _Optional[_Union[ReplicaMemberList, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class StoreMembersReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("store_id", "incarnation")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    incarnation: int
+    def __init__(self, store_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ListCutRecordsRequest(_message.Message):
     __slots__ = ()

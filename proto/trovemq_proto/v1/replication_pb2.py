@@ -22,41 +22,42 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from trovemq_proto.v1 import replica_pb2 as trovemq__proto_dot_v1_dot_replica__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"trovemq_proto/v1/replication.proto\x12\ntrovemq.v1\"F\n\x0fReplicaIdentity\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\"Y\n\nReplicaSet\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12+\n\x06\x63opies\x18\x03 \x03(\x0b\x32\x1b.trovemq.v1.ReplicaIdentity\"\xfb\x01\n\x0cReplicaHello\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12-\n\x08identity\x18\x03 \x01(\x0b\x32\x1b.trovemq.v1.ReplicaIdentity\x12\x10\n\x08promised\x18\x04 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x05 \x01(\x0c\x12\r\n\x05\x62\x65gin\x18\x06 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x07 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x04\x12\'\n\x07in_sync\x18\t \x01(\x0b\x32\x16.trovemq.v1.ReplicaSet\x12\x14\n\x0csegment_size\x18\n \x01(\x04\x12\x0f\n\x07learner\x18\x0b \x01(\x08\"d\n\x0fReplicaProgress\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\x12\x0f\n\x07\x66lushed\x18\x03 \x01(\x04\x12\x13\n\x0bset_version\x18\x04 \x01(\x04\x12\x0f\n\x07\x65\x63ho_ms\x18\x05 \x01(\x04\"t\n\rFollowRequest\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.trovemq.v1.ReplicaHelloH\x00\x12/\n\x08progress\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.ReplicaProgressH\x00\x42\x07\n\x05\x66rame\"z\n\x0eReplicaWelcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\x0c\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x0e\n\x06\x63ut_to\x18\x06 \x01(\x04\x12\r\n\x05joins\x18\x07 \x01(\x08\"f\n\x0bReplicaData\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x04 \x01(\r\x12\r\n\x05\x62lank\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"x\n\x10ReplicaHeartbeat\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\x12\x0f\n\x07sent_ms\x18\x04 \x01(\x04\x12\'\n\x07in_sync\x18\x05 \x01(\x0b\x32\x16.trovemq.v1.ReplicaSet\"\xa1\x01\n\x0b\x46ollowReply\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.trovemq.v1.ReplicaWelcomeH\x00\x12\'\n\x04\x64\x61ta\x18\x02 \x01(\x0b\x32\x17.trovemq.v1.ReplicaDataH\x00\x12\x31\n\theartbeat\x18\x03 \x01(\x0b\x32\x1c.trovemq.v1.ReplicaHeartbeatH\x00\x42\x07\n\x05\x66rame\"F\n\x15ReplicaPromiseRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\"\x97\x01\n\x0eReplicaPromise\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.trovemq.v1.ReplicaIdentity\x12\x10\n\x08promised\x18\x02 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\'\n\x07in_sync\x18\x05 \x01(\x0b\x32\x16.trovemq.v1.ReplicaSet\"a\n\x0eReadLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x10\n\x08size_max\x18\x05 \x01(\x04\"H\n\x0cReadLogReply\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x02 \x01(\r\x12\r\n\x05\x62lank\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x32\xe1\x01\n\x12ReplicationService\x12@\n\x06\x46ollow\x12\x19.trovemq.v1.FollowRequest\x1a\x17.trovemq.v1.FollowReply(\x01\x30\x01\x12H\n\x07Promise\x12!.trovemq.v1.ReplicaPromiseRequest\x1a\x1a.trovemq.v1.ReplicaPromise\x12?\n\x07ReadLog\x12\x1a.trovemq.v1.ReadLogRequest\x1a\x18.trovemq.v1.ReadLogReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"trovemq_proto/v1/replication.proto\x12\ntrovemq.v1\x1a\x1etrovemq_proto/v1/replica.proto\"F\n\x0fReplicaIdentity\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\"Y\n\nReplicaSet\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12+\n\x06\x63opies\x18\x03 \x03(\x0b\x32\x1b.trovemq.v1.ReplicaIdentity\"\xfb\x01\n\x0cReplicaHello\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12-\n\x08identity\x18\x03 \x01(\x0b\x32\x1b.trovemq.v1.ReplicaIdentity\x12\x10\n\x08promised\x18\x04 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x05 \x01(\x0c\x12\r\n\x05\x62\x65gin\x18\x06 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x07 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x04\x12\'\n\x07in_sync\x18\t \x01(\x0b\x32\x16.trovemq.v1.ReplicaSet\x12\x14\n\x0csegment_size\x18\n \x01(\x04\x12\x0f\n\x07learner\x18\x0b \x01(\x08\"d\n\x0fReplicaProgress\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\x12\x0f\n\x07\x66lushed\x18\x03 \x01(\x04\x12\x13\n\x0bset_version\x18\x04 \x01(\x04\x12\x0f\n\x07\x65\x63ho_ms\x18\x05 \x01(\x04\"t\n\rFollowRequest\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.trovemq.v1.ReplicaHelloH\x00\x12/\n\x08progress\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.ReplicaProgressH\x00\x42\x07\n\x05\x66rame\"z\n\x0eReplicaWelcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\x0c\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x0e\n\x06\x63ut_to\x18\x06 \x01(\x04\x12\r\n\x05joins\x18\x07 \x01(\x08\"f\n\x0bReplicaData\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x04 \x01(\r\x12\r\n\x05\x62lank\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"x\n\x10ReplicaHeartbeat\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\x12\x0f\n\x07sent_ms\x18\x04 \x01(\x04\x12\'\n\x07in_sync\x18\x05 \x01(\x0b\x32\x16.trovemq.v1.ReplicaSet\"\xa1\x01\n\x0b\x46ollowReply\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.trovemq.v1.ReplicaWelcomeH\x00\x12\'\n\x04\x64\x61ta\x18\x02 \x01(\x0b\x32\x17.trovemq.v1.ReplicaDataH\x00\x12\x31\n\theartbeat\x18\x03 \x01(\x0b\x32\x1c.trovemq.v1.ReplicaHeartbeatH\x00\x42\x07\n\x05\x66rame\"F\n\x15ReplicaPromiseRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\"\xc7\x01\n\x0eReplicaPromise\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.trovemq.v1.ReplicaIdentity\x12\x10\n\x08promised\x18\x02 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\'\n\x07in_sync\x18\x05 \x01(\x0b\x32\x16.trovemq.v1.ReplicaSet\x12.\n\x07members\x18\x06 \x01(\x0b\x32\x1d.trovemq.v1.ReplicaMemberList\"a\n\x0eReadLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x10\n\x08size_max\x18\x05 \x01(\x04\"H\n\x0cReadLogReply\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x02 \x01(\r\x12\r\n\x05\x62lank\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x32\xe1\x01\n\x12ReplicationService\x12@\n\x06\x46ollow\x12\x19.trovemq.v1.FollowRequest\x1a\x17.trovemq.v1.FollowReply(\x01\x30\x01\x12H\n\x07Promise\x12!.trovemq.v1.ReplicaPromiseRequest\x1a\x1a.trovemq.v1.ReplicaPromise\x12?\n\x07ReadLog\x12\x1a.trovemq.v1.ReadLogRequest\x1a\x18.trovemq.v1.ReadLogReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.replication_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAIDENTITY']._serialized_start=50
-  _globals['_REPLICAIDENTITY']._serialized_end=120
-  _globals['_REPLICASET']._serialized_start=122
-  _globals['_REPLICASET']._serialized_end=211
-  _globals['_REPLICAHELLO']._serialized_start=214
-  _globals['_REPLICAHELLO']._serialized_end=465
-  _globals['_REPLICAPROGRESS']._serialized_start=467
-  _globals['_REPLICAPROGRESS']._serialized_end=567
-  _globals['_FOLLOWREQUEST']._serialized_start=569
-  _globals['_FOLLOWREQUEST']._serialized_end=685
-  _globals['_REPLICAWELCOME']._serialized_start=687
-  _globals['_REPLICAWELCOME']._serialized_end=809
-  _globals['_REPLICADATA']._serialized_start=811
-  _globals['_REPLICADATA']._serialized_end=913
-  _globals['_REPLICAHEARTBEAT']._serialized_start=915
-  _globals['_REPLICAHEARTBEAT']._serialized_end=1035
-  _globals['_FOLLOWREPLY']._serialized_start=1038
-  _globals['_FOLLOWREPLY']._serialized_end=1199
-  _globals['_REPLICAPROMISEREQUEST']._serialized_start=1201
-  _globals['_REPLICAPROMISEREQUEST']._serialized_end=1271
-  _globals['_REPLICAPROMISE']._serialized_start=1274
-  _globals['_REPLICAPROMISE']._serialized_end=1425
-  _globals['_READLOGREQUEST']._serialized_start=1427
-  _globals['_READLOGREQUEST']._serialized_end=1524
-  _globals['_READLOGREPLY']._serialized_start=1526
-  _globals['_READLOGREPLY']._serialized_end=1598
-  _globals['_REPLICATIONSERVICE']._serialized_start=1601
-  _globals['_REPLICATIONSERVICE']._serialized_end=1826
+  _globals['_REPLICAIDENTITY']._serialized_start=82
+  _globals['_REPLICAIDENTITY']._serialized_end=152
+  _globals['_REPLICASET']._serialized_start=154
+  _globals['_REPLICASET']._serialized_end=243
+  _globals['_REPLICAHELLO']._serialized_start=246
+  _globals['_REPLICAHELLO']._serialized_end=497
+  _globals['_REPLICAPROGRESS']._serialized_start=499
+  _globals['_REPLICAPROGRESS']._serialized_end=599
+  _globals['_FOLLOWREQUEST']._serialized_start=601
+  _globals['_FOLLOWREQUEST']._serialized_end=717
+  _globals['_REPLICAWELCOME']._serialized_start=719
+  _globals['_REPLICAWELCOME']._serialized_end=841
+  _globals['_REPLICADATA']._serialized_start=843
+  _globals['_REPLICADATA']._serialized_end=945
+  _globals['_REPLICAHEARTBEAT']._serialized_start=947
+  _globals['_REPLICAHEARTBEAT']._serialized_end=1067
+  _globals['_FOLLOWREPLY']._serialized_start=1070
+  _globals['_FOLLOWREPLY']._serialized_end=1231
+  _globals['_REPLICAPROMISEREQUEST']._serialized_start=1233
+  _globals['_REPLICAPROMISEREQUEST']._serialized_end=1303
+  _globals['_REPLICAPROMISE']._serialized_start=1306
+  _globals['_REPLICAPROMISE']._serialized_end=1505
+  _globals['_READLOGREQUEST']._serialized_start=1507
+  _globals['_READLOGREQUEST']._serialized_end=1604
+  _globals['_READLOGREPLY']._serialized_start=1606
+  _globals['_READLOGREPLY']._serialized_end=1678
+  _globals['_REPLICATIONSERVICE']._serialized_start=1681
+  _globals['_REPLICATIONSERVICE']._serialized_end=1906
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from trovemq_proto.v1 import replica_pb2 as _replica_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -143,18 +144,20 @@ class ReplicaPromiseRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ReplicaPromise(_message.Message):
-    __slots__ = ("identity", "promised", "epochs", "end", "in_sync")
+    __slots__ = ("identity", "promised", "epochs", "end", "in_sync", "members")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     identity: ReplicaIdentity
     promised: int
     epochs: bytes
     end: int
     in_sync: ReplicaSet
-    def __init__(self, identity: _Optional[_Union[ReplicaIdentity, _Mapping]] = ..., promised: _Optional[int] = ..., epochs: _Optional[bytes] = ..., end: _Optional[int] = ..., in_sync: _Optional[_Union[ReplicaSet, _Mapping]] = ...) -> None: ...
+    members: _replica_pb2.ReplicaMemberList
+    def __init__(self, identity: _Optional[_Union[ReplicaIdentity, _Mapping]] = ..., promised: _Optional[int] = ..., epochs: _Optional[bytes] = ..., end: _Optional[int] = ..., in_sync: _Optional[_Union[ReplicaSet, _Mapping]] = ..., members: _Optional[_Union[_replica_pb2.ReplicaMemberList, _Mapping]] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
     __slots__ = ("cluster", "group", "epoch", "offset", "size_max")

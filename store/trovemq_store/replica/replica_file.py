@@ -8,7 +8,8 @@
     cutBytesDropped  bytes of cut records of which no file under trovemq/cut/ is kept any more
     membership     the node's place in its group (membership.py), null in the store of a single broker:
       cluster, group, node, storeId, incarnation, directory, inSyncMin
-      version, members   [[node, address, replication address, whether it votes], …]
+      members            version; nodes: [[node, address, replication address, whether it votes, place, id of
+                         the store with which it became a voter], …]; newest, removed, lastPlace
       inSync             [epoch, version, [[node, store id, incarnation], …]], or null
       leads, isSynced
     crc32          of the file: store/trovemq_store/files/sealed_json.py
@@ -24,7 +25,7 @@ Invariants
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -36,7 +37,7 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.replica import epoch_checkpoint
 from trovemq_store.replica.epochs import EPOCH_MAX, Epochs
-from trovemq_store.replica.membership import InSyncSet, Member, Membership
+from trovemq_store.replica.membership import InSyncSet, Members, Membership
 
 PATH: Final = "trovemq/replica.json"
 FORMAT: Final = 1
@@ -52,8 +53,7 @@ class _KeptMembership(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     incarnation: int
     directory: int
     in_sync_min: int
-    version: int
-    members: list[Member]
+    members: Members
     in_sync: InSyncSet | None
     leads: bool
     is_synced: bool
@@ -123,12 +123,12 @@ def load(files: FileSystem) -> ReplicaState | None:
 def _membership(place: _KeptMembership) -> Membership:
     """ValueError."""
     values = msgspec.structs.asdict(place)
-    return Membership(**{**values, "members": tuple(place.members)})
+    return Membership(listed=values.pop("members"), **values)
 
 
 def _kept(membership: Membership) -> _KeptMembership:
     values = msgspec.structs.asdict(membership)
-    return _KeptMembership(**{**values, "members": list(membership.members)})
+    return _KeptMembership(members=values.pop("listed"), **values)
 
 
 def _left_by_rocketmq(files: FileSystem) -> ReplicaState | None:
@@ -179,7 +179,7 @@ class ReplicaFile:
         self.state = state
 
     @classmethod
-    def open(cls, files: FileSystem) -> ReplicaFile:
+    def open(cls, files: FileSystem) -> Self:
         """TroveError STORE_NEWER, STORE_FAILED; StorageError."""
         state = load(files) or ReplicaState()
         project(files, state)
@@ -249,7 +249,7 @@ class ReplicaFile:
         if former is not None:
             if (former.cluster, former.group) != (membership.cluster, membership.group):
                 raise ValueError(f"a node of group {former.group} ({former.cluster}) stays in it")
-            former.with_members(membership.version, membership.members)
+            former.with_members(membership.listed)
         if membership != former:
             self._change(membership=membership)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace as with_fields
 from typing import Any
 
 import pytest
@@ -9,17 +11,23 @@ from msgspec.structs import replace
 
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
+from trovemq_broker.replication.members import MemberChanges, MemberList
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import NodeStatus, PromotionAsked, Role
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_store.replica.epochs import Epochs
-from trovemq_store.replica.membership import Member, Membership
+from trovemq_store.replica.membership import Member, Members, Membership
 
 pytestmark = pytest.mark.asyncio
 
-MEMBERS = tuple(Member(node, f"{node}:1", f"{node}:2") for node in "abc")
+
+def listed(nodes: str) -> Members:
+    return Members.first(Member(node, f"{node}:1", f"{node}:2") for node in nodes)
+
+
+ABC = listed("abc")
 EPOCHS = Epochs.of([(64, 0)])
 
 
@@ -29,7 +37,7 @@ def in_sync(nodes: str, version: int = 1) -> InSyncSet:
 
 def place(me: str = "b", **changes: Any) -> Membership:
     made = Membership(
-        cluster="c", group="g", node=me, store_id="s", in_sync_min=2, members=MEMBERS, in_sync=in_sync("abc")
+        cluster="c", group="g", node=me, store_id="s", in_sync_min=2, listed=ABC, in_sync=in_sync("abc")
     )
     return replace(made, **changes)
 
@@ -45,32 +53,44 @@ def status(node: str, **changes: Any) -> NodeStatus:
         "end": 100,
         "in_sync": in_sync("abc"),
         "ack": "replicated",
+        "listed": ABC,
+        "store_id": "s",
+        "incarnation": 1,
     }
     return NodeStatus(**{**values, **changes})
 
 
 class Nodes:
-    """The other nodes; `promised` is called for each promise, in order."""
+    """The other nodes. `before`: changes before a promise, by its number."""
 
     def __init__(self, *statuses: NodeStatus, fails: str = "") -> None:
         self.statuses = {one.node: one for one in statuses}
+        self.now = dict(self.statuses)
         self.asked: list[str] = []
+        self.before: dict[int, Callable[[], None]] = {}
         self._fails = fails
 
-    def answer(self, one: NodeStatus, epoch: int) -> Promised:
+    def change(self, node: str, **fields: Any) -> None:
+        self.now[node] = with_fields(self.now[node], **fields)
+
+    def answer(self, node: str, epoch: int) -> Promised:
+        self.before.get(len(self.asked) + 1, lambda: None)()
+        one = self.now[node]
         self.asked.append(one.node)
         if one.node in self._fails:
             raise TroveError(errors.STORE_FAILED, f"node {one.node} has no disk")
-        return Promised(Identity(one.node, "s", 1), epoch, EPOCHS, Offset(one.end), one.in_sync)
+        return Promised(one.identity, epoch, EPOCHS, Offset(one.end), one.in_sync, one.listed)
 
     async def promise(self, member: Member, asked: PromiseAsked) -> Promised:
-        return self.answer(self.statuses[member.node], asked.epoch)
+        return self.answer(member.node, asked.epoch)
 
     async def run(
         self, own: NodeStatus, asked: PromotionAsked | None = None, where: Membership | None = None
     ) -> Leadership:
+        self.now[own.node] = own
+
         async def promise_own(ask: PromiseAsked) -> Promised:
-            return self.answer(own, ask.epoch)
+            return self.answer(own.node, ask.epoch)
 
         calls: Any = self
         gathering = Gathering(where or place(own.node), own, calls, promise_own)
@@ -86,7 +106,7 @@ class Nodes:
 async def test_two_of_three_are_enough_and_the_epoch_is_above_all_promises() -> None:
     nodes = Nodes(status("c", promised=640))
     found = await nodes.run(status("b"))
-    assert nodes.asked == ["b", "c"], "this node promises first"
+    assert nodes.asked == ["b", "c", "b", "c"], "this node promises first, and all are asked twice"
     assert (found.promoted.promised, found.promoted.away, found.is_forced) == (("b", "c"), ("a",), False)
     assert found.epoch == 64 * 11 + 8 + 1
 
@@ -139,8 +159,9 @@ async def test_a_promise_that_fails_ends_the_promotion() -> None:
 
 
 async def test_a_learner_is_not_promoted() -> None:
-    learner = (*MEMBERS[:1], MEMBERS[1]._replace(is_voter=False), MEMBERS[2])
-    await Nodes(status("c")).refused(errors.NOT_A_MEMBER, status("b"), None, place(members=learner))
+    core = MemberList.of(ABC)
+    learner = with_fields(core, voters={"a": 0, "c": 2}, learners=frozenset("b")).stored(ABC.nodes)
+    await Nodes(status("c")).refused(errors.NOT_A_MEMBER, status("b"), None, place(listed=learner))
 
 
 async def test_a_leader_that_was_alone_in_the_set_leads_again() -> None:
@@ -153,4 +174,84 @@ async def test_a_leader_that_was_alone_in_the_set_leads_again() -> None:
     later = status("c", in_sync=in_sync("ac", 2))
     assert not may_lead_alone(alone, [without[0], later])
     assert may_lead_alone(replace(alone, in_sync_min=1), []), "each choice needs its own promise"
-    assert may_lead_alone(replace(alone, members=MEMBERS[:1]), [])
+    assert may_lead_alone(replace(alone, listed=listed("a")), [])
+    changed = status("c", in_sync=None, listed=replace(ABC, version=2))
+    assert not may_lead_alone(alone, [without[0], changed]), "another one has led"
+
+
+# --- changes of the members -------------------------------------------------------------------------------
+def after_changes() -> tuple[Members, Members]:
+    """The lists of leader a without c, and then with aa as a voter."""
+    known = (*ABC.nodes, Member("aa", "aa:1", "aa:2"))
+    group = MemberChanges(MemberList.of(ABC), 64, "a", in_sync_min=1)
+    assert group.confirm({}, [])
+    without_c = group.remove("c", ["s"], []).stored(known)
+    assert group.confirm({}, [])
+    group.add("aa")
+    assert group.confirm({}, [])
+    return without_c, group.make_voter("aa", "s9").stored(known)
+
+
+async def test_two_nodes_with_different_lists_chose_one_epoch() -> None:
+    """By sorted names, aa has b's place in the list after it."""
+    _, later = after_changes()
+    own = status("aa", listed=later, store_id="s9", in_sync=None)
+    older = await Nodes(status("c")).run(status("b"))
+    newer = await Nodes(status("a", listed=later), status("b", listed=later)).run(
+        own, PromotionAsked("off", 0), place("aa", listed=later, store_id="s9")
+    )
+    assert (older.epoch % 64, newer.epoch % 64) == (8 + 1, 3 * 8 + 3)
+
+
+def with_d(**changes: Any) -> Members:
+    """With d as a voter, a list that may not count yet."""
+    d = Member("d", "d:1", "d:2", is_voter=True, place=3, store_id="s4")
+    return replace(replace(ABC, version=64 << 16, nodes=(*ABC.nodes, d)), newest="d", last_place=3, **changes)
+
+
+async def test_the_newest_list_of_a_status_says_who_is_asked() -> None:
+    d = status("d", listed=with_d(), store_id="s4", in_sync=None)
+    nodes = Nodes(d, status("c"))
+    found = await nodes.run(status("b"))
+    assert nodes.asked == ["b", "c", "d"] * 2
+    assert found.listed == with_d(), "the leader takes it"
+    assert found.promoted.away == ("a",)
+    other = Nodes(with_fields(d, store_id="s5"), status("c"))
+    await other.refused(errors.NOT_ENOUGH_REPLICAS, status("b"))
+
+
+async def test_a_list_that_came_before_the_promise_counted_for_nothing() -> None:
+    """The statuses were asked before a leader added a voter, the promises after: two of four are too few."""
+    nodes = Nodes(status("c"))
+    nodes.before[2] = lambda: nodes.change("c", listed=with_d())
+    message = await nodes.refused(errors.NOT_ENOUGH_REPLICAS, status("b"))
+    assert "2 of 3 nodes" in message
+    assert nodes.asked == ["b", "c"] * 3, "all voters of the later list are asked twice"
+    nodes = Nodes(status("a"), status("c"))
+    nodes.before[2] = lambda: nodes.change("c", listed=with_d())
+    found = await nodes.run(status("b"))
+    assert (found.listed, found.promoted.promised) == (with_d(), ("a", "b", "c"))
+
+
+async def test_a_disk_that_was_replaced_between_the_promises_counted() -> None:
+    """With its promise of this epoch the former leader may have found it again, and counted it."""
+    nodes = Nodes(status("c"))
+    nodes.before[4] = lambda: nodes.change("c", store_id="s2", in_sync=in_sync("bc", 2))
+    assert "1 of 2 nodes" in await nodes.refused(errors.NOT_ENOUGH_REPLICAS, status("b"))
+
+
+async def test_a_removed_node_or_store_gathered_promises() -> None:
+    without_b, _ = after_changes()
+    without_b = replace(without_b, nodes=(ABC.nodes[0], ABC.nodes[2]))
+    nodes = Nodes(status("c", listed=without_b))
+    assert "was removed" in await nodes.refused(errors.NOT_A_MEMBER, status("b"))
+    assert nodes.asked == []
+    again = replace(ABC, version=64 << 16, removed=("s of b",))
+    nodes = Nodes(status("c", listed=again))
+    own = status("b", store_id="s of b")
+    assert "was removed" in await nodes.refused(errors.NOT_A_MEMBER, own, None, place(store_id="s of b"))
+    nodes = Nodes(status("c", listed=again, store_id="s of b"))
+    assert "1 of the 2 voters" in await nodes.refused(errors.NOT_ENOUGH_REPLICAS, status("b"))
+    nodes = Nodes(status("c"))
+    nodes.before[2] = lambda: nodes.change("c", listed=again, store_id="s of b")
+    assert "1 of 2 nodes" in await nodes.refused(errors.NOT_ENOUGH_REPLICAS, status("b"))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from trovemq_broker.daemon.replica import new_node
 from trovemq_broker.daemon.replica.finding import Finding
@@ -18,7 +19,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.replica.epochs import Epochs
-from trovemq_store.replica.membership import Member, Membership
+from trovemq_store.replica.membership import Member, Members, Membership
 from trovemq_store.replica.replica_file import ReplicaFile
 
 NODES = tuple(
@@ -56,8 +57,7 @@ def leader(node: str, members: str = "abc", group: str = "g") -> NodeStatus:
         cluster="id",
         role=Role.LEADER,
         epoch=64,
-        members=listed,
-        members_version=3,
+        listed=replace(Members.first(listed), version=3),
         in_sync_min=2,
     )
 
@@ -121,7 +121,7 @@ def test_an_empty_node_joins_the_group_that_lists_it() -> None:
     node = Node()
     assert step(node, leader("b")) == ""
     assert node.place is not None
-    assert (node.place.cluster, node.place.version, node.place.in_sync, node.place.leads) == (
+    assert (node.place.cluster, node.place.listed.version, node.place.in_sync, node.place.leads) == (
         "id",
         3,
         None,

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, node_routes
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
 from trovemq_broker.replication.status import CopyStatus, NodeStatus, Role
-from trovemq_store.replica.membership import Member
+from trovemq_store.replica.membership import Member, Members
 
 IN_SYNC = InSyncSet(64, 2, frozenset(Identity(node, "s", 1) for node in "ab"))
 COPY = CopyStatus(node="b", end=Offset(90), flushed=Offset(80), lag_ms=250, is_connected=True)
@@ -25,7 +25,7 @@ LEADER = NodeStatus(
     end=100,
     in_sync=IN_SYNC,
     in_sync_min=2,
-    members=tuple(Member(node, f"{node}:1", f"{node}:2") for node in "abc"),
+    listed=Members.first(Member(node, f"{node}:1", f"{node}:2") for node in "abc"),
     copies=(COPY,),
 )
 FOLLOWER = replace(LEADER, node="b", role=Role.FOLLOWER, copies=(), lag_bytes=10)

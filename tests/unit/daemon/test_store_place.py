@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from trovemq_broker.daemon.replica.open_node import NodeFile
 from trovemq_broker.daemon.replica.store_place import check_single, commit_limit, founded, take_place
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_proto import errors
@@ -92,6 +93,17 @@ def test_another_in_sync_min_than_the_groups_is_refused() -> None:
     with pytest.raises(TroveError, match="give in_sync_min = 2") as refused:
         take_place(replica, with_settings(SETTINGS, in_sync_min=1), 7, clean=True)
     assert refused.value.spec is errors.STORE_SETTINGS_MISMATCH
+
+
+def test_a_role_that_had_ended_replaced_a_promise() -> None:
+    files = MemoryFileSystem()
+    former = NodeFile.open(files)
+    former.close()
+    ReplicaFile.open(files).promise(64)
+    with pytest.raises(TroveError) as refused:
+        former.promise(9)
+    assert refused.value.spec is errors.SERVICE_NOT_AVAILABLE
+    assert ReplicaFile.open(files).promised_epoch == 64
 
 
 def test_a_single_broker_does_not_open_a_nodes_store() -> None:

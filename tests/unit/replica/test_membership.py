@@ -10,11 +10,13 @@ from msgspec.structs import replace
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.replica.epochs import Epochs
-from trovemq_store.replica.membership import Identity, InSyncSet, Member, Membership
+from trovemq_store.replica.membership import Identity, InSyncSet, Member, Members, Membership
 from trovemq_store.replica.replica_file import ReplicaFile
 
 A, B, C = (Member(node, f"{node}:1", f"{node}:2") for node in "abc")
-MINE = Membership(cluster="c1", group="orders", node="a", store_id="s1", in_sync_min=2, members=(A, B, C))
+MINE = Membership(
+    cluster="c1", group="orders", node="a", store_id="s1", in_sync_min=2, listed=Members.first((A, B, C))
+)
 
 
 def in_sync(epoch: int, version: int, *nodes: str) -> InSyncSet:
@@ -38,10 +40,19 @@ def test_the_place_and_each_set_are_there_after_a_power_cut() -> None:
 
 def test_a_member_comes_and_goes() -> None:
     files, replica = node()
-    replica.take_place(MINE.with_members(2, (A, B)))
+    later = replace(
+        MINE.listed,
+        version=2,
+        nodes=(*MINE.members[:2], C._replace(place=5, store_id="s7")),
+        newest="c",
+        removed=("s3",),
+        last_place=5,
+    )
+    replica.take_place(MINE.with_members(later))
     found = ReplicaFile.open(files.after_power_cut()).state.membership
     assert found is not None
-    assert (found.version, found.members, found.voters) == (2, (A, B), ["a", "b"])
+    assert (found.listed, found.voters) == (later, ["a", "b", "c"])
+    assert (later.places, later.stores) == ({"a": 0, "b": 1, "c": 5}, {"c": "s7"})
 
 
 @pytest.mark.parametrize(
@@ -49,8 +60,8 @@ def test_a_member_comes_and_goes() -> None:
     [
         {"cluster": "c2"},
         {"group": "others"},
-        {"version": 0},
-        {"members": (A, B)},  # another list of the same version
+        {"listed": replace(MINE.listed, version=0)},
+        {"listed": replace(MINE.listed, removed=("s3",))},  # another list of the same version
     ],
 )
 def test_an_older_or_another_groups_place_is_refused(changes: dict[str, Any]) -> None:
@@ -79,13 +90,27 @@ def test_a_single_brokers_store_again_keeps_its_promise() -> None:
 
 def test_a_group_of_one_needs_one_copy() -> None:
     assert MINE.in_sync_needed == 2
-    assert replace(MINE, members=(A,)).in_sync_needed == 1
-    assert replace(MINE, members=(A, B._replace(is_voter=False))).in_sync_needed == 1
+    assert replace(MINE, listed=Members.first((A,))).in_sync_needed == 1
+    learner = B._replace(is_voter=False)
+    assert replace(MINE, listed=Members(nodes=(A._replace(place=0), learner))).in_sync_needed == 1
+
+
+@pytest.mark.parametrize("changes", [{"incarnation": 0}, {"store_id": ""}, {"in_sync_min": 8}])
+def test_a_place_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"a node has|in_sync_min"):
+        replace(MINE, **changes)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"members": (A, A)}, {"incarnation": 0}, {"store_id": ""}, {"in_sync_min": 8}]
+    ("changes", "text"),
+    [
+        ({"nodes": (A._replace(place=0), A._replace(place=1))}, "each once"),
+        ({"nodes": (A._replace(place=1), B._replace(place=1))}, "no other has it"),
+        ({"nodes": (A,)}, "each voter has a place"),
+        ({"nodes": (A._replace(place=8),)}, "0 to 7"),
+        ({"removed": tuple(str(number) for number in range(1_025))}, "1024 removed stores"),
+    ],
 )
-def test_a_place_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"group has at most|a node has|in_sync_min"):
-        replace(MINE, **changes)
+def test_a_list_that_cannot_be_is_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Members(**changes)

@@ -27,6 +27,14 @@ from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.v1 import replication_pb2 as pb
 from trovemq_store.replica.epochs import ENTRIES_MAX, EPOCH_MAX, Epochs
+from trovemq_store.replica.membership import (
+    MEMBERS_MAX,
+    NO_PLACE,
+    PLACES,
+    REMOVED_MAX,
+    Member,
+    Members,
+)
 
 NUMBERS = st.integers(0, wire.NUMBER_MAX)
 OFFSETS = st.builds(PhysicalOffset, NUMBERS)
@@ -95,6 +103,25 @@ def hello(**fields: Any) -> bytes:
     return request.SerializeToString()
 
 
+@st.composite
+def member_lists(draw: st.DrawFn) -> Members:
+    text = st.text("abc.:-0", min_size=1, max_size=20)
+    names = draw(st.lists(text, max_size=MEMBERS_MAX, unique=True))
+    places = iter(draw(st.permutations(range(PLACES))))
+    nodes = []
+    for name in names:
+        is_voter = draw(st.booleans())
+        place = next(places) if is_voter else NO_PLACE
+        nodes.append(Member(name, draw(text), draw(text), is_voter, place, draw(st.just("") | text)))
+    return Members(
+        version=draw(st.integers(0, wire.NUMBER_MAX)),
+        nodes=tuple(nodes),
+        newest=draw(st.sampled_from(["", *names])),
+        removed=tuple(draw(st.lists(text, max_size=5) | st.just(["store"] * REMOVED_MAX))),
+        last_place=draw(st.integers(-1, PLACES - 1)),
+    )
+
+
 def refused(read: Any, data: bytes) -> str:
     with pytest.raises(TroveError) as caught:
         read(data)
@@ -126,7 +153,7 @@ def test_a_leaders_frame_comes_back(frame: Welcome | Data | Heartbeat) -> None:
 
 
 @given(
-    st.builds(Promised, IDENTITIES, EPOCH, epoch_lists(), OFFSETS, st.none() | SETS),
+    st.builds(Promised, IDENTITIES, EPOCH, epoch_lists(), OFFSETS, st.none() | SETS, member_lists()),
     st.builds(wire.RangeAsked, NAMES, NAMES, EPOCH, OFFSETS, NUMBERS),
     st.builds(wire.PromiseAsked, NAMES, NAMES, st.integers(1, EPOCH_MAX)),
 )
@@ -224,3 +251,16 @@ def test_data_beyond_a_frame_is_one_record() -> None:
 
 def test_a_frame_without_data_has_a_size_limit() -> None:
     refused(wire.hello_of, hello(epochs=bytes(wire.FRAME_SIZE_MAX)))
+
+
+def test_a_list_of_members_beyond_its_limits_is_refused() -> None:
+    promise = pb.ReplicaPromise(identity=pb.ReplicaIdentity(node="a", store_id="s"))
+    promise.members.nodes.add(node="a", address="a:1", replication="a:2", voter=True, place=8)
+    assert "place" in refused(wire.promised_of, promise.SerializeToString())
+    promise.members.nodes[0].place = 7
+    wire.promised_of(promise.SerializeToString())
+    promise.members.nodes[0].store_id = "s" * 65
+    assert "64" in refused(wire.promised_of, promise.SerializeToString())
+    del promise.members.nodes[:]
+    promise.members.removed.extend(["s"] * (REMOVED_MAX + 1))
+    assert "removed stores" in refused(wire.promised_of, promise.SerializeToString())

@@ -288,12 +288,12 @@ def test_a_learner_is_never_added() -> None:
 def test_a_new_voter_that_opened_its_stream_before_never_voted(learner: bool) -> None:
     group = open_group()
     voters = group.settings.voters
-    group.leader.change_members(replace(group.settings, voters={**voters, "c": False}))
+    group.take(group.leader.regroup(replace(group.settings, voters={**voters, "c": False}), 0))
     group.hello(3, C, learner=learner)
     group.report(3, 110)
     group.take(group.leader.tick(1_000), 1_000)
     assert group.leader.in_sync.newest.nodes == ["a", "b"]
-    group.leader.change_members(replace(group.settings, voters=voters))
+    group.take(group.leader.regroup(replace(group.settings, voters=voters), 1_000), 1_000)
     group.report(3, 110, now_ms=1_200)
     group.take(group.leader.tick(1_300), 1_300)
     assert group.leader.in_sync.newest.nodes == (["a", "b"] if learner else ["a", "b", "c"])

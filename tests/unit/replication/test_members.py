@@ -11,10 +11,11 @@ from tests.unit.replication.test_follower import promised
 from tests.unit.replication.test_leader import A, B, C, Group, open_group, refusal
 from trovemq_broker.replication.frames import Identity, InSyncSet
 from trovemq_broker.replication.leader import GroupSettings
-from trovemq_broker.replication.members import REMOVED_MAX, MemberChanges, MemberList
+from trovemq_broker.replication.members import MemberChanges, MemberList
 from trovemq_broker.replication.promotion import choose, epoch_of_leader, epoch_to_promise
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.replica.membership import REMOVED_MAX
 
 D = Identity("d", "store of d", 0)
 ABC = MemberList.first("abc")

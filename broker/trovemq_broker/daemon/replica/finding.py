@@ -13,7 +13,7 @@ from trovemq_broker.replication.frames import Epoch, Node
 from trovemq_broker.replication.status import NodeStatus
 from trovemq_daemon.addresses import parse_address
 from trovemq_proto.errors import TroveError
-from trovemq_store.replica.membership import Member, Membership
+from trovemq_store.replica.membership import Member, Members, Membership
 
 SEARCH_S: Final = 0.5
 FOLLOWING_S: Final = 2.0
@@ -66,6 +66,17 @@ class Finding:
         leading = [one for one in self.statuses.values() if one.leads and one.cluster == cluster]
         best = max(leading, key=lambda one: one.epoch, default=None)
         return best if best is not None and best.epoch >= promised else None
+
+    def later_members(self, place: Membership, promised: Epoch) -> Members | None:
+        """The newest list of members that a leader of its group has, where it is later than the node's. One
+        of a leader whose epoch is below the promise does not count: a node that gathers has not heard it."""
+        lists = [
+            one.listed
+            for one in self.statuses.values()
+            if one.leads and one.cluster == place.cluster and one.epoch >= promised
+        ]
+        newest = max(lists, key=lambda one: one.version, default=place.listed)
+        return newest if newest.version > place.listed.version else None
 
     def target(self, cluster: str, promised: Epoch) -> Endpoint | str:
         """Where the leader's streams are, or why that is not known."""

@@ -24,7 +24,7 @@ from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replication.frames import Epoch, Offset
+from trovemq_broker.replication.frames import Epoch, Identity, Offset
 from trovemq_broker.replication.promotion import Promised, epoch_of_leader, epoch_to_promise
 from trovemq_broker.replication.status import (
     CutFiles,
@@ -142,28 +142,28 @@ class FollowerRole:
 
     async def _learn_members(self) -> None:
         """A later list of members than this node's, of a leader of its group."""
-        place = self._node.place
-        for one in self._finding.statuses.values():
-            if one.cluster == place.cluster and one.leads and one.members_version > place.version:
-                await run_in_thread(partial(self._node.take_members, one.members_version, one.members))
-                place = self._node.place
+        node = self._node
+        later = self._finding.later_members(node.place, node.state.promised)
+        if later is not None:
+            await run_in_thread(partial(node.take_members, later))
 
     async def _lead_again(self) -> None:
         """A former leader whose successor is not known leads again, in a new epoch, with the promises that an
         operator's promotion needs; without them where no other node can have been chosen."""
         node, place = self._node, self._node.place
         loop = asyncio.get_running_loop()
-        if not place.leads or loop.time() < self._leads_at_s:
+        if not place.leads or place.node not in place.voters or loop.time() < self._leads_at_s:
             return
         statuses = [
             one for one in self._finding.statuses.values() if one.cluster in (place.cluster, "")
         ]  # a new node has no set, either
         if may_lead_alone(place, statuses):
             highest = max([node.state.promised, *(one.promised for one in statuses)])
-            epoch = epoch_to_promise(highest, place.node, place.voters)
+            epoch = epoch_to_promise(highest, place.node, place.listed.places)
             await run_in_thread(partial(node.promise, epoch))
-            epoch = epoch_of_leader(epoch, place.node, place.voters)
-            self._end(Ended(Leadership(epoch, Promoted(epoch, (place.node,), (), 0))))
+            epoch = epoch_of_leader(epoch, place.node, place.listed.places)
+            promoted = Promoted(epoch, (place.node,), (), 0)
+            self._end(Ended(Leadership(epoch, promoted, place.listed)))
             return
         self._attempts += 1
         self._leads_at_s = loop.time() + min(RETRY_LEADING_MAX_S, RETRY_LEADING_S * 2**self._attempts)
@@ -254,8 +254,7 @@ class FollowerRole:
             commit=state.commit,
             in_sync=place.in_sync if state.in_sync is None else state.in_sync,
             in_sync_min=place.in_sync_min,
-            members_version=place.version,
-            members=place.members,
+            listed=place.listed,
             problem=self.problem,
             lag_bytes=0 if stream is None else stream.lag_bytes,
             ack=self._settings.ack,
@@ -299,7 +298,9 @@ class FollowerRole:
         if node.log.flushed < node.log.end:
             raise TroveError(errors.STORE_FAILED, "the log could not be synced")
         get_logger().warning("replica.promised", epoch=epoch, end=node.log.end)
-        return Promised(place.identity, epoch, node.state.epochs, node.log.flushed, node.state.in_sync)
+        return Promised(
+            place.identity, epoch, node.state.epochs, node.log.flushed, node.state.in_sync, place.listed
+        )
 
     async def _gather(self, asked: PromotionAsked) -> Leadership:
         """With the lock held. TroveError."""
@@ -338,7 +339,7 @@ class FollowerRole:
             address, streams = mine.address, mine.replication
         return Member(settings.node_name, str(address), str(streams))
 
-    async def store_members(self, change: MembersChange) -> None:
+    async def store_members(self, change: MembersChange) -> Identity:
         async with self._changing:
             node, place = self._node, self._node.place
             if (change.cluster, change.group) != (place.cluster, place.group):
@@ -346,9 +347,10 @@ class FollowerRole:
             if change.epoch < node.state.promised:
                 raise TroveError(errors.EPOCH_STALE, f"epoch {node.state.promised} is promised")
             try:
-                await run_in_thread(partial(node.take_members, change.version, change.members))
+                await run_in_thread(partial(node.take_members, change.listed))
             except ValueError as error:
                 raise illegal(str(error)) from None
+            return place.identity
 
     async def leave_group(self) -> None:
         raise self.refusal()

@@ -2,12 +2,17 @@
 
 It asks for nothing that another node would have to take back: before the first promise it looks whether
 enough nodes answer, and whether another one has to lead. After that the former leader has stepped down.
+
+Invariants
+- The newest list of members among the answers says who is asked, and whose promises count.
+- All are asked again after all have promised, and the second answers count: a store that was replaced between
+  has lost its promise.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
@@ -23,18 +28,21 @@ from trovemq_broker.replication.status import NodeStatus, Promoted, PromotionAsk
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_store.replica.membership import Member, Membership
+from trovemq_store.replica.membership import Member, Members, Membership
 
 PromiseOwn: TypeAlias = Callable[[PromiseAsked], Awaitable[Promised]]
 STEP_DOWN_TRIES: Final = 3
+ASKED_AGAIN_MAX: Final = 4
 
 
 class Leadership(NamedTuple):
     """This node is to lead that epoch. `is_forced`: an operator accepts that it may lack acknowledged
-    records, `fenced` says how the other nodes were stopped."""
+    records, `fenced` says how the other nodes were stopped. `listed`: the newest list of members among the
+    promises."""
 
     epoch: Epoch
     promoted: Promoted
+    listed: Members
     is_forced: bool = False
     fenced: str = ""
     accepted_loss: int = 0
@@ -49,43 +57,97 @@ class Gathering:
         self._own = own
         self._calls = calls
         self._promise = promise
-        self._voters = place.voters
-        self._needed = needed(len(place.voters), place.in_sync_needed)
-        self._others = [one for one in place.members if one.node != place.node]
+        self._listed = place.listed
 
     async def run(self, asked: PromotionAsked, statuses: Mapping[Node, NodeStatus]) -> Leadership:
         """`statuses`: of the other nodes that answer. TroveError NOT_ENOUGH_REPLICAS, REPLICA_STATE_ILLEGAL,
         NOT_A_MEMBER."""
         place = self._place
-        if place.node not in self._voters:
-            raise TroveError(errors.NOT_A_MEMBER, f"node {place.node} is a learner of group {place.group}")
         members = [one for one in statuses.values() if one.cluster == place.cluster]
+        self._take_list(one.listed for one in members)
         self._check_before(asked, members)
         highest = max(one for status in (self._own, *members) for one in (status.promised, status.last_epoch))
-        epoch = epoch_to_promise(highest, place.node, self._voters)
+        epoch = epoch_to_promise(highest, place.node, self._listed.places)
         ask = PromiseAsked(place.cluster, place.group, epoch)
-        answers = [await self._promise(ask)]
-        here = {one.node for one in members}
-        answered = [one for one in self._others if one.node in here and one.is_voter]
-        others, failures = await gathered(answered, lambda one: self._ask_promise(one, ask))
-        answers += others.values()
-        away = sorted({one.node for one in self._others if one.is_voter} - set(others))
+        answers, failures = await self._ask_twice(ask, {one.node for one in members})
         forced = self._choose(asked, epoch, answers, failures)
         cut = max((one.end - answers[0].end for one in answers), default=0)
+        there = {one.identity.node for one in answers}
         promoted = Promoted(
-            epoch_of_leader(epoch, place.node, self._voters),
-            tuple(sorted(one.identity.node for one in answers)),
-            tuple(away),
+            epoch_of_leader(epoch, place.node, self._listed.places),
+            tuple(sorted(there)),
+            tuple(sorted(set(self._voters) - there)),
             max(cut, 0),
         )
-        return Leadership(promoted.epoch, promoted, forced, asked.fenced, asked.accept_loss)
+        return Leadership(promoted.epoch, promoted, self._listed, forced, asked.fenced, asked.accept_loss)
+
+    # --- promises -----------------------------------------------------------------------------------------
+    async def _ask_twice(
+        self, ask: PromiseAsked, here: Collection[Node]
+    ) -> tuple[list[Promised], Mapping[Node, TroveError]]:
+        """The answers of stores that had promised when all had, and the failures of others. `here`: the
+        nodes that answer."""
+        first, _ = await self._ask_all(ask, here)
+        for _ in range(ASKED_AGAIN_MAX):
+            asked_by = self._listed.version
+            self._take_list(one.listed for one in first)
+            second, failures = await self._ask_all(ask, here)
+            if max(one.listed.version for one in second) <= self._listed.version == asked_by:
+                known = {one.identity for one in first}
+                removed = self._listed.removed
+                return [
+                    one for one in second if one.identity in known and one.identity.store_id not in removed
+                ], failures
+            first = second
+        text = "the members change while the promises are gathered: repeat the promotion"
+        raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
+
+    async def _ask_all(
+        self, ask: PromiseAsked, here: Collection[Node]
+    ) -> tuple[list[Promised], Mapping[Node, TroveError]]:
+        """All voters of the newest list, this node first."""
+        own = await self._promise(ask)
+        asked = [one for one in self._listed.nodes if one.is_voter and one.node != self._place.node]
+        others, failures = await gathered(
+            [one for one in asked if one.node in here], lambda one: self._ask_promise(one, ask)
+        )
+        return [own, *others.values()], failures
+
+    def _take_list(self, lists: Iterable[Members]) -> None:
+        """A promotion goes by the newest list, of which this node has to be a voter. TroveError."""
+        self._listed = listed = max((self._listed, *lists), key=lambda one: one.version)
+        place = self._place
+        member = listed.member(place.node)
+        if member is None or place.store_id in listed.removed:
+            text = f"node {place.node} was removed from group {place.group}"
+            raise TroveError(errors.NOT_A_MEMBER, text)
+        if not member.is_voter:
+            raise TroveError(errors.NOT_A_MEMBER, f"node {place.node} is a learner of group {place.group}")
+
+    @property
+    def _voters(self) -> list[Node]:
+        return sorted(self._listed.places)
+
+    @property
+    def _in_sync_min(self) -> int:
+        return self._listed.needed(self._place.in_sync_min)
+
+    @property
+    def _needed(self) -> int:
+        return needed(len(self._voters), self._in_sync_min)
 
     # --- helpers ----------------------------------------------------------------------------------------
     def _check_before(self, asked: PromotionAsked, members: Sequence[NodeStatus]) -> None:
         if asked.fenced:
             self._check_loss(asked, members)
             return
-        with_state = [one for one in (self._own, *members) if one.in_sync is not None]
+        stores = self._listed.stores
+        with_state = [
+            one
+            for one in (self._own, *members)
+            if one.store_id not in self._listed.removed
+            if one.in_sync is not None or stores.get(one.node) == one.store_id
+        ]
         voting = [one for one in with_state if one.node in self._voters]
         if len(voting) < self._needed:
             raise self._not_enough([one.node for one in voting])
@@ -150,9 +212,10 @@ class Gathering:
             chosen = choose(
                 answers,
                 epoch,
-                voters=len(self._voters),
-                in_sync_min=place.in_sync_needed,
+                voters=self._voters,
+                in_sync_min=self._in_sync_min,
                 wanted=place.node,
+                stores=self._listed.stores,
             )
         except TroveError as error:
             if asked.fenced:
@@ -169,7 +232,7 @@ class Gathering:
 
 def may_lead_alone(place: Membership, others: Sequence[NodeStatus]) -> bool:
     """Whether a former leader whose newest in-sync set is itself alone needs no promise: where each choice
-    needs its own (every voter's), or where all other voters answer and none has a later set.
+    needs its own (every voter's), or where all other voters answer and none has a later set or list.
 
     `others`: the nodes of its group that answer. Without the condition another node may have stored a set
     that this node had proposed, and not stored itself: an operator may have promoted it since.
@@ -181,7 +244,10 @@ def may_lead_alone(place: Membership, others: Sequence[NodeStatus]) -> bool:
         return True
     answering = {one.node: one for one in others}
     missing = set(place.voters) - {place.node} - set(answering)
-    return not missing and all(_set_version(one) <= in_sync[:2] for one in answering.values())
+    return not missing and all(
+        _set_version(one) <= in_sync[:2] and one.listed.version <= place.listed.version
+        for one in answering.values()
+    )
 
 
 def _set_version(status: NodeStatus) -> tuple[Epoch, int]:

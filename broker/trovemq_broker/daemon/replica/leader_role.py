@@ -13,13 +13,14 @@ from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Leadership
-from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
+from trovemq_broker.daemon.replica.member_changes import GroupMembers
+from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.probes import refused
-from trovemq_broker.replication.frames import Epoch, Node, Offset
+from trovemq_broker.replication.frames import Epoch, Identity, Node, Offset
 from trovemq_broker.replication.leader import CopyState, GroupSettings
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import (
@@ -39,10 +40,9 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
-from trovemq_store.replica.membership import MEMBERS_MAX, Member, Membership
+from trovemq_store.replica.membership import Member, Membership
 
 EPOCH_TOPIC: Final = "rmq_sys_trovemq_epoch"
-JOINING_POLL_S: Final = 0.5
 
 
 class LeaderRole:
@@ -66,13 +66,11 @@ class LeaderRole:
         """Whether the broker's acknowledgements move the commit limit of the store."""
         self._streams: LeaderStreams | None = None
         self._running: asyncio.Task[None] | None = None
-        self._changing = asyncio.Lock()
         self.is_serving = False
         self._first_commit = asyncio.Event()
         """Is set when the first record is committed."""
-        self._joining: set[Node] = set()
-        """Learners that become voters."""
-        self._voting: asyncio.Task[None] | None = None
+        self._members: GroupMembers | None = None
+        self._changing: asyncio.Task[None] | None = None
         self._finding = Finding(settings.node_name, calls, lambda: node.place.members, self._found)
         self._finding.is_following = lambda: True
         self._asking: asyncio.Task[None] | None = None
@@ -82,15 +80,26 @@ class LeaderRole:
         """Appends the first record of the epoch, and waits until it is committed, or until `stop`.
         TroveError; StorageError."""
         node, place = self._node, self._node.place
+        listed = self._leadership.listed
+        if listed.version > place.listed.version:
+            await run_in_thread(partial(node.take_members, listed))
         if self._leadership.is_forced:
             await run_in_thread(node.be_alone)
-            place = node.place
+        place = node.place
         assert place.in_sync is not None, "only a copy of the set leads"
         await run_in_thread(node.cut_unfinished_run)
         await run_in_thread(partial(node.lead, self._leadership.epoch))
         self._append_first_record()
-        self._streams = streams = LeaderStreams(
+        members = GroupMembers(
+            node,
+            self._calls,
+            lambda: self.streams,
+            self._leadership.epoch,
             self._group(place),
+            lambda: self._finding.statuses,
+        )
+        self._streams = streams = LeaderStreams(
+            members.settings(),
             node.log,
             place.identity,
             node.state.epochs,
@@ -105,8 +114,9 @@ class LeaderRole:
         self._work.start(node.store)
         self._running = asyncio.create_task(streams.run(), name="replica-streams")
         self._running.add_done_callback(self._streams_ended)
-        self._voting = asyncio.create_task(self._make_voters(), name="replica-voters")
-        self._voting.add_done_callback(self._streams_ended)
+        self._members = members
+        self._changing = asyncio.create_task(members.run(), name="replica-members")
+        self._changing.add_done_callback(self._streams_ended)
         self._asking = asyncio.create_task(self._finding.run(), name="replica-finding")
         self._asking.add_done_callback(self._streams_ended)
         self._work.appended()
@@ -142,10 +152,9 @@ class LeaderRole:
         return GroupSettings(
             cluster=place.cluster,
             group=place.group,
-            voters={one.node: one.is_voter for one in place.members},
+            voters={},  # of the list of members: GroupMembers
             segment_size=self._node.store.settings.commit_log_file_size,
             is_sync=self._node.store.settings.flush_mode == "sync",
-            in_sync_min=place.in_sync_needed,
             lag_max_ms=self._settings.replica_lag_max_ms,
         )
 
@@ -172,7 +181,7 @@ class LeaderRole:
             await run_in_thread(self._node.lead_no_more)
         if self._streams is not None:
             self._streams.end(not_leader("this node stops, or leads no more"))
-        tasks = [task for task in (self._running, self._voting, self._asking) if task is not None]
+        tasks = [task for task in (self._running, self._changing, self._asking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -251,8 +260,7 @@ class LeaderRole:
             commit=state.commit,
             in_sync=in_sync,
             in_sync_min=place.in_sync_min,
-            members_version=place.version,
-            members=place.members,
+            listed=place.listed,
             copies=tuple(
                 CopyStatus(
                     node=one.identity.node,
@@ -288,7 +296,7 @@ class LeaderRole:
     async def promote(self, asked: PromotionAsked) -> Promoted:
         raise illegal(f"node {self._node.place.node} leads already, in epoch {self._leadership.epoch}")
 
-    async def store_members(self, change: MembersChange) -> None:
+    async def store_members(self, change: MembersChange) -> Identity:
         if change.epoch > self._leadership.epoch:
             self.end(f"epoch {change.epoch} has begun")
         raise TroveError(
@@ -306,81 +314,16 @@ class LeaderRole:
         self.stop.request("trovemq cluster leave")
 
     async def add_node(self, member: Member) -> None:
-        """A new voter is a learner until it has all of the log: a group of one could not commit meanwhile."""
-        async with self._changing:
-            place = self._node.place
-            known = place.member(member.node)
-            if known is not None and (known.is_voter or not member.is_voter):
-                raise illegal(f"node {member.node} is a member already")
-            if known is None and len(place.members) >= MEMBERS_MAX:
-                raise illegal(f"the group has {MEMBERS_MAX} nodes already")
-            if known is None:
-                learner = member._replace(is_voter=False)
-                await self._change_members((*place.members, learner), without=member.node)
-            if member.is_voter:
-                self._joining.add(member.node)
-
-    async def _make_voters(self) -> None:
-        """Turns nodes that were added into voters, once they have all that is committed."""
-        while True:
-            await asyncio.sleep(JOINING_POLL_S)
-            copies = {one.identity.node: one for one in self.streams.leader.copies(monotonic_ms())}
-            for node in sorted(self._joining & set(copies)):
-                one = copies[node]
-                if one.is_connected and one.flushed >= self._node.state.commit:
-                    await self._make_voter(node)
-
-    async def _make_voter(self, node: Node) -> None:
-        async with self._changing:
-            place = self._node.place
-            members = tuple(one._replace(is_voter=True) if one.node == node else one for one in place.members)
-            try:
-                await self._change_members(members, without="")
-            except TroveError as error:
-                get_logger().warning("replica.voter_waits", node=node, message=str(error))
-                return
-            self._joining.discard(node)
-            get_logger().info("replica.voter", node=node)
+        await self._open_members.add(member)
 
     async def remove_node(self, node: Node) -> None:
-        """One that is in the in-sync set has to be out of it first; at the minimum it must be stopped, and
-        the group then commits with fewer copies."""
-        async with self._changing:
-            place = self._node.place
-            if node == place.node:
-                raise illegal(f"node {node} leads: promote another one first")
-            if place.member(node) is None:
-                raise TroveError(errors.NOT_A_MEMBER, f"node {node} of group {place.group}")
-            remaining = tuple(one for one in place.members if one.node != node)
-            in_sync = self.streams.leader.in_sync
-            copies = {one.identity.node: one for one in self.streams.leader.copies(monotonic_ms())}
-            if node in {one.node for one in in_sync.counted}:
-                fewer = place.with_members(place.version + 1, remaining).in_sync_needed < place.in_sync_needed
-                if not fewer or (node in copies and copies[node].is_connected):
-                    raise illegal(
-                        f"node {node} is in the in-sync set: stop it, and wait until it is out of it"
-                    )
-            self._joining.discard(node)
-            await self._change_members(remaining, without=node)
+        await self._open_members.remove(node)
 
-    async def _change_members(self, members: tuple[Member, ...], *, without: Node) -> None:
-        """The change counts when every other member has stored it: else a node with the list before could
-        promote itself with fewer promises than the change needs. TroveError NOT_ENOUGH_REPLICAS."""
-        place = self._node.place
-        later = place.with_members(place.version + 1, members)
-        change = MembersChange(
-            place.cluster, place.group, later.version, later.members, self._leadership.epoch
-        )
-        others = [one for one in place.members if one.node not in (place.node, without)]
-        _, failures = await gathered(others, lambda one: self._calls.store_members(one, change))
-        if failures:
-            reasons = "; ".join(f"{node}: {error.message}" for node, error in failures.items())
-            raise TroveError(
-                errors.NOT_ENOUGH_REPLICAS,
-                f"every other member has to store the change ({reasons}): repeat it",
-            )
-        await run_in_thread(partial(self._node.take_members, later.version, later.members))
-        self.streams.leader.change_members(self._group(later))
+    @property
+    def _open_members(self) -> GroupMembers:
+        if self._members is None or self.stop.requested:
+            raise not_leader("this node does not lead yet, or no more")
+        return self._members
 
     async def cut_files(self) -> CutFiles:
         return await run_in_thread(partial(cut_files, self._node, self._settings.node_name))

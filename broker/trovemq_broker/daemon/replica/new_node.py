@@ -54,8 +54,7 @@ def _join(node: OpenNode, settings: BrokerSettings, cluster: str, finding: Findi
         settings,
         cluster,
         leading.in_sync_min,
-        leading.members_version,
-        leading.members,
+        leading.listed,
         node.directory,
     )
     node.enter_group(place)

@@ -30,7 +30,7 @@ from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed, ReplicaConnections
 from trovemq_broker.replica_streams.service import ReplicationService, listener_limits
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
-from trovemq_broker.replication.frames import Epoch, Offset
+from trovemq_broker.replication.frames import Epoch, Identity, Offset
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import CutFiles, MembersChange, NodeStatus, Promoted, PromotionAsked
 from trovemq_daemon.addresses import Address
@@ -169,7 +169,7 @@ class NodeApp:
             passing.cancel()
             await role.close()
             await self._take_role(None)
-            await run_in_thread(lambda: _close(node, leaves=role.ended.leaves))
+            await run_in_thread(partial(node.close, leaves=role.ended.leaves))
 
     async def _open_leader(self, role: LeaderRole, node: OpenNode) -> bool:
         """Whether it serves next; else it has ended before."""
@@ -308,8 +308,8 @@ class NodeApp:
     async def promote(self, asked: PromotionAsked) -> Promoted:
         return await self._open_role.promote(asked)
 
-    async def store_members(self, change: MembersChange) -> None:
-        await self._open_role.store_members(change)
+    async def store_members(self, change: MembersChange) -> Identity:
+        return await self._open_role.store_members(change)
 
     async def cut_files(self) -> CutFiles:
         return await self._open_role.cut_files()
@@ -324,10 +324,3 @@ async def _pass_on(stop: Stop, role: LeaderRole) -> None:
     """The process is asked to stop: so is the role."""
     await stop.wait()
     role.stop.request(stop.reason)
-
-
-def _close(node: OpenNode, *, leaves: bool) -> None:
-    """Blocks."""
-    node.close()
-    if leaves:
-        node.file.leave_group()

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from trovemq_broker.cluster.config_calls import Endpoint, reported
 from trovemq_broker.cluster.nameserver_session import ReadCredentials, open_session
-from trovemq_broker.replication.frames import Node
+from trovemq_broker.replication.frames import Identity, Node
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus
 from trovemq_broker.server.wire import replica_frames, replica_messages
@@ -71,11 +71,13 @@ class NodeCalls:
         answer = await self._ask(self.listener(member), replica_frames.PROMISE, request, PROMISE_S)
         return replica_frames.promised_of(answer)
 
-    async def store_members(self, member: Member, change: MembersChange) -> None:
-        """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, GROUP_MISMATCH, EPOCH_STALE."""
+    async def store_members(self, member: Member, change: MembersChange) -> Identity:
+        """The log of the node that has stored the list. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT,
+        GROUP_MISMATCH, EPOCH_STALE, REPLICA_STATE_ILLEGAL."""
         request = replica_messages.store_members_request(change).SerializeToString()
         endpoint = Endpoint(member.node, parse_address(member.address), self.channels)
-        await self._ask(endpoint, _SERVICE + "StoreMembers", request, STORE_S)
+        answer = await self._ask(endpoint, _SERVICE + "StoreMembers", request, STORE_S)
+        return replica_messages.read_stored(member.node, answer)
 
     async def _ask(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float) -> bytes:
         async with open_channel(str(endpoint.address), endpoint.channels) as channel:

@@ -27,20 +27,30 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.replica import replica_file
 from trovemq_store.replica.conversion import FIRST_EPOCH
-from trovemq_store.replica.membership import Member, Membership
+from trovemq_store.replica.membership import Members, Membership
 from trovemq_store.replica.replica_file import ReplicaFile
 
 
-class _NodeFile(ReplicaFile):
-    """Its changes are made by several threads: of the streams, and of the roles."""
+class NodeFile(ReplicaFile):
+    """Its changes are made by several threads: of the streams, and of the roles. A role that has ended makes
+    none: it would replace the promise of the next one."""
 
     def __init__(self, files: FileSystem, state: replica_file.ReplicaState) -> None:
         super().__init__(files, state)
         self._one_change = threading.Lock()
+        self._is_closed = False
 
     def _change(self, **changes: object) -> None:
+        """TroveError SERVICE_NOT_AVAILABLE."""
         with self._one_change:
+            if self._is_closed:
+                raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the node changes its role: try again")
             super()._change(**changes)
+
+    def close(self) -> None:
+        """The last change is on disk when it returns."""
+        with self._one_change:
+            self._is_closed = True
 
 
 class OpenNode:
@@ -53,7 +63,7 @@ class OpenNode:
         own: Address,
         files: FileSystem,
         store: MessageStore,
-        file: ReplicaFile,
+        file: NodeFile,
         directory: int,
     ) -> None:
         self._settings = settings
@@ -61,7 +71,7 @@ class OpenNode:
         self._own = own
         self.files: Final = files
         self.store = store
-        self.file: Final = file
+        self.file: Final[NodeFile] = file
         self.directory: Final = directory
         """Of the store: see store_place."""
         place = file.state.membership
@@ -88,7 +98,7 @@ class OpenNode:
         try:
             with failures_that_end("the state of the node cannot be opened"):
                 take_store(store.files, settings)
-                file = _NodeFile.open(files)
+                file = NodeFile.open(files)
                 file.end_at(store.end_offset)
                 directory = directory_number(settings.store_path)
                 take_place(file, settings, directory, clean=store.recovery.clean)
@@ -127,10 +137,10 @@ class OpenNode:
             self._take_place(place)
         self.state.commit = self.store.visible_offset
 
-    def take_members(self, version: int, members: tuple[Member, ...]) -> None:
+    def take_members(self, listed: Members) -> None:
         """A later list of members. StorageError; ValueError."""
         with self._changing:
-            self._take_place(self.place.with_members(version, members))
+            self._take_place(self.place.with_members(listed))
 
     def store_set(self, in_sync: InSyncSet) -> None:
         """StorageError."""
@@ -185,10 +195,16 @@ class OpenNode:
         self.file.reload()
         return self.store, self.file
 
-    def close(self) -> None:
-        """Blocks. TroveError DISK_FULL, STORE_FAILED: the next start then recovers."""
-        with failures_that_end("the store was not closed cleanly"):
-            is_synced = not self.store.failed
-            self.store.close(wall_ms())
-            if is_synced and (place := self.place_if_any) is not None:
-                self.file.take_place(replace(place, is_synced=True))
+    def close(self, *, leaves: bool = False) -> None:
+        """Blocks. `leaves`: the store is a single broker's from now on. TroveError DISK_FULL, STORE_FAILED:
+        the next start then recovers."""
+        try:
+            with failures_that_end("the store was not closed cleanly"):
+                is_synced = not self.store.failed
+                self.store.close(wall_ms())
+                if is_synced and (place := self.place_if_any) is not None:
+                    self.file.take_place(replace(place, is_synced=True))
+                if leaves:
+                    self.file.leave_group()
+        finally:
+            self.file.close()

@@ -28,7 +28,7 @@ from trovemq_store.log import state
 from trovemq_store.replica import replica_file
 from trovemq_store.replica.conversion import FIRST_EPOCH, group_id
 from trovemq_store.replica.conversion import ID_BYTES as GROUP_ID_BYTES
-from trovemq_store.replica.membership import Member, Membership
+from trovemq_store.replica.membership import Member, Members, Membership
 from trovemq_store.replica.replica_file import ReplicaFile
 
 ID_BYTES: Final = 8
@@ -119,7 +119,7 @@ def founded(settings: BrokerSettings, members: tuple[Member, ...], directory: in
         store_id=me.store_id,
         directory=directory,
         in_sync_min=settings.in_sync_min,
-        members=members,
+        listed=Members.first(members),
         in_sync=InSyncSet(FIRST_EPOCH, 1, frozenset({me})),
         leads=True,
     )
@@ -129,8 +129,7 @@ def joined(
     settings: BrokerSettings,
     cluster: str,
     in_sync_min: int,
-    version: int,
-    members: tuple[Member, ...],
+    listed: Members,
     directory: int,
 ) -> Membership:
     """The place of a new node in a group that lists it."""
@@ -141,8 +140,7 @@ def joined(
         store_id=new_id(),
         directory=directory,
         in_sync_min=in_sync_min,
-        version=version,
-        members=members,
+        listed=listed,
     )
 
 

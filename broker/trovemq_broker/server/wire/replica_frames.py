@@ -39,6 +39,12 @@ from trovemq_broker.replication.frames import (
     Welcome,
 )
 from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.server.wire.replica_members import (
+    LIST_PARTS_MAX,
+    LIST_SIZE_MAX,
+    members_of,
+    members_to,
+)
 from trovemq_daemon.request_bounds import check_parts
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -247,18 +253,25 @@ def promised_bytes(promised: Promised) -> bytes:
         epochs=_epochs_to(promised.epochs),
         end=promised.end,
         in_sync=_set_to(promised.in_sync),
+        members=members_to(promised.listed),
     ).SerializeToString()
 
 
 def promised_of(data: bytes) -> Promised:
     """TroveError REPLICA_FRAME_ILLEGAL."""
-    one = _parsed(pb.ReplicaPromise, data)
+    parts_max, size_max = PARTS_MAX + LIST_PARTS_MAX, FRAME_SIZE_MAX + LIST_SIZE_MAX
+    one = _parsed(pb.ReplicaPromise, data, parts_max=parts_max, size_max=size_max)
+    try:
+        listed = members_of(one.members)
+    except ValueError as error:
+        raise _illegal(str(error)) from None
     return Promised(
         _identity_of(one.identity),
         _epoch(one.promised),
         _epochs_of(one.epochs),
         _offset(one.end),
         _set_of(one.in_sync) if one.HasField("in_sync") else None,
+        listed,
     )
 
 
@@ -290,11 +303,18 @@ def range_of(data: bytes) -> LogRange:
 
 
 # --- values -----------------------------------------------------------------------------------------------
-def _parsed(kind: type[Frame], data: bytes, *, has_data: bool = False) -> Any:
-    if len(data) > FRAME_SIZE_MAX and not has_data:
+def _parsed(
+    kind: type[Frame],
+    data: bytes,
+    *,
+    has_data: bool = False,
+    parts_max: int = PARTS_MAX,
+    size_max: int = FRAME_SIZE_MAX,
+) -> Any:
+    if len(data) > size_max and not has_data:
         raise _illegal(f"{len(data)} bytes")
     try:
-        check_parts(data, kind.DESCRIPTOR, PARTS_MAX, always_fine=0)
+        check_parts(data, kind.DESCRIPTOR, parts_max, always_fine=0)
         return kind.FromString(data)
     except DecodeError:
         raise _illegal(f"the bytes are not a {kind.DESCRIPTOR.name}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from trovemq_broker.replication.frames import Identity, InSyncSet, Node, Offset
@@ -15,20 +14,22 @@ from trovemq_broker.replication.status import (
     PromotionAsked,
     Role,
 )
+from trovemq_broker.server.wire.replica_members import checked_text, member_of, members_of, members_to
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import replica_pb2 as pb
-from trovemq_store.replica.membership import MEMBERS_MAX, Member
+from trovemq_store.replica.membership import NO_PLACE, Member, Members
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ReplicaService"]
-TEXT_SIZE_MAX: Final = 1_024
 
 
 # --- requests ---------------------------------------------------------------------------------------------
 def added_member(request: pb.AddNodeRequest) -> Member:
     """TroveError REQUEST_ILLEGAL."""
-    (member,) = _members([request.member])
-    return member
+    try:
+        return member_of(request.member)._replace(place=NO_PLACE, store_id="")
+    except ValueError as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, str(error)) from None
 
 
 def removed_node(request: pb.RemoveNodeRequest) -> Node:
@@ -50,33 +51,23 @@ def members_change(request: pb.StoreMembersRequest) -> MembersChange:
     return MembersChange(
         _text("cluster_id", request.cluster_id),
         _text("group", request.group),
-        request.version,
         _members(request.members),
         request.epoch,
     )
 
 
-def _members(members: Iterable[pb.ReplicaMember]) -> tuple[Member, ...]:
-    found = tuple(
-        Member(
-            _text("node", one.node),
-            _text("address", one.address),
-            _text("replication", one.replication),
-            one.voter,
-        )
-        for one in members
-    )
-    if len(found) > MEMBERS_MAX:
-        raise TroveError(errors.REQUEST_ILLEGAL, f"a group has at most {MEMBERS_MAX} nodes")
-    return found
-
-
 def _text(what: str, text: str, *, may_be_empty: bool = False) -> str:
-    if not may_be_empty and not text:
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{what} is missing")
-    if len(text) > TEXT_SIZE_MAX or not text.isprintable():
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{what} must have at most {TEXT_SIZE_MAX} characters")
-    return text
+    try:
+        return checked_text(what, text, may_be_empty=may_be_empty)
+    except ValueError as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, str(error)) from None
+
+
+def _members(found: pb.ReplicaMemberList) -> Members:
+    try:
+        return members_of(found)
+    except ValueError as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, str(error)) from None
 
 
 # --- replies ----------------------------------------------------------------------------------------------
@@ -99,8 +90,7 @@ def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
         in_sync_epoch=0 if in_sync is None else in_sync.epoch,
         in_sync_version=0 if in_sync is None else in_sync.version,
         in_sync_min=status.in_sync_min,
-        members_version=status.members_version,
-        members=map(_member_to, status.members),
+        members=members_to(status.listed),
         copies=[
             pb.ReplicaCopy(
                 node=one.node,
@@ -142,17 +132,8 @@ def cut_files_reply(cut: CutFiles) -> pb.ListCutRecordsReply:
     return reply
 
 
-def stored_reply() -> pb.StoreMembersReply:
-    return pb.StoreMembersReply()
-
-
-def _member_to(member: Member) -> pb.ReplicaMember:
-    return pb.ReplicaMember(
-        node=member.node,
-        address=member.address,
-        replication=member.replication,
-        voter=member.is_voter,
-    )
+def stored_reply(stored: Identity) -> pb.StoreMembersReply:
+    return pb.StoreMembersReply(store_id=stored.store_id, incarnation=stored.incarnation)
 
 
 # --- from node to node ------------------------------------------------------------------------------------
@@ -183,8 +164,7 @@ def read_status(data: bytes) -> NodeStatus:
         commit=found.commit,
         in_sync=InSyncSet(found.in_sync_epoch, found.in_sync_version, copies) if copies else None,
         in_sync_min=found.in_sync_min,
-        members_version=found.members_version,
-        members=_members(found.members),
+        listed=_members(found.members),
         copies=tuple(
             CopyStatus(
                 node=one.node,
@@ -207,7 +187,15 @@ def store_members_request(change: MembersChange) -> pb.StoreMembersRequest:
     return pb.StoreMembersRequest(
         cluster_id=change.cluster,
         group=change.group,
-        version=change.version,
-        members=map(_member_to, change.members),
+        members=members_to(change.listed),
         epoch=change.epoch,
     )
+
+
+def read_stored(node: Node, data: bytes) -> Identity:
+    """The log of the node that has stored the list. TroveError REQUEST_ILLEGAL."""
+    try:
+        found = pb.StoreMembersReply.FromString(data)
+    except Exception as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, "the bytes are not a StoreMembersReply") from error
+    return Identity(node, found.store_id, found.incarnation)

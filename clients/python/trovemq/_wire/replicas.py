@@ -134,9 +134,9 @@ def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
         in_sync=tuple(found.in_sync),
         in_sync_version=(found.in_sync_epoch, found.in_sync_version),
         in_sync_min=found.in_sync_min,
-        members_version=found.members_version,
+        members_version=found.members.version,
         members=tuple(
-            MemberAddress(one.node, one.address, one.replication, one.voter) for one in found.members
+            MemberAddress(one.node, one.address, one.replication, one.voter) for one in found.members.nodes
         ),
         copies={one.node: (one.end, one.lag_ms, one.connected) for one in found.copies},
         lag_bytes=found.lag_bytes,
