@@ -203,6 +203,13 @@ REPLICATION_FAULTS: Final = (
         (f"{MEMBERS}test_two_nodes_with_different_lists_asked_for_one_epoch",),
     ),
     Planted(
+        "a leader's list has the version of the leader before",
+        f"{PACKAGE}members.py",
+        "self.newest = replace(stored, version=max(stored.version, epoch * CHANGES_MAX))",
+        "self.newest = stored",
+        (f"{MEMBERS}test_a_list_that_never_counted_blocked_every_later_change",),
+    ),
+    Planted(
         "a promise counts whose disk was replaced since",
         f"{NODE}gathering.py",
         "if one.identity in known and one.identity.store_id not in removed",

@@ -12,7 +12,8 @@ begins, and a node that it makes a voter is in no set. A promotion goes by the n
 docs/internals/replication.md says why that is safe.
 
 Invariants
-- Versions rise, over leaderships, too: an epoch's are above all of lower epochs.
+- Versions rise, over leaderships, too: an epoch's are above all of lower epochs, and begin with the list
+  that the leader found.
 - A place among the voters is never another node's while both may have a list: it is in the epochs that the
   node asks for or leads (promotion.py).
 """
@@ -87,14 +88,15 @@ class MemberList:
 
 class MemberChanges:
     """Of one leadership. `stored`: the newest list among the promises that made this node the leader. It may
-    not have counted before, so it has to be stored by the copies again."""
+    not have counted before, so it has to be stored by the copies again, as this epoch's first version: a copy
+    may have a later list of the leader before, which counts for nothing."""
 
     def __init__(self, stored: MemberList, epoch: Epoch, me: Node, *, in_sync_min: int) -> None:
         assert me in stored.voters, "a voter leads"
         self._epoch: Final = epoch
         self._me: Final = me
         self._in_sync_min: Final = in_sync_min
-        self.newest = stored
+        self.newest = replace(stored, version=max(stored.version, epoch * CHANGES_MAX))
         """That followers are to store."""
         self.counts = False
         """Whether the newest list counts: a next change may begin."""
@@ -168,7 +170,7 @@ class MemberChanges:
     def _changed(self, later: MemberList) -> MemberList:
         if not self.counts:
             raise ValueError(f"version {self.newest.version} of the members is not stored by all copies yet")
-        version = max(self.newest.version, self._epoch * CHANGES_MAX) + 1
+        version = self.newest.version + 1
         if version >= (self._epoch + 1) * CHANGES_MAX:
             raise ValueError(f"{CHANGES_MAX} changes in one leadership")
         self.newest, self.counts = replace(later, version=version), False

@@ -205,7 +205,7 @@ async def test_a_change_counts_when_each_copy_that_counts_has_it() -> None:
     world = World("abc")
     world.nodes["c"].is_here = False
     assert "c is away" in await refused(errors.NOT_ENOUGH_REPLICAS, world.members.add(D))
-    assert world.place.listed == FOUNDED, "the list that this leader found does not count yet"
+    assert world.place.members == FOUNDED.nodes, "the list that this leader found does not count yet"
     world.nodes["c"].is_here = True
     await world.members.add(D)
     world.join("d")

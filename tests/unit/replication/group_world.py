@@ -461,9 +461,9 @@ class World(MembersWorld):
             return False
         leader = self.nodes[name]
         leader.lists = {}
-        self._store_members(leader, newest)
         leader_epoch = epoch_of_leader(epoch, name, newest.voters)
         leader.changes = MemberChanges(newest, leader_epoch, name, in_sync_min=self.in_sync_min)
+        self._store_members(leader, leader.changes.newest)
         self._begin_leadership(leader, leader_epoch)
         return True
 

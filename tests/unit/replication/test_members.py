@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -24,7 +25,7 @@ ABC = MemberList.first("abc")
 def changes(stored: MemberList = ABC, epoch: int = 9, in_sync_min: int = 2) -> MemberChanges:
     """Of leader a, whose list counts."""
     found = MemberChanges(stored, epoch, "a", in_sync_min=in_sync_min)
-    assert found.confirm({A: stored.version, B: stored.version}, [A, B])
+    count(found)
     return found
 
 
@@ -63,6 +64,16 @@ def test_a_new_leader_counts_the_list_again() -> None:
     group.make_voter("d", "store of d")
 
 
+def test_a_list_that_never_counted_blocked_every_later_change() -> None:
+    """C has stored a list of the leader before, which no promise had: it took no lower version than that."""
+    unheard = changes().add("d")
+    group = MemberChanges(ABC, 16, "a", in_sync_min=2)
+    assert group.newest.version > unheard.version
+    assert (group.newest.nodes, group.counts) == (ABC.nodes, False)
+    assert not group.confirm({A: group.newest.version, C: unheard.version}, [A, C])
+    assert group.confirm({A: group.newest.version, C: group.newest.version}, [A, C])
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -78,7 +89,7 @@ def test_a_change_that_is_not_safe_is_refused(change: Callable[[MemberChanges], 
     group = changes()
     with pytest.raises(ValueError, match=text):
         change(group)
-    assert (group.newest, group.counts) == (ABC, True)
+    assert (group.newest, group.counts) == (replace(ABC, version=9 << 16), True)
 
 
 def test_the_limits_of_nodes_voters_and_removed_stores() -> None:

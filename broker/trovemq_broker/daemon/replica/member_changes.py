@@ -57,7 +57,7 @@ class GroupMembers:
         self._statuses = statuses
         place = node.place
         self._changes: Final = MemberChanges(MemberList.of(place.listed), epoch, place.node, in_sync_min=1)
-        self._listed = place.listed
+        self._listed = self._changes.newest.stored(place.members)
         """The newest list; this node's state has it, or is to get it."""
         self._stored: dict[Identity, int] = {}
         self._one_change = asyncio.Lock()
