@@ -84,7 +84,7 @@ STREAM_FAULTS: Final = (
     Planted(
         "the parts of a frame are not counted before it is parsed",
         WIRE,
-        "        check_parts(data, kind.DESCRIPTOR, PARTS_MAX, always_fine=0)\n",
+        "        check_parts(data, kind.DESCRIPTOR, parts_max, always_fine=0)\n",
         "",
         (f"{TESTS}test_replica_frames.py::test_many_small_parts_are_refused_unread",),
     ),
