@@ -11,6 +11,7 @@ SAVER: Final = "broker/trovemq_broker/admin/change_saver.py"
 ENGINE: Final = "tests/unit/engine/test_table_log.py::"
 RETENTION: Final = "tests/unit/engine/test_retention_tables.py::"
 CHANGES: Final = "tests/unit/server/test_change_saver.py::"
+DELETIONS: Final = "tests/unit/engine/test_deletion_records.py::"
 BACKUPS: Final = "tests/unit/backup/test_tables.py::"
 
 TABLE_FAULTS: Final = (
@@ -128,5 +129,40 @@ TABLE_FAULTS: Final = (
         "        if work is not None and work.end <= self._store.commit_limit:",
         "        if work is not None:",
         ("tests/unit/engine/test_table_follow.py::test_a_topic_that_a_later_leader_cut_was_in_the_file",),
+    ),
+    Planted(
+        "a log that was copied alone has the messages of deleted topics",
+        "store/trovemq_store/engine/opening.py",
+        "DeletionRecords(self._deletions, self._forget_topic).carry_out\n",
+        "None\n",
+        (f"{DELETIONS}test_deleted_messages_were_back_in_a_log_that_was_copied_alone",),
+    ),
+    Planted(
+        "a follower keeps the queues of a topic that the leader deleted",
+        "store/trovemq_store/engine/message_store.py",
+        "self._deletion_records.carry_out if by_record else None",
+        "None",
+        (f"{DELETIONS}test_a_follower_deletes_when_the_record_is_committed",),
+    ),
+    Planted(
+        "a leader hides messages before the deletion is committed",
+        "store/trovemq_store/topics/topic_deletion.py",
+        "            if self.by_record:\n",
+        "            if False:\n",
+        (f"{DELETIONS}test_a_deletion_that_a_later_leader_cut_hid_the_messages",),
+    ),
+    Planted(
+        "a start without the file of deletions reads the last records alone",
+        "store/trovemq_store/engine/deletion_records.py",
+        "NO_DELETIONS if deletions.is_missing else TopicTable.NOUN",
+        "TopicTable.NOUN",
+        (f"{DELETIONS}test_a_store_without_its_deletions_has_them_from_the_log[False-lost1-close]",),
+    ),
+    Planted(
+        "files of tables are written without the deletions",
+        LOG,
+        "            self._save_deletions()\n",
+        "            pass\n",
+        (f"{DELETIONS}test_a_follower_whose_disk_is_full_deletes_and_saves_later",),
     ),
 )

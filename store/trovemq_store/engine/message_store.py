@@ -18,6 +18,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.engine.deletion_records import DeletionRecords
 from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
 from trovemq_store.engine.opening import (
     ABORT_PATH,
@@ -83,6 +84,7 @@ class MessageStore(StoreReplica):
         self.on_visible: OnVisible | None = None
         """Called with each run of new records, once it is visible."""
         self.offsets.limit = self._synced_queue_end
+        self._deletion_records = DeletionRecords(self._deletions, self._forget_topic)
 
     @classmethod
     def open(
@@ -237,6 +239,8 @@ class MessageStore(StoreReplica):
         assert self.visible_offset <= limit, "visible records stay visible"
         assert self.commit_limit in (UNLIMITED, min(self.commit_limit, limit)), "committed is committed"
         self.commit_limit = limit
+        by_record = limit != UNLIMITED and self.settings.tables_in_log
+        self._dispatcher.before_apply = self._deletion_records.carry_out if by_record else None
         self._checkpoint.limited = commit_limit is not None
 
     def dispatch(self) -> list[tuple[str, QueueId]]:
@@ -403,8 +407,9 @@ class MessageStore(StoreReplica):
         From now on nothing is appended to the topic. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL,
         SERVICE_NOT_AVAILABLE.
         """
-        change = self.topics.begin_delete(topic, now_ms=now_ms)
-        return TopicDeletion(self._deletions, change, self._log.end)
+        end, by_record = self._log.end, self._dispatcher.before_apply is not None
+        change = self.topics.begin_delete(topic, now_ms=now_ms, deleted_below=end)
+        return TopicDeletion(self._deletions, change, end, by_record=by_record)
 
     def finish_delete_topic(self, work: TopicDeletion) -> None:
         """Call on the engine's thread after run(), also if it failed. The caller persists the offsets.
@@ -417,7 +422,13 @@ class MessageStore(StoreReplica):
         topic = work.change.name
         assert work.physical_offset <= self._log.end, "records that are appended later are alive"
         assert self.topics.get(topic) is None, "the topic is not in the table any more"
+        if work.by_record:
+            self._deletions.follow(topic, work.physical_offset)
         self._deletions.set(topic, work.physical_offset)
+        self._forget_topic(topic)
+
+    def _forget_topic(self, topic: str) -> None:
+        """Of a topic whose records are dead: removes its offsets and queues. TroveError STORE_FAILED."""
         self.offsets.delete_topic(topic)
         self._unoffered_ends = None
         for key in [key for key in self._next_offsets if key[0] == topic]:

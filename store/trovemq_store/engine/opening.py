@@ -41,7 +41,8 @@ from trovemq_proto.records.layout import (
     RECORD_SIZE_MIN,
     SYS_FLAG_TRANSACTION_MASK,
 )
-from trovemq_store.engine.queue_ends import LogQueueEnds, add_queue_ends
+from trovemq_store.engine.deletion_records import DeletionRecords, read_deletions
+from trovemq_store.engine.queue_ends import LogQueueEnds, add_queue_ends, last_store_timestamp
 from trovemq_store.engine.transaction_run import run_size_max
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
@@ -257,7 +258,7 @@ class _Opening:
             checkpoint=self._marks,
             saved=self._saved,
             last_store_timestamp=found.last_store_timestamp
-            or max(_last_store_timestamp(log, queues), EpochMs(self._marks.physic_msg_timestamp)),
+            or max(last_store_timestamp(log, queues), EpochMs(self._marks.physic_msg_timestamp)),
             time_runs=self._time_runs(end),
             report=RecoveryReport(
                 self._clean,
@@ -316,7 +317,14 @@ class _Opening:
             if self._log.min_offset > 0:
                 projection.trim_before(self._log.min_offset)
         self._forget_uncommitted()
+        named = self._settings.tables_in_log
+        if named and read_deletions(self._files, self._log, self._consume_queues, self._deletions):
+            self._forget_queues()
         return self._consume_queues.position
+
+    def _forget_topic(self, topic: str) -> None:
+        self._offsets.delete_topic(topic)
+        self._consume_queues.delete_topic(topic)
 
     def _forget_uncommitted(self) -> None:
         """Removes from the projections the records above the commit limit. If that is interrupted, the next
@@ -451,6 +459,8 @@ class _Opening:
             queues.allow_gaps(GAP_UNITS_MAX, rebuilding=True)
             self._apply_committed(dispatcher, run)
 
+        if self._settings.tables_in_log:
+            dispatcher.before_apply = DeletionRecords(self._deletions, self._forget_topic).carry_out
         begin = dispatcher.position
         sealed, step_ms = state.runs_sealed(self._saved), state.step_ms(self._saved)
         try:
@@ -468,6 +478,7 @@ class _Opening:
             if damage.state is RecordState.DAMAGED and damage.physical_offset < self._limit:
                 self._place_damaged(damage)
         queues.allow_gaps(0)
+        dispatcher.before_apply = None
         return begin, found
 
     def _apply_committed(self, dispatcher: Dispatcher, run: DispatchBatch) -> None:
@@ -564,17 +575,6 @@ def _move(projection: Projection, position: PhysicalOffset) -> None:
     none."""
     if position > projection.position:
         projection.apply(DispatchBatch(NO_RECORDS, position, position))
-
-
-def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> EpochMs:
-    """STORETIMESTAMP of the last record that has a unit; 0 if there is none."""
-    last = LOG_ORIGIN
-    for topic in consume_queues.topics():
-        for queue in consume_queues.queues(topic):
-            if queue.max_offset == queue.min_offset:
-                continue
-            last = max(last, queue.unit(QueueOffset(queue.max_offset - 1))[0])
-    return log.store_timestamp_at(last) or EpochMs(0)
 
 
 def log_runs(log: CommitLog) -> LogRuns:

@@ -33,10 +33,17 @@ from trovemq_store.engine.queues import messages_from, readable_units
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.index.dispatcher import UNLIMITED
 from trovemq_store.topics.config_table import Appended, ConfigTable
+from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject
 from trovemq_store.topics.table_differences import changes_of_file, later_version, unknown_entries
-from trovemq_store.topics.table_notes import OF_EMPTY, NotedContent, TableNote, TableNotes
+from trovemq_store.topics.table_notes import (
+    NO_DELETIONS,
+    OF_EMPTY,
+    NotedContent,
+    TableNote,
+    TableNotes,
+)
 from trovemq_store.topics.table_records import (
     META_QUEUE_ID,
     META_TOPIC,
@@ -44,6 +51,7 @@ from trovemq_store.topics.table_records import (
     decode_table_record,
     encode_table_record,
 )
+from trovemq_store.topics.topics import TopicTable
 
 if TYPE_CHECKING:
     from trovemq_store.engine.message_store import MessageStore
@@ -78,9 +86,12 @@ class _Write:
 class TableFilesWork:
     """The contents of files, captured: run() writes them, may block, and may run in another thread."""
 
-    def __init__(self, notes: TableNotes, writes: Sequence[_Write]) -> None:
+    def __init__(self, notes: TableNotes, writes: Sequence[_Write], deletions: TopicDeletions) -> None:
         self._notes = notes
         self.writes: Final = writes
+        self._save_deletions = deletions.begin_save()
+        self._no_deletions = not deletions.any
+        self.deletions_version: Final = deletions.version
         self.end = max(one.end for one in writes)
         """The log must be on disk up to here before run()."""
 
@@ -88,6 +99,8 @@ class TableFilesWork:
         """Durable when it returns. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; StorageError. The
         files that were not written keep their former content."""
         notes = self._notes
+        if self._save_deletions is not None:
+            self._save_deletions()
         contents = [(one, one.render()) for one in self.writes]
         written = []
         for one, content in contents:
@@ -95,6 +108,8 @@ class TableFilesWork:
             note = notes.get(one.kind) or TableNote(OF_EMPTY, (NotedContent(None, LOG_ORIGIN),))
             notes.set(one.kind, note.with_next(next_, one.begin))
             written.append((one, next_))
+            if one.kind == TopicTable.NOUN and self._no_deletions:
+                notes.set(NO_DELETIONS, TableNote(OF_EMPTY, (NotedContent(None, one.end),)))
         fault_point("tables.before_note")
         notes.save()
         fault_point("tables.before_files")
@@ -146,6 +161,7 @@ class TableLog:
         version: JsonObject,
         *,
         internal: bool,
+        deleted_below: PhysicalOffset | None = None,
     ) -> Iterator[Appended]:
         """See ConfigLog."""
         store = self._store
@@ -157,7 +173,7 @@ class TableLog:
         for name, value in entries:
             record = encode_record(
                 META_TOPIC,
-                encode_table_record(kind, name, value, version),
+                encode_table_record(kind, name, value, version, deleted_below),
                 queue_id=META_QUEUE_ID,
                 born_timestamp=now_ms,
                 store_host=host,
@@ -336,10 +352,11 @@ class TableLog:
             if self._written.get(kind) != table.log_end:
                 begin = min(table.places.values(), default=OF_EMPTY)
                 writes.append(_Write(kind, table, table.file.capture(table.version), begin, table.log_end))
-        return TableFilesWork(self._notes, writes) if writes else None
+        return TableFilesWork(self._notes, writes, self._store.deletions) if writes else None
 
     def finish_write(self, work: TableFilesWork) -> None:
         """Call on the engine's thread after run(), unless it failed."""
+        self._store.deletions.finish_save(work.deletions_version)
         for one in work.writes:
             self._written[one.kind] = one.end
 

@@ -73,6 +73,8 @@ class Dispatcher:
         self._read_log: Final = read_log
         self._pending: deque[DispatchBatch] = deque()
         self.position = position
+        self.before_apply: OnVisible | None = None
+        """Called with each batch before it is applied: its records may delete topics."""
         self.unoffered_end = LOG_ORIGIN
         """Below it, records that are not applied are read from the log."""
         self.pending_bytes = 0
@@ -151,6 +153,8 @@ class Dispatcher:
     def apply(self, batch: DispatchBatch) -> None:
         """Applies the run at `position` to every projection that is up to date."""
         assert batch.end >= self.position, "batches are applied in log order"
+        if self.before_apply is not None:
+            self.before_apply(batch)
         if batch.alive is None and self._deletions.any:
             alive = self._deletions.alive_mask(batch.records, batch.physical_offset)
             batch = replace(batch, alive=alive) if alive is not None else batch

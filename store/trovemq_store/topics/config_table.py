@@ -109,10 +109,12 @@ class ConfigLog(Protocol):
         version: JsonObject,
         *,
         internal: bool,
+        deleted_below: PhysicalOffset | None = None,
     ) -> Iterator[Appended]:
         """Appends a record for each entry; a value of None deletes it. Few entries lie in one run, which is
         in the log whole or not at all. internal: accepted also while the disk reserve refuses new messages.
-        The errors of MessageStore.append(), after the runs that were yielded."""
+        deleted_below: of a topic's deletion (table_records.py). The errors of MessageStore.append(), after
+        the runs that were yielded."""
         ...
 
 
@@ -418,7 +420,13 @@ class ConfigTable(ABC, Generic[ConfigT]):
         return Changed(after.name, before, after, value)
 
     def _begin(
-        self, name: str, parts: Sequence[Changed[ConfigT]], now_ms: EpochMs | None, *, versions: int = 1
+        self,
+        name: str,
+        parts: Sequence[Changed[ConfigT]],
+        now_ms: EpochMs | None,
+        *,
+        versions: int = 1,
+        deleted_below: PhysicalOffset | None = None,
     ) -> Change[ConfigT]:
         """Begins a change that counts as `versions` versions."""
         if self._change is not None:
@@ -436,16 +444,21 @@ class ConfigTable(ABC, Generic[ConfigT]):
             return self._change
         entries = [(part.name, part.value) for part in parts]
         internal = all(part.value is None or self.is_system(part.name) for part in parts)
-        append = partial(self._log.append, self.NOUN, entries, version, internal=internal)
+        append = partial(
+            self._log.append, self.NOUN, entries, version, internal=internal, deleted_below=deleted_below
+        )
         self._change = Change(name, parts, append, version, logged=True)
         return self._change
 
     def _begin_put(self, before: ConfigT | None, after: ConfigT, now_ms: EpochMs | None) -> Change[ConfigT]:
         return self._begin(after.name, [self._put(before, after)], now_ms)
 
-    def _begin_delete(self, before: ConfigT, now_ms: EpochMs | None) -> Change[ConfigT]:
+    def _begin_delete(
+        self, before: ConfigT, now_ms: EpochMs | None, deleted_below: PhysicalOffset | None = None
+    ) -> Change[ConfigT]:
         """Begins a deletion. The entry is gone from now on; it is back if run() fails."""
-        change = self._begin(before.name, [Changed(before.name, before, None, None)], now_ms)
+        gone = [Changed(before.name, before, None, None)]
+        change = self._begin(before.name, gone, now_ms, deleted_below=deleted_below)
         self._remove(before.name)
         return change
 

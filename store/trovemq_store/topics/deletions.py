@@ -8,8 +8,12 @@ RocketMQ does not have.
 A record of topic T that lies below the physical offset is dead: dispatch, recovery, rebuild and queries skip
 it. So a topic that is created again starts at queue offset 0, without its old messages.
 
+A broker's deletions are in its log, too, in the topic's record (table_records.py): a log that was copied
+without this file has them. Of a node that shares its log the file follows the committed records.
+
 Invariants
 - A deletion is on disk before add() returns, in two equal copies: a lost one would bring messages back.
+- One that follow() makes is on disk in the log. The file has it before trovemq/tables.json names its record.
 - A topic's physical offset never goes down, except by truncate_to() when the log itself was cut shorter.
 - It is kept when the log begins above it: an archive of the log may still have those records.
 - A file of a newer format is refused, never guessed at.
@@ -17,6 +21,9 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -44,6 +51,9 @@ class TopicDeletions:
         self._highest = max(deleted_below.values(), default=LOG_ORIGIN)
         self.version = 0
         """Changes with each change of the deletions."""
+        self.is_missing = False
+        """Whether there was no file."""
+        self._unsaved = False
 
     @classmethod
     def load(cls, files: FileSystem) -> TopicDeletions:
@@ -51,7 +61,9 @@ class TopicDeletions:
         file = JsonFile(files, DELETIONS_PATH, mirror=True, sealed=True)
         document = file.load()
         if document is None:
-            return cls(file, {})
+            missing = cls(file, {})
+            missing.is_missing = True
+            return missing
         version = document.get("formatVersion")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise TroveError(
@@ -94,16 +106,46 @@ class TopicDeletions:
     def save_added(self, topic: str, physical_offset: PhysicalOffset) -> None:
         """The first half of add(): saves the deletion, which has no effect before set(). May run in any
         thread."""
+        self.check_count(topic)
+        if physical_offset > self.deleted_below(topic):
+            fault_point("deletions.before_save")
+            self._save({**self._deleted_below, topic: physical_offset})
+            fault_point("deletions.after_save")
+
+    def check_count(self, topic: str) -> None:
+        """TroveError LIMIT_EXCEEDED unless the topic's deletion may be added."""
         if topic not in self._deleted_below and len(self._deleted_below) >= DELETION_COUNT_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED,
                 f"topics of {DELETION_COUNT_MAX} names were deleted, a store remembers no more; keep this"
                 " topic, or make topics again by names that were deleted before",
             )
-        if physical_offset > self.deleted_below(topic):
-            fault_point("deletions.before_save")
-            self._save({**self._deleted_below, topic: physical_offset})
-            fault_point("deletions.after_save")
+
+    def follow(self, topic: str, physical_offset: PhysicalOffset) -> None:
+        """Makes a deletion whose record is in the log, durably. It has effect also if the file cannot be
+        written: begin_save() then saves it."""
+        if physical_offset <= self.deleted_below(topic):
+            return
+        self.set(topic, physical_offset)
+        was_saved, self._unsaved = not self._unsaved, True
+        if was_saved:
+            with suppress(TroveError):
+                self._save(self._deleted_below)
+                self._unsaved = False
+
+    def follow_unsaved(self, topic: str, physical_offset: PhysicalOffset) -> None:
+        """follow() for several: truncate_to() comes after them, and saves them."""
+        self._unsaved = self._unsaved or physical_offset > self.deleted_below(topic)
+        self.set(topic, physical_offset)
+
+    def begin_save(self) -> Callable[[], None] | None:
+        """The function that saves the deletions which follow() could not, and may run in another thread;
+        finish_save() comes after it. None if all are saved. Errors: those of save()."""
+        return partial(self._save, self._deleted_below) if self._unsaved else None
+
+    def finish_save(self, version: int) -> None:
+        """The deletions are saved as they were at that version."""
+        self._unsaved = self._unsaved and version != self.version
 
     def save(self) -> None:
         """Undoes save_added(). TroveError DISK_FULL, STORE_FAILED."""
@@ -115,11 +157,16 @@ class TopicDeletions:
             self._set({**self._deleted_below, topic: physical_offset})
 
     def truncate_to(self, physical_offset: PhysicalOffset) -> None:
-        """The log ends there after recovery, so that records which are written later are alive; durable."""
+        """The log ends there after recovery, so that records which are written later are alive; durable, also
+        the deletions of follow_unsaved()."""
         assert physical_offset >= LOG_ORIGIN, "an end below 0 would bring all deleted messages back"
         if self._highest > physical_offset:
             capped = {topic: min(below, physical_offset) for topic, below in self._deleted_below.items()}
             self._replace({topic: below for topic, below in capped.items() if below > 0})
+            self._unsaved = False
+        if self._unsaved:
+            self._save(self._deleted_below)
+            self._unsaved = False
         assert self._highest <= physical_offset, "records that are written next are alive"
 
     def alive_mask(self, batch: RecordBatch, physical_offset: PhysicalOffset) -> NDArray[np.bool_] | None:

@@ -23,7 +23,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
@@ -338,13 +338,13 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         now_ms: EpochMs | None,
         *,
         versions: int = 1,
+        deleted_below: PhysicalOffset | None = None,
     ) -> GroupChange:
         """Each save includes the groups that were created by use."""
         changed = {part.name for part in parts}
         used = [self._configs[other] for other in self._unsaved if other not in changed]
-        return super()._begin(
-            name, [*(self._put(one, one) for one in used), *parts], now_ms, versions=versions
-        )
+        both = [*(self._put(one, one) for one in used), *parts]
+        return super()._begin(name, both, now_ms, versions=versions, deleted_below=deleted_below)
 
     def _finish_part(self, part: Changed[SubscriptionGroup], *, saved: bool) -> None:
         super()._finish_part(part, saved=saved)

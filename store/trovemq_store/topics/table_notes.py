@@ -11,6 +11,9 @@ files   contents that the file may have: one, or two while it is replaced. `crc`
         file; `end`: the content has all records of the table that end at or below this physical offset
 (the CRC: store/trovemq_store/files/sealed_json.py)
 
+The note of `deletion` has one content, no file: the records up to its end delete no topic. So a start without
+`trovemq/deletions.json` reads the later ones alone (engine/deletion_records.py).
+
 A table's file with another CRC was written by RocketMQ, by a version before this file, or by hand. Its
 differences from the content that is noted last then become records (table_differences.py).
 
@@ -36,6 +39,7 @@ from trovemq_store.topics.json_file import JsonFile
 NOTES_PATH: Final = "trovemq/tables.json"
 FORMAT_VERSION: Final = 1
 OF_EMPTY: Final = PhysicalOffset((1 << 63) - 1)
+NO_DELETIONS: Final = "deletion"
 CONTENTS_MAX: Final = 8
 """Contents that are noted of one file: more than two only while its writes fail."""
 

@@ -4,13 +4,15 @@ A record's body is a JSON object, in ASCII:
 
     {"format": 1, "kind": "topic", "name": "T", "value": {…}, "dataVersion": {…}}
 
-| member      | value                                                                                     |
-|-------------|-------------------------------------------------------------------------------------------|
-| format      | 1. A newer one is refused, never guessed at                                               |
-| kind        | `topic` or `group`. Records of an unknown kind are skipped: the file of that table counts |
-| name        | of the entry                                                                              |
-| value       | RocketMQ's object for the entry, whole, as in the table's file; null: it is deleted       |
-| dataVersion | RocketMQ's version of the table after this change                                         |
+| member       | value                                                                                     |
+|--------------|-------------------------------------------------------------------------------------------|
+| format       | 1. A newer one is refused, never guessed at                                               |
+| kind         | `topic` or `group`. Records of an unknown kind are skipped: the file of that table counts |
+| name         | of the entry                                                                              |
+| value        | RocketMQ's object for the entry, whole, as in the table's file; null: it is deleted       |
+| dataVersion  | RocketMQ's version of the table after this change                                         |
+| deletedBelow | of a topic's deletion: its records below this physical offset are dead (deletions.py).    |
+|              | Missing in all other records, also where another program removed a topic from its file    |
 
 The whole record has a CRC as every other one.
 
@@ -27,12 +29,13 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import QueueId
+from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.topics.lax_json import JsonObject, parse
 
 META_TOPIC: Final = "rmq_sys_trovemq_meta"
 META_QUEUE_ID: Final = QueueId(0)
 FORMAT: Final = 1
+DELETED_BELOW: Final = "deletedBelow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,20 @@ class TableRecord:
     name: str
     value: JsonObject | None
     version: JsonObject
+    deleted_below: PhysicalOffset | None = None
 
 
 def encode_table_record(
-    kind: str, name: str, value: Mapping[str, object] | None, version: Mapping[str, object]
+    kind: str,
+    name: str,
+    value: Mapping[str, object] | None,
+    version: Mapping[str, object],
+    deleted_below: PhysicalOffset | None = None,
 ) -> bytes:
     """The record's body."""
     document = {"format": FORMAT, "kind": kind, "name": name, "value": value, "dataVersion": version}
+    if deleted_below is not None:
+        document[DELETED_BELOW] = deleted_below
     return json.dumps(document, separators=(",", ":")).encode("ascii")
 
 
@@ -68,4 +78,9 @@ def decode_table_record(body: bytes | memoryview) -> TableRecord:
         raise ValueError("it has no kind or no name")
     if not (value is None or isinstance(value, dict)) or not isinstance(version, dict):
         raise ValueError("its value or its version is not an object")
-    return TableRecord(kind, name, value, version)
+    below = document.get(DELETED_BELOW)
+    if below is None:
+        return TableRecord(kind, name, value, version)
+    if not isinstance(below, int) or below < 0:
+        raise ValueError("its deletion is not an offset")
+    return TableRecord(kind, name, value, version, PhysicalOffset(below))

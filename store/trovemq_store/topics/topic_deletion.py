@@ -1,4 +1,8 @@
-"""Deletes a topic on disk: first its records are declared dead, then its entry in the table is removed."""
+"""Deletes a topic on disk: first its records are declared dead, then its entry in the table is removed.
+
+Of a node that shares its log the committed record alone does both: a leader whose record is cut would hide
+the messages of a topic that the others have.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,15 @@ class TopicDeletion:
     `change` is logged: then prepare() may, and change.run() follows on the engine's thread."""
 
     def __init__(
-        self, deletions: TopicDeletions, change: TopicChange, physical_offset: PhysicalOffset
+        self,
+        deletions: TopicDeletions,
+        change: TopicChange,
+        physical_offset: PhysicalOffset,
+        *,
+        by_record: bool = False,
     ) -> None:
         self._deletions = deletions
+        self.by_record = by_record
         self.change = change
         self.physical_offset = physical_offset
 
@@ -35,6 +45,9 @@ class TopicDeletion:
     def prepare(self) -> None:
         """The first half of run(). The errors of run()."""
         try:
+            if self.by_record:
+                self._deletions.check_count(self.change.name)
+                return
             self._deletions.save_added(self.change.name, self.physical_offset)
             fault_point("deletions.before_topic")
         except TroveError:
@@ -43,4 +56,5 @@ class TopicDeletion:
 
     def undo(self) -> None:
         """Undoes prepare(). TroveError DISK_FULL, STORE_FAILED."""
-        self._deletions.save()
+        if not self.by_record:
+            self._deletions.save()

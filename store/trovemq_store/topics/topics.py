@@ -20,7 +20,7 @@ from typing import Final, TypedDict, Unpack
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
 from trovemq_store.topics.creators import NOBODY, Creator
@@ -287,11 +287,13 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Forgets the topic. TroveError TOPIC_NOT_FOUND; TOPIC_ILLEGAL for one that the broker needs."""
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
 
-    def begin_delete(self, name: str, *, now_ms: EpochMs | None = None) -> TopicChange:
+    def begin_delete(
+        self, name: str, *, now_ms: EpochMs | None = None, deleted_below: PhysicalOffset | None = None
+    ) -> TopicChange:
         """Begins to delete the topic. It is gone from now on, so that nothing is sent to it; it is back if
-        run() fails."""
+        run() fails. deleted_below: its records below that are dead."""
         self.check_deletable(name)
-        return self._begin_delete(self._configs[name], now_ms)
+        return self._begin_delete(self._configs[name], now_ms, deleted_below)
 
     def close_in_memory(self, name: str) -> None:
         """Refuses new messages with TOPIC_CLOSED until the topic is deleted or changed, or the store is
