@@ -200,3 +200,52 @@ def test_a_start_without_deletions_reads_the_later_records_alone() -> None:
     opened.delete_topic("orders", NOW_MS)
     remove(left := leader.files.after_process_kill(), DELETIONS_PATH)
     assert MessageStore.open(left, SETTINGS, NOW_MS).deleted_below("orders") > 0
+
+
+class Killed:
+    """Copies of a store's files at each change of a file, as a kill or a power cut leaves them."""
+
+    CHANGES = ("create", "write_atomic", "remove", "remove_directory", "rename", "sync_directory")
+
+    def __init__(self, disk: MemoryFileSystem) -> None:
+        self._disk = disk
+        self.copies: list[MemoryFileSystem] = []
+        self.files = FaultyFileSystem(disk, self._note)
+
+    def _note(self, called: str, path: str) -> None:
+        if called in self.CHANGES:
+            self.copies += [self._disk.after_process_kill(), self._disk.after_power_cut()]
+
+
+def test_a_follower_that_is_killed_while_it_deletes_deletes_at_its_start() -> None:
+    leader = Deleting()
+    killed = Killed(MemoryFileSystem())
+    store = MessageStore.open(killed.files, SETTINGS, NOW_MS, process_id=2, commit_limit=LOG_ORIGIN)
+    copy(leader.store, store)
+    commit(store, leader.before)
+    store.flush_projections()
+    killed.copies.clear()
+    commit(store, leader.store.end_offset)
+    store.flush_projections()
+    copies = list(killed.copies)
+    assert len(copies) >= 8
+    for files in copies:
+        for limit in (saved_commit(files), leader.before):
+            again = follower(files.after_process_kill(), limit, SETTINGS)
+            commit(again, leader.store.end_offset)
+            is_as(again, leader.store)
+
+
+def test_a_start_from_the_log_alone_may_be_interrupted_anywhere() -> None:
+    leader = Deleting(more=2)
+    leader.store.close(NOW_MS)
+    disk = MemoryFileSystem()
+    for path in [path for path in leader.files._files if path.startswith("commitlog/")]:
+        disk.write_atomic(path, bytes(leader.files._files[path].data))
+    killed = Killed(disk)
+    MessageStore.open(killed.files, SETTINGS, NOW_MS)
+    assert len(killed.copies) >= 10
+    expected = Deleting(more=2).store
+    for files in killed.copies:
+        if files.list("commitlog"):
+            is_as(MessageStore.open(files, SETTINGS, NOW_MS), expected)
