@@ -44,8 +44,14 @@ def units_with(routes: RouteTable, names: Sequence[str]) -> list[tuple[Unit, lis
 
 
 def _owner_first(members: Sequence[BrokerInfo]) -> Unit:
-    newest = max((info.config for info in members if info.config is not None), key=_generation)
-    return tuple(sorted(members, key=lambda info: info.name != newest.owner))
+    owner = owner_of(members)
+    return tuple(sorted(members, key=lambda info: info.name != owner))
+
+
+def owner_of(members: Iterable[BrokerInfo]) -> str:
+    """The owner of the configuration that the brokers share, at least one: as the newest generation says. A
+    former owner that has just returned still names itself."""
+    return max((info.config for info in members if info.config is not None), key=_generation).owner
 
 
 def _generation(config: ConfigSummary) -> int:

@@ -131,15 +131,19 @@ async def _stopped(
 
 def _check_place(state: ClusterState, broker: str, *, accept_loss: bool) -> None:
     """TroveError CONFIG_OWNER_STAYS, BROKER_NOT_EMPTY: its part in a configuration that others share."""
+    from trovemq._net.configurations import owner_of
+
     info = next(route.broker for route in state.brokers if route.broker.name == broker)
     others = [
         one.broker for one in state.brokers if one.broker.name != broker and one.broker.config is not None
     ]
-    if info.config is None or all(
-        one.config.id != info.config.id for one in others if one.config is not None
-    ):
+    shared = info.config
+    if shared is None:
         return
-    if info.config.owner == broker:
+    sharing = [one for one in others if one.config is not None and one.config.id == shared.id]
+    if not sharing:
+        return
+    if owner_of([info, *sharing]) == broker:
         text = f"{broker} owns the cluster's configuration: trovemq cluster config-owner {others[0].name}"
         raise TroveError(errors.CONFIG_OWNER_STAYS, text, broker=broker)
     if not accept_loss and (topics := fifo_topics_on(state.brokers, broker)):

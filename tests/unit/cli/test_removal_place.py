@@ -1,0 +1,34 @@
+"""`broker remove`: whether a broker owns the configuration that others share, as their routes say."""
+
+from __future__ import annotations
+
+import pytest
+
+from trovemq.cli.broker_removal import _check_place
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, ConfigSummary
+from trovemq_proto.errors import TroveError
+
+ID = "0123456789abcdef"
+
+
+def state(**owners: tuple[str, int]) -> ClusterState:
+    """Brokers that share a configuration, with the owner and the generation that each one names."""
+    brokers = (
+        BrokerInfo("k", name, "127.0.0.1:1", config=ConfigSummary(ID, owner, generation))
+        for name, (owner, generation) in owners.items()
+    )
+    return ClusterState(tuple(BrokerRoute(info, ()) for info in brokers), 1, ())
+
+
+def test_the_owner_is_not_removed() -> None:
+    with pytest.raises(TroveError, match="CONFIG_OWNER_STAYS"):
+        _check_place(state(a=("a", 2), b=("a", 2)), "a", accept_loss=False)
+
+
+def test_a_former_owner_that_had_just_returned_could_not_be_removed() -> None:
+    _check_place(state(a=("a", 1), b=("b", 2)), "a", accept_loss=False)
+
+
+def test_a_new_owner_that_still_names_the_former_one_is_not_removed() -> None:
+    with pytest.raises(TroveError, match="CONFIG_OWNER_STAYS"):
+        _check_place(state(a=("b", 1), b=("a", 2)), "a", accept_loss=False)
