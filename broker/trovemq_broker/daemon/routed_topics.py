@@ -1,4 +1,5 @@
-"""The topics that a broker registers and offers in routes."""
+"""The topics that a broker registers and offers in routes: not the records of its tables, which no client
+reads."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.names import is_system_topic
+from trovemq_store.topics.table_records import META_TOPIC
 from trovemq_store.topics.topics import TopicConfig
 
 
@@ -28,6 +30,7 @@ class RoutedTopics:
 
     def names(self, include_system: bool = False) -> list[str]:
         names = {*self._store.topics.names(include_system=True), *self._store.consume_queues.topics()}
+        names.discard(META_TOPIC)
         return sorted(name for name in names if include_system or not is_system_topic(name))
 
     def find(self, name: str) -> TopicConfig | None:

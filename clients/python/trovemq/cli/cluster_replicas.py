@@ -60,7 +60,7 @@ async def init(session: Session) -> None:
 async def leave(
     session: Session, node: NodeArgument, group: GroupOption = None, yes: YesOption = False
 ) -> None:
-    """Make the store of a group's last node a single broker's again. The node stops."""
+    """Make the last node a single broker again. It stops."""
     session.confirm(f"Stop node {node}, and make its store a single broker's?", yes=yes)
     async with session.client() as client:
         left = await session.call(client.admin.replicas.leave(node, group=group))
