@@ -165,4 +165,18 @@ TABLE_FAULTS: Final = (
         "            pass\n",
         (f"{DELETIONS}test_a_follower_whose_disk_is_full_deletes_and_saves_later",),
     ),
+    Planted(
+        "a topic that was made again loses its identity with old records",
+        LOG,
+        "deleted_below if value is None else self._deleted_below(kind, name)",
+        "deleted_below",
+        (f"{DELETIONS}test_a_trimmed_log_alone_has_which_topic_of_a_name_it_is",),
+    ),
+    Planted(
+        "a record of a topic that was made again removes its queues",
+        "store/trovemq_store/engine/deletion_records.py",
+        "                if not one.is_earlier:",
+        "                if True:",
+        (f"{DELETIONS}test_a_record_appended_again_removes_no_queue",),
+    ),
 )

@@ -14,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from trovemq_proto.errors import DamagedError
@@ -30,8 +31,17 @@ from trovemq_store.topics.table_notes import NO_DELETIONS, TableNotes
 from trovemq_store.topics.table_records import DELETED_BELOW, META_QUEUE_ID, META_TOPIC, decode_table_record
 from trovemq_store.topics.topics import TopicTable
 
-Deletion = tuple[str, PhysicalOffset]
-"""A topic, and the physical offset below which its records are dead."""
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """The topic's records below that physical offset are dead. is_earlier: the record is of a topic that was
+    made again since."""
+
+    topic: str
+    below: PhysicalOffset
+    is_earlier: bool
+
+
 _MEMBER: Final = f'"{DELETED_BELOW}"'.encode()
 
 
@@ -45,10 +55,11 @@ class DeletionRecords:
     def carry_out(self, run: DispatchBatch) -> None:
         """Makes the deletions of the run, which is applied next. TroveError STORE_NEWER; the errors of
         forget_topic."""
-        for topic, below in deletions_in(run):
-            if below > self._deletions.deleted_below(topic):
-                self._deletions.follow(topic, below)
-                self._forget_topic(topic)
+        for one in deletions_in(run):
+            if one.below > self._deletions.deleted_below(one.topic):
+                self._deletions.follow(one.topic, one.below)
+                if not one.is_earlier:  # else the dead records are removed from the log, like the deletion's
+                    self._forget_topic(one.topic)
 
 
 def deletions_in(run: DispatchBatch) -> Iterator[Deletion]:
@@ -77,12 +88,12 @@ def read_deletions(
         for place, size in zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True):
             if size in (BLANK_UNIT_SIZE, UNREADABLE_UNIT_SIZE):
                 continue
-            for topic, below in _deletion_at(log, PhysicalOffset(place), size):
-                if below > deletions.deleted_below(topic):
-                    deletions.follow_unsaved(topic, below)
+            for found in _deletion_at(log, PhysicalOffset(place), size):
+                if found.below > deletions.deleted_below(found.topic):
+                    deletions.follow_unsaved(found.topic, found.below)
                     has_dead |= any(
-                        one.has_units and one.physical_before(one.min_offset) < below
-                        for one in queues.queues(topic)
+                        one.has_units and one.physical_before(one.min_offset) < found.below
+                        for one in queues.queues(found.topic)
                     )
     return has_dead
 
@@ -104,4 +115,4 @@ def _deletion_of(record: memoryview, place: PhysicalOffset) -> Iterator[Deletion
     except (ValueError, DamagedError):
         return  # of no form that a broker writes
     if change.kind == TopicTable.NOUN and change.deleted_below is not None:
-        yield change.name, min(change.deleted_below, place)
+        yield Deletion(change.name, min(change.deleted_below, place), change.value is not None)

@@ -171,9 +171,10 @@ class TableLog:
         now_ms = self.clock_ms()
         run, count = bytearray(), 0
         for name, value in entries:
+            below = deleted_below if value is None else self._deleted_below(kind, name)
             record = encode_record(
                 META_TOPIC,
-                encode_table_record(kind, name, value, version, deleted_below),
+                encode_table_record(kind, name, value, version, below),
                 queue_id=META_QUEUE_ID,
                 born_timestamp=now_ms,
                 store_host=host,
@@ -186,6 +187,11 @@ class TableLog:
             count += 1
         if count:
             yield self._append_run(run, count, now_ms, internal)
+
+    def _deleted_below(self, kind: str, name: str) -> PhysicalOffset | None:
+        """Of a topic that was deleted and made again: the record of its deletion goes before those of its
+        entry, which are appended again."""
+        return (self._store.deleted_below(name) or None) if kind == TopicTable.NOUN else None
 
     def _append_run(self, run: bytearray, count: int, now_ms: EpochMs, internal: bool) -> Appended:
         batch = RecordBatch.split(run, topic=META_TOPIC)

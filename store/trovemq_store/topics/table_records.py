@@ -11,8 +11,8 @@ A record's body is a JSON object, in ASCII:
 | name         | of the entry                                                                              |
 | value        | RocketMQ's object for the entry, whole, as in the table's file; null: it is deleted       |
 | dataVersion  | RocketMQ's version of the table after this change                                         |
-| deletedBelow | of a topic's deletion: its records below this physical offset are dead (deletions.py).    |
-|              | Missing in all other records, also where another program removed a topic from its file    |
+| deletedBelow | of a topic that is or was deleted: its records below this physical offset are dead        |
+|              | (deletions.py). Missing if none is, also where another program removes it from the file   |
 
 The whole record has a CRC as every other one.
 

@@ -13,6 +13,7 @@ from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.followers import Leader, bodies, commit, copy, follower, saved_commit
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.deletions import DELETIONS_PATH, TopicDeletions
@@ -41,6 +42,14 @@ class Deleting(Leader):
             self.send("orders", 0, 3)
             self.send("bills", 0, 1)
         flush(self.store)
+
+
+def fill(leader: Leader) -> None:
+    """Fills some segments."""
+    for _ in range(12):
+        leader.send("bills", 0, 1, 8_000)
+        flush(leader.store)
+    leader.store.flush_projections()
 
 
 def is_as(store: MessageStore, leader: MessageStore) -> None:
@@ -131,6 +140,47 @@ def test_deleted_messages_were_back_in_a_log_that_was_copied_alone() -> None:
     for path in [path for path in leader.files._files if path.startswith("commitlog/")]:
         files.write_atomic(path, bytes(leader.files._files[path].data))
     is_as(MessageStore.open(files, SETTINGS, NOW_MS), Deleting(more=2).store)
+
+
+def test_a_trimmed_log_alone_has_which_topic_of_a_name_it_is() -> None:
+    leader = Deleting()
+    store = leader.store
+    fill(leader)
+    leader.send("orders", 0, 2)
+    end = store.closed_segments()[-1].end
+    assert store.tables is not None
+    assert leader.deleted < end
+    assert store.tables.reappend_before(end) > 0
+    flush(store)
+    store.tables.write_now()
+    trim_now(store.trim(end))
+    store.close(NOW_MS)
+    files = MemoryFileSystem()
+    for path in [path for path in leader.files._files if path.startswith("commitlog/")]:
+        files.write_atomic(path, bytes(leader.files._files[path].data))
+    again = MessageStore.open(files, SETTINGS, NOW_MS)
+    assert again.deletions.entries() == {"orders": leader.deleted_at}
+    assert [len(again.topics.names()), len(read_queue(again, "orders", QUEUE))] == [1, 2]
+
+
+def test_a_record_appended_again_removes_no_queue() -> None:
+    leader = Deleting()
+    store = leader.store
+    fill(leader)
+    leader.send("orders", 0, 2)
+    end = store.closed_segments()[-1].end
+    fill(leader)
+    assert store.tables is not None
+    assert store.tables.reappend_before(end) > 0
+    leader.send("orders", 0, 2)
+    flush(store)
+    files = MemoryFileSystem()
+    for path in [path for path in leader.files._files if path.startswith("commitlog/")]:
+        if int(path.rpartition("/")[2]) >= end:
+            files.write_atomic(path, bytes(leader.files._files[path].data))
+    again = MessageStore.open(files, SETTINGS, NOW_MS)
+    assert again.deletions.entries() == {"orders": leader.deleted_at}
+    assert len(read_queue(again, "orders", QUEUE)) == 4
 
 
 def test_a_deletion_that_a_later_leader_cut_hid_the_messages() -> None:
