@@ -299,7 +299,7 @@ FAULTS: Final = (
     ),
     Planted(
         "A message on a bad sector of a queue's file made every receive of its group fail",
-        "store/trovemq_store/engine/queues.py",
+        "store/trovemq_store/engine/queue_units.py",
         "    except UnreadableError:\n        if count == 1:",
         "    except ZeroDivisionError:\n        if count == 1:",
         (

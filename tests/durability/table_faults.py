@@ -53,8 +53,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "an imported file is not written",
         LOG,
-        "            self._store.flush()\n            self.write_now()\n",
-        "            self._store.flush()\n",
+        "            self._flush()\n            self.write_now()\n",
+        "            self._flush()\n",
         (f"{ENGINE}test_an_imported_file_is_not_imported_twice",),
     ),
     Planted(

@@ -33,7 +33,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
 from trovemq_proto.records.message import decode_stored
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 
 ENDS_TOPIC: Final = "rmq_sys_trovemq_transactions"

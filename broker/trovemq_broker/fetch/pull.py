@@ -25,7 +25,8 @@ from trovemq_proto.records import (
 from trovemq_proto.records.fields import ROWS_MAX, read_fields
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT, SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE
+from trovemq_store.engine.queues import find_queue
 from trovemq_store.files.files import StorageError, UnreadableError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 from trovemq_store.topics.config_marks import reason_text

@@ -28,7 +28,8 @@ from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES, PROPERTY_RESENT
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, topic_not_found
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE
+from trovemq_store.engine.queues import topic_not_found
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, check_group_name, is_system_topic
 

@@ -25,7 +25,7 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records import Message
 from trovemq_proto.records.layout import PROPERTY_KEYS, PROPERTY_TAGS
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 
 INTERVAL_MS: Final = 60_000

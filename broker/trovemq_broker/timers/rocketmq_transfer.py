@@ -47,7 +47,7 @@ from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, UNITS_STEP
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.index.consume_queue import ConsumeQueue

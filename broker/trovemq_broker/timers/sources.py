@@ -20,7 +20,7 @@ from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
 from trovemq_store.files.files import UnreadableError
 from trovemq_store.index.consume_queue import ConsumeQueue
 

@@ -28,7 +28,7 @@ from trovemq_proto.records.fields import RecordFields, read_fields, store_timest
 from trovemq_proto.records.layout import HEADERS, PROPERTY_CRC, PROPERTY_REAL_QUEUE_ID, host_bits
 from trovemq_proto.records.property_block import terminated, value_of, without
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 _FLAG, _BORN_MS, _BORN_HOST, _RECONSUME_TIMES = 4, 8, 9, 12

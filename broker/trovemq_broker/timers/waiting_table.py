@@ -21,7 +21,7 @@ from trovemq_broker.timers.sources import Sources, queue_of
 from trovemq_broker.timers.wheel_records import DelayedDelivery
 from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
 
 _Row = tuple[int, int, int, int, int, int]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.events.codec import EVENT_DTYPE, EVENTS_TOPIC, FLAG_RENEWED, Event, EventKind, read_events
 from trovemq_store.events.event_log import EVENTS_QUEUE_ID
 

@@ -26,7 +26,7 @@ from trovemq_broker.track.timeline import GroupEvents, TrackEvent, TrackEventKin
 from trovemq_broker.transactions.records import OP_TOPIC, TRANSACTION_QUEUE_ID, read_op
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.events.codec import EVENTS_TOPIC
 from trovemq_store.events.event_log import EVENTS_QUEUE_ID
 from trovemq_store.topics.names import is_system_group

@@ -21,7 +21,8 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_MASK,
 )
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from, queue_ids
+from trovemq_store.engine.queue_messages import messages_from
+from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.unique_key_lookup import records_with_unique_key
 
 

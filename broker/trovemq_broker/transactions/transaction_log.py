@@ -34,7 +34,7 @@ from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, Queue
 from trovemq_proto.records import Message, decode_stored
 from trovemq_store.engine.deduplication import withdraw
 from trovemq_store.engine.message_store import AppendResult, MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog

@@ -21,7 +21,7 @@ from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueOffset
 from trovemq_proto.records import decode_stored
 from trovemq_proto.records.check import RecordState, check_record
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
 from trovemq_store.files.files import FileSystem, UnreadableError
 from trovemq_store.index.consume_queues import ConsumeQueues
 from trovemq_store.log.commit_log import CommitLog

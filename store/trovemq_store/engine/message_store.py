@@ -125,7 +125,7 @@ class MessageStore(StoreReplica):
         if self.settings.message_index_safe:
             self._complete_index()
         if self.settings.tables_in_log:
-            self.tables = TableLog(self, lambda: self._names.now_ms)
+            self.tables = TableLog(self, lambda: self._names.now_ms, self.flush)
             self.tables.attach(self.topics)
         if self.settings.tree_index_enable:
             self.trees = StoreTrees.open(

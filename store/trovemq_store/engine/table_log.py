@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 from trovemq_proto import errors
@@ -29,7 +29,9 @@ from trovemq_proto.errors import DamagedError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record, pack_host
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_store.engine.queues import messages_from, readable_units
+from trovemq_store.engine.queue_messages import messages_from
+from trovemq_store.engine.queue_units import readable_units
+from trovemq_store.engine.replica_appending import StoreReplica
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.index.dispatcher import UNLIMITED
 from trovemq_store.topics.config_table import Appended, ConfigTable
@@ -52,9 +54,6 @@ from trovemq_store.topics.table_records import (
     encode_table_record,
 )
 from trovemq_store.topics.topics import TopicTable
-
-if TYPE_CHECKING:
-    from trovemq_store.engine.message_store import MessageStore
 
 Table = ConfigTable[Any]
 REAPPENDED_AT_ONCE: Final = 256
@@ -125,8 +124,12 @@ class TableFilesWork:
 class TableLog:
     """The tables of one open store. Used from the engine's thread, except TableFilesWork.run()."""
 
-    def __init__(self, store: MessageStore, clock_ms: Callable[[], EpochMs]) -> None:
+    def __init__(
+        self, store: StoreReplica, clock_ms: Callable[[], EpochMs], flush: Callable[[], None]
+    ) -> None:
+        """`flush` syncs the log, and makes its records visible."""
         self._store = store
+        self._flush = flush
         self.clock_ms: Callable[[], EpochMs] = clock_ms
         """The time of new records."""
         self._notes = TableNotes.load(store.files)
@@ -143,7 +146,7 @@ class TableLog:
         STORE_FAILED."""
         if not self.follows or (META_TOPIC, META_QUEUE_ID) not in grown:
             return
-        begin = min((table.log_end for table in self._tables.values()), default=self._store.end_offset)
+        begin = min((table.log_end for table in self._tables.values()), default=self._store.log.end)
         for place, record in self._records(begin):
             table = self._tables.get(record.kind)
             if table is not None and place >= table.log_end:
@@ -191,7 +194,7 @@ class TableLog:
     def _deleted_below(self, kind: str, name: str) -> PhysicalOffset | None:
         """Of a topic that was deleted and made again: the record of its deletion goes before those of its
         entry, which are appended again."""
-        return (self._store.deleted_below(name) or None) if kind == TopicTable.NOUN else None
+        return (self._store.deletions.deleted_below(name) or None) if kind == TopicTable.NOUN else None
 
     def _append_run(self, run: bytearray, count: int, now_ms: EpochMs, internal: bool) -> Appended:
         batch = RecordBatch.split(run, topic=META_TOPIC)
@@ -237,7 +240,7 @@ class TableLog:
 
     def end_without_records(self) -> PhysicalOffset:
         """The end of the log before the records of tables that lie at its end."""
-        end = self._store.end_offset
+        end = self._store.log.end
         queue = self._store.consume_queues.get(META_TOPIC, META_QUEUE_ID)
         if queue is None:
             return end
@@ -265,9 +268,9 @@ class TableLog:
         of_file = dict(table.values)
         end = None if note is None or file.crc is None or not file.whole else note.end_of(file.crc)
         fault_point("tables.before_import")
-        imported = note is None or end is None or end > self._store.end_offset
+        imported = note is None or end is None or end > self._store.log.end
         changes: dict[str, object | None] = {}
-        if note is None or end is None or end > self._store.end_offset:
+        if note is None or end is None or end > self._store.log.end:
             changes = self._import(table, note)
         else:
             self._continue_from_file(table, note, end)
@@ -281,7 +284,7 @@ class TableLog:
         if changes:
             self._append_now(table, changes, finished=True)
         if changes or (imported and (note is not None or table.values or file.crc is not None)):
-            self._store.flush()
+            self._flush()
             self.write_now()
         else:
             self._written[kind] = table.log_end if imported or end is None else end
@@ -320,7 +323,7 @@ class TableLog:
         if changes:
             version = later_version(version, table.version)
         if changes and note is None and not ours.names:
-            end = self._store.end_offset  # an import that is interrupted begins again from here
+            end = self._store.log.end  # an import that is interrupted begins again from here
             self._notes.set(kind, TableNote(OF_EMPTY, (NotedContent(None, end),)))
             self._notes.save()
         values = {**ours.values, **changes}
@@ -372,7 +375,7 @@ class TableLog:
         if work is not None and work.end <= self._store.commit_limit:
             # else the records may be cut, and a file must not be ahead of them
             assert work.writes, "a file is written"
-            assert work.end <= self._store.flushed_offset, "a file is not ahead of the log"
+            assert work.end <= self._store.log.flushed_offset, "a file is not ahead of the log"
             work.run()
             self.finish_write(work)
 

@@ -20,7 +20,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, decode_events, encode_events
 from trovemq_store.files.fault_points import fault_point

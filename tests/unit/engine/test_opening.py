@@ -27,7 +27,7 @@ from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.engine import BORN_HOST, NOW_MS, open_store, own_properties, read_queue, send
 from trovemq_proto.positions import QueueId, QueueOffset
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
 

@@ -17,7 +17,7 @@ from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.check.layouts import index_paths, read_index
 from trovemq_store.check.layouts import read_queue as read_layout_queue
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem

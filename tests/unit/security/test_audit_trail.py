@@ -18,7 +18,7 @@ from trovemq_proto.audit import AUDIT_TOPIC, AuditRecord, decode_audit
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
 

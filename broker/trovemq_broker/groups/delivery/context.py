@@ -21,7 +21,7 @@ from trovemq_broker.groups.delivery.records import RecordReader
 from trovemq_broker.groups.delivery.renewals import Renewals
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog

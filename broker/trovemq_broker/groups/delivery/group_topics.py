@@ -19,7 +19,8 @@ from trovemq_broker.groups.group_topic_key import GroupTopicKey
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
-from trovemq_store.engine.queues import queue_ids, readable_units
+from trovemq_store.engine.queue_units import readable_units
+from trovemq_store.engine.queues import queue_ids
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_KINDS, RETRY_TOPIC_PROPERTY, kind_of, source_topic

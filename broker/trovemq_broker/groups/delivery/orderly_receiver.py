@@ -18,7 +18,7 @@ from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import properties_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.files.files import ScarceError
 
 

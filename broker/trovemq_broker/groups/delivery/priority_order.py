@@ -35,7 +35,7 @@ from trovemq_proto.records.fields import ROWS_MAX
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
 from trovemq_proto.records.priority_columns import priorities_of
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue
 

@@ -37,7 +37,7 @@ from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import properties_of
 from trovemq_proto.positions import EpochMs, QueueOffset
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.files.files import ScarceError
 

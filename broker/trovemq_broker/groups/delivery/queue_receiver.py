@@ -18,7 +18,7 @@ from trovemq_broker.groups.delivery.lease_writer import READS_OF_REDELIVERY, Bat
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import properties_of, reconsume_times_of
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
 from trovemq_store.files.files import ScarceError

@@ -26,7 +26,7 @@ from trovemq_proto.records.layout import (
     header_shift,
 )
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ConsumeQueue, Unit
 

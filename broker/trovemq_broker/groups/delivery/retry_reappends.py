@@ -15,7 +15,7 @@ from trovemq_broker.groups.delivery.group_topics import GroupTopicTable
 from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records.message import decode_stored
-from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.index.consume_queue import ConsumeQueue

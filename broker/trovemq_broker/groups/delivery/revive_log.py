@@ -25,7 +25,7 @@ from trovemq_proto.records import Message, decode_message, java_hash
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, UNITS_STEP
 from trovemq_store.topics.names import RETRY_PREFIX
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"

@@ -23,7 +23,8 @@ from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, Queue
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue, queue_ids
+from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE
+from trovemq_store.engine.queues import find_queue, queue_ids
 from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
 

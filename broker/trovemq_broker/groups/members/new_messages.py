@@ -18,7 +18,7 @@ from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.engine.queues import readable_units
+from trovemq_store.engine.queue_units import readable_units
 from trovemq_store.files.files import ScarceError
 
 UNITS_MAX: Final = 8_192

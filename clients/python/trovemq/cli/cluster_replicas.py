@@ -48,7 +48,7 @@ async def status(session: Session) -> None:
 
 
 async def init(session: Session) -> None:
-    """Make a single broker's store the first node of a replica group. No data moves.
+    """Make a single broker a replica group of one. No data moves.
 
     The server is the node itself, started with coordination = manual.
     """
@@ -136,7 +136,7 @@ async def promote(
 
 
 async def cut_records(session: Session, group: GroupOption = None) -> None:
-    """List the records that nodes have cut from the ends of their logs."""
+    """List the records that nodes have cut."""
     async with session.client() as client:
         found = await session.call(client.admin.replicas.cut_records(group))
     session.show_list(found, _CUTS)
