@@ -93,6 +93,13 @@ TABLE_FAULTS: Final = (
         (f"{CHANGES}test_a_file_is_written_when_the_log_has_its_changes_on_disk",),
     ),
     Planted(
+        "the first parts of a change that failed are made before a sync",
+        SAVER,
+        "        if change.places:\n            await self._made(change.end, finish)\n",
+        "        if change.places and failure is None:\n            await self._made(change.end, finish)\n",
+        (f"{CHANGES}test_topics_before_a_refused_one_were_made_before_a_sync",),
+    ),
+    Planted(
         "a late change is made while another is under way",
         SAVER,
         "                async with self._changing:\n                    finish()\n",

@@ -50,18 +50,24 @@ class ChangeSaver:
             finally:
                 finish()
             return
+        failure: Exception | None = None
         try:
             change.run()
-        except BaseException:
+        except Exception as error:
+            failure = error  # the first parts may be in the log, and are made when they are on disk
+        if change.places:
+            await self._made(change.end, finish)
+        else:
             finish()
-            raise
-        if not change.places:
-            finish()
-            return
+        if failure is not None:
+            raise failure
+
+    async def _made(self, end: PhysicalOffset, finish: Finish) -> None:
+        """Returns when the log is on disk up to `end`, and `finish` was called. The errors of save()."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[None] = loop.create_future()
-        task = loop.create_task(self._complete(change.end, finish, reply))
-        self._late[task] = change.end, finish
+        task = loop.create_task(self._complete(end, finish, reply))
+        self._late[task] = end, finish
         task.add_done_callback(lambda done: self._late.pop(done, None))
         try:
             await asyncio.shield(reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
@@ -26,9 +28,9 @@ SETTINGS = replace(SMALL_SYNC, tables_in_log=True)
 class Bench:
     """A store whose log is synced by sync(); until then the waits for it last, or end with `failure`."""
 
-    def __init__(self, files: MemoryFileSystem | None = None) -> None:
+    def __init__(self, files: MemoryFileSystem | None = None, settings: StoreSettings = SETTINGS) -> None:
         self.files = files or MemoryFileSystem()
-        self.store = MessageStore.open(self.files, SETTINGS, NOW_MS)
+        self.store = MessageStore.open(self.files, settings, NOW_MS)
         self.synced = asyncio.Event()
         self.waits = 0
         self.deleted: list[str] = []
@@ -127,6 +129,35 @@ async def test_a_refused_append_changes_nothing() -> None:
     assert await code(creating) == "STORE_FAILED"
     assert "orders" not in bench.store.topics
     assert bench.store.end_offset == 0
+
+
+async def test_topics_before_a_refused_one_were_made_before_a_sync() -> None:
+    """A change of many topics that needs two runs: the second one was refused."""
+    bench = Bench(settings=replace(SETTINGS, batch_size_max=600))
+    append, runs = bench.store.append, []
+
+    def refuse_second(*arguments: Any, **named: Any) -> Any:
+        runs.append(arguments)
+        if len(runs) > 1:
+            raise TroveError(errors.DISK_FULL)
+        return append(*arguments, **named)
+
+    bench.store.append = refuse_second  # type: ignore[method-assign]
+    names = ("orders", "bills", "late")
+    async with bench.changes.changing:
+        creating = [asyncio.ensure_future(bench.changes.create(name, 2, "NORMAL")) for name in names]
+        await asyncio.sleep(0)
+    await until(lambda: len(runs) == 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    early = [one.done() for one in creating]
+    bench.sync()
+    assert not any(early), "nothing is on disk"
+    assert (await creating[0]).name == "orders"
+    assert await code(creating[2]) == "DISK_FULL"
+    again = bench.after_power_cut().topics
+    assert again.names() == bench.store.topics.names()
+    assert "orders" in again
 
 
 async def test_a_failed_sync_makes_no_topic() -> None:
