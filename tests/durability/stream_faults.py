@@ -9,6 +9,8 @@ from tests.durability.planted import Planted
 PACKAGE: Final = "broker/trovemq_broker/replica_streams/"
 WIRE: Final = "broker/trovemq_broker/server/wire/replica_frames.py"
 TESTS: Final = "tests/unit/replica_streams/"
+ROLES: Final = "broker/trovemq_broker/daemon/replica/"
+CHANGES: Final = "tests/unit/daemon/test_node_changes.py::"
 
 STREAM_FAULTS: Final = (
     Planted(
@@ -101,5 +103,26 @@ STREAM_FAULTS: Final = (
         "    begin, epochs = _read(files, file_size)\n",
         "    begin, epochs = _read(files, file_size)\n    files.remove(PATH)\n",
         ("tests/unit/replica/test_new_log.py::test_a_crash_at_each_change_is_repaired_by_the_next_start",),
+    ),
+    Planted(
+        "a change of a node's state comes between the end of a cut and its reading",
+        f"{ROLES}open_node.py",
+        "        with self._one_change:\n            yield\n",
+        "        if True:\n            yield\n",
+        (f"{CHANGES}test_a_cut_that_had_ended_came_back_with_another_change",),
+    ),
+    Planted(
+        "a role that has ended takes a promise",
+        f"{ROLES}follower_role.py",
+        "            if self._has_ended:\n                return None\n",
+        "",
+        (f"{CHANGES}test_a_promise_began_on_the_store_of_a_role_that_had_ended",),
+    ),
+    Planted(
+        "a cancelled caller does not wait for the end of the work on a store",
+        f"{ROLES}follower_work.py",
+        "            cancelled = error\n",
+        "            raise\n",
+        (f"{CHANGES}test_work_that_was_stopped_by_a_cancelled_caller_used_the_store",),
     ),
 )

@@ -15,7 +15,7 @@ from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
 from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.finding import Finding, known_members
-from trovemq_broker.daemon.replica.follower_work import FollowerWork
+from trovemq_broker.daemon.replica.follower_work import FollowerWork, until_ended
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
@@ -65,6 +65,7 @@ class FollowerRole:
         self._problem = "" if node.place_if_any is not None else "the other nodes were not asked yet"
         self._leads_at_s = 0.0
         self._attempts = 0
+        self._is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- its life -----------------------------------------------------------------------------------------
@@ -84,8 +85,10 @@ class FollowerRole:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(stopping, finding, *self._tasks, return_exceptions=True)
-            await self._stop_following()
-            await self._work.stop()
+            self._is_over = True
+            async with self._changing:  # a call's change has ended, and no other begins
+                await self._stop_following()
+                await self._work.stop()
 
     @property
     def problem(self) -> str:
@@ -93,6 +96,15 @@ class FollowerRole:
         if self._stream is None:
             return self._problem or "no leader is followed yet"
         return self._stream.problem and (self._problem or self._stream.problem)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the store may be another role's now."""
+        return self._is_over or self._ended.done()
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the node changes its role: try again")
 
     def _end(self, ended: Ended) -> None:
         if not self._ended.done():
@@ -220,10 +232,12 @@ class FollowerRole:
         self._failed(error)
 
     async def _stop_following(self) -> None:
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        if self._following is not None:
+            self._following.cancel()
+            try:
+                await until_ended(self._following)
+            finally:
+                self._following = None
         self._stream = None
 
     # --- calls --------------------------------------------------------------------------------------------
@@ -275,8 +289,11 @@ class FollowerRole:
     def leading(self) -> LeaderStreams:
         raise self.refusal()
 
-    async def promise(self, epoch: Epoch) -> Promised:
+    async def promise(self, epoch: Epoch) -> Promised | None:
+        """None: this role has ended, and the next one answers."""
         async with self._changing:
+            if self._has_ended:
+                return None
             if epoch >= self._node.state.promised:
                 await run_in_thread(self._node.lead_no_more)  # another node is to lead
             return await self._promise(epoch)
@@ -313,6 +330,7 @@ class FollowerRole:
 
     async def promote(self, asked: PromotionAsked) -> Promoted:
         async with self._changing:
+            self._check_open()
             await self._finding.ask()
             _ = self._node.place
             await self._learn_members()
@@ -322,6 +340,7 @@ class FollowerRole:
 
     async def init_group(self) -> None:
         async with self._changing:
+            self._check_open()
             if self._node.place_if_any is not None:
                 raise illegal(f"node {self._settings.node_name} has a group already")
             grouped = [one.node for one in self._finding.statuses.values() if one.role is not Role.NEW]
@@ -341,6 +360,7 @@ class FollowerRole:
 
     async def store_members(self, change: MembersChange) -> Identity:
         async with self._changing:
+            self._check_open()
             node, place = self._node, self._node.place
             if (change.cluster, change.group) != (place.cluster, place.group):
                 raise TroveError(errors.GROUP_MISMATCH, f"group {change.group} of cluster {change.cluster}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.maintenance import background
@@ -62,13 +62,32 @@ class FollowerWork:
             self._commit.appended()
 
     async def stop(self) -> None:
-        """Syncs all that was appended, unless the store has failed. No thread uses the store afterwards."""
+        """Syncs all that was appended, unless the store has failed. No thread uses the store afterwards, also
+        where the caller is cancelled meanwhile."""
         commit, tasks = self._commit, self._tasks
         self._commit, self._tasks = None, []
-        if commit is None:
-            return
-        commit.stop()
-        for task in tasks[1:]:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        commit.close()
+        if commit is not None:
+            await until_ended(asyncio.create_task(_end(commit, tasks), name="follower-stop"))
+
+
+async def until_ended(task: asyncio.Task[Any]) -> None:
+    """Waits for the task, whose error is not raised. A caller that is cancelled continues only afterwards:
+    else the next user of the store would begin beside it."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if not task.cancelled():
+        task.exception()
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _end(commit: GroupCommit, tasks: Sequence[asyncio.Task[None]]) -> None:
+    commit.stop()
+    for task in tasks[1:]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    commit.close()

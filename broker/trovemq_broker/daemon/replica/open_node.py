@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -51,6 +52,14 @@ class NodeFile(ReplicaFile):
         """The last change is on disk when it returns."""
         with self._one_change:
             self._is_closed = True
+
+    @contextmanager
+    def changed_by_start(self) -> Iterator[None]:
+        """The start of the store, which may end a cut, changes the file meanwhile; no other change does: it
+        would bring back the cut, or be lost. TroveError STORE_NEWER, STORE_FAILED; StorageError."""
+        with self._one_change:
+            yield
+            self.reload()
 
 
 class OpenNode:
@@ -191,8 +200,8 @@ class OpenNode:
     def reopen(self, limit: Offset) -> tuple[MessageStore, ReplicaFile]:
         """Opens the store, which was closed, again; blocks. TroveError of open_store."""
         settings = self._settings
-        self.store = open_store(settings, settings.store_settings(self._own), self._written, limit)
-        self.file.reload()
+        with self.file.changed_by_start():
+            self.store = open_store(settings, settings.store_settings(self._own), self._written, limit)
         return self.store, self.file
 
     def close(self, *, leaves: bool = False) -> None:

@@ -1,0 +1,92 @@
+"""Changes of a node that come at one moment: none is lost, and no store is used when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from trovemq_broker.daemon.replica.follower_role import FollowerRole
+from trovemq_broker.daemon.replica.follower_work import FollowerWork
+from trovemq_broker.daemon.replica.node_calls import NodeCalls
+from trovemq_broker.daemon.replica.open_node import NodeFile, OpenNode
+from trovemq_broker.daemon.replica.role import Ended
+from trovemq_broker.daemon.replica.store_place import founded
+from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.lifecycle import Stop
+from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.replica import replica_file
+from trovemq_store.replica.membership import Member
+from trovemq_store.replica.replica_file import ReplicaFile
+
+ME = Member("a", "127.0.0.1:1", "127.0.0.1:2")
+BLOCKED_S = 0.05
+"""How long a call is watched that must not end."""
+
+
+def test_a_cut_that_had_ended_came_back_with_another_change() -> None:
+    files = MemoryFileSystem()
+    node = NodeFile.open(files)
+    node.begin_truncation(PhysicalOffset(0), 0)
+    change = threading.Thread(target=partial(node.promise, 7))
+    with node.changed_by_start():
+        ReplicaFile.open(files).end_truncation()  # as the start of the store does
+        change.start()
+        change.join(BLOCKED_S)
+    change.join()
+    saved = replica_file.load(files)
+    assert saved is not None
+    assert (saved.truncating, saved.promised_epoch) == (None, 7)
+
+
+async def _open(store: Path) -> tuple[OpenNode, FollowerRole]:
+    settings = BrokerSettings(
+        coordination="manual",
+        name="orders",
+        node_name="a",
+        replication_listen="127.0.0.1:2",
+        store=str(store),
+        commit_log_file_size=1 << 20,
+        flush_in_kernel_enable=False,
+    )
+    node = await OpenNode.open(settings, ("commit_log_file_size",), Address("127.0.0.1", 1))
+    node.enter_group(founded(settings, (ME,), node.directory))
+    node.lead_no_more()
+    return node, FollowerRole(node, settings, cast(NodeCalls, None))
+
+
+@pytest.mark.asyncio
+async def test_a_promise_began_on_the_store_of_a_role_that_had_ended(tmp_path: Path) -> None:
+    node, role = await _open(tmp_path)
+    running = asyncio.create_task(role.run(Stop()))
+    await asyncio.sleep(0)
+    async with role._changing:
+        asked = asyncio.create_task(role.promise(64))
+        await asyncio.sleep(0)
+        role._end(Ended())
+    assert await running == Ended()
+    assert await asked is None
+    assert (node.state.promised, role._work._commit) == (0, None)
+    await asyncio.to_thread(node.close)
+
+
+@pytest.mark.asyncio
+async def test_work_that_was_stopped_by_a_cancelled_caller_used_the_store(tmp_path: Path) -> None:
+    node, role = await _open(tmp_path)
+    work: FollowerWork = role._work
+    work.start(node.store)
+    tasks: list[asyncio.Task[Any]] = work._tasks
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(work.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.wait((stopping,))
+    assert stopping.cancelled()
+    assert all(task.done() for task in tasks)
+    await asyncio.to_thread(node.close)
