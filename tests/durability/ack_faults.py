@@ -108,4 +108,18 @@ ACK_FAULTS: Final = (
         "        pass",
         (f"{GROUP}test_a_producer_skipped_numbers_that_were_not_committed",),
     ),
+    Planted(
+        "offsets are stored ahead of a letter that they need",
+        "broker/trovemq_broker/fetch/offsets.py",
+        "offsets.log_needed > self._store.lasting_offset",
+        "offsets.log_needed > self._store.flushed_offset",
+        (f"{GROUP}test_offsets_were_stored_ahead_of_a_letter_that_they_need[sync]",),
+    ),
+    Planted(
+        "an uncommitted end of a half message moves its stored position",
+        "broker/trovemq_broker/transactions/transaction_log.py",
+        "self._saved_at = self._store.lasting_offset",
+        "self._saved_at = self._store.flushed_offset",
+        (f"{GROUP}test_an_uncommitted_end_of_a_half_moved_its_stored_position",),
+    ),
 )

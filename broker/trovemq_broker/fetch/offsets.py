@@ -191,7 +191,7 @@ class OffsetKeeper:
         STORE_FAILED, FLUSH_DISK_TIMEOUT."""
         async with self._writing:
             offsets = self._store.offsets
-            while offsets.dirty and offsets.log_needed > self._store.flushed_offset:
+            while offsets.dirty and offsets.log_needed > self._store.lasting_offset:
                 await self._sync_log(offsets.log_needed)
             work = offsets.begin_persist()
             if work is not None:

@@ -124,11 +124,11 @@ class TransactionLog:
     # --- reading the queues -------------------------------------------------------------------------
     def catch_up(self) -> None:
         """Reads new visible halves and op records, in the order of the log, and saves the positions if more
-        of the log is on disk. To be called when one of the two queues grew."""
+        of the log is on disk and committed. To be called when one of the two queues grew."""
         if self._is_appending:
             return
         self._read_new()
-        if self._store.flushed_offset != self._saved_at:
+        if self._store.lasting_offset != self._saved_at:
             self.save_positions()
 
     def _read_new(self) -> None:
@@ -229,8 +229,8 @@ class TransactionLog:
         self.save_positions()
 
     def save_positions(self) -> None:
-        """Moves the stored positions of both queues up to the synced part of the log."""
-        self._saved_at = self._store.flushed_offset
+        """Moves the stored positions of both queues up to the synced and committed part of the log."""
+        self._saved_at = self._store.lasting_offset
         while self._unsynced and self._unsynced[0][0] <= self._saved_at:
             self._unsynced.popleft()
         needed = [half for _, halves in self._unsynced for half in halves]

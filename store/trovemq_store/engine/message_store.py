@@ -165,6 +165,11 @@ class MessageStore(StoreReplica):
         return self._log.flushed_offset
 
     @property
+    def lasting_offset(self) -> PhysicalOffset:
+        """Everything below is on disk, and committed where the log has copies: no later leader cuts it."""
+        return min(self._log.flushed_offset, self.commit_limit)
+
+    @property
     def undispatched_bytes(self) -> int:
         return self._dispatcher.pending_bytes
 
@@ -489,7 +494,8 @@ class MessageStore(StoreReplica):
             self.key_index.files_by_work = False
         self._dispatcher.index_at_stop()
         self.flush_projections(index=True)
-        self.offsets.persist()
+        if self.offsets.log_needed <= self.lasting_offset:  # else a later leader may cut a record for them
+            self.offsets.persist()
         if self.tables is None:
             self.topics.write_file()
         else:

@@ -27,6 +27,8 @@ from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.native.transaction_service import TransactionService
 from trovemq_broker.server.wire.frames import AppendFrame
+from trovemq_broker.transactions.records import HALF_TOPIC
+from trovemq_broker.transactions.transaction_log import TRANSACTION_GROUP
 from trovemq_daemon.calls import AwaitedCall
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -304,6 +306,60 @@ async def test_a_consumer_offset_was_stored_ahead_of_the_commit(ack: Ack) -> Non
     leader.commit()
     await commits
     assert leader.store.offsets.get("g", "orders", QueueId(0)) == 1
+
+
+@fake_time
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_offsets_were_stored_ahead_of_a_letter_that_they_need(flush_mode: FlushMode) -> None:
+    leader = Leader(flush_mode)
+    send(leader.store, b"x")
+    leader.commit()
+    send(leader.store, b"letter")
+    leader.store.offsets.needs_log(leader.store.end_offset)
+    leader.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(1))
+    leader.sync()
+    persisted = asyncio.create_task(leader.offsets.persist())
+    await turns(10)
+    assert not persisted.done()
+    assert leader.store.offsets.dirty
+    leader.commit()
+    await persisted
+    assert not leader.store.offsets.dirty
+
+
+@fake_time
+async def test_a_store_that_closes_stored_offsets_ahead_of_their_letter() -> None:
+    leader = Leader()
+    send(leader.store, b"x")
+    leader.commit()
+    send(leader.store, b"letter")
+    leader.store.offsets.needs_log(leader.store.end_offset)
+    leader.store.offsets.commit("g", "orders", QueueId(0), QueueOffset(1))
+    leader.store.close(NOW_MS)
+    assert leader.store.offsets.dirty
+
+
+@fake_time
+async def test_an_uncommitted_end_of_a_half_moved_its_stored_position() -> None:
+    leader = Leader()
+    prepared = asyncio.create_task(leader.prepare_half())
+    await turns(10)
+    leader.commit()
+    await prepared
+    request = producer_pb2.EndHalfRequest(topic="deals", transaction_id="T1", commit=True)
+    ends = asyncio.create_task(leader.producers.end_half(request, RpcContext("p")))
+    await turns(10)
+    leader.sync()
+    leader.transactions.catch_up()
+    assert position_of_halves(leader) in (None, 0)
+    leader.commit()
+    await ends
+    leader.transactions.catch_up()
+    assert position_of_halves(leader) == 1
+
+
+def position_of_halves(leader: Leader) -> QueueOffset | None:
+    return leader.store.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, QueueId(0))
 
 
 @fake_time
