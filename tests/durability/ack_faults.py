@@ -122,4 +122,18 @@ ACK_FAULTS: Final = (
         "self._saved_at = self._store.flushed_offset",
         (f"{GROUP}test_an_uncommitted_end_of_a_half_moved_its_stored_position",),
     ),
+    Planted(
+        "the start of a leader saves a snapshot of uncommitted records",
+        "broker/trovemq_broker/state/consumer_state.py",
+        "if work.log_end <= self._store.lasting_offset or",
+        "if work.log_end <= self._store.flushed_offset or",
+        (f"{GROUP}test_a_start_saved_a_snapshot_of_records_that_may_be_cut[False]",),
+    ),
+    Planted(
+        "the records of a leader's start are sent with its next message",
+        "broker/trovemq_broker/daemon/replica/leader_role.py",
+        "        self.is_serving = True\n        self.streams.appended()\n",
+        "        self.is_serving = True\n",
+        ("tests/unit/daemon/test_node_changes.py::test_records_of_a_start_waited_for_the_next_message",),
+    ),
 )

@@ -101,6 +101,7 @@ class ConsumerState:
         self._saved_events = 0
         self._unread: set[str] = set()  # system topics with new messages that could not be read
         self._snapshot_requested = False
+        self._was_closed = False
         self.saved_log_end = 0
         """The end of the log when the saved snapshot was made: below it a start needs pending records
         only."""
@@ -136,6 +137,7 @@ class ConsumerState:
 
     def _load(self, now_ms: EpochMs) -> None:
         state = self._file.load()
+        self._was_closed = state is not None and state.closed
         deliveries, recorded_end = None, LOG_ORIGIN
         if state is not None and not state.closed and state.log_end > self._store.end_offset:
             # of a log that lost its end since: offsets in it will be those of other messages
@@ -273,10 +275,14 @@ class ConsumerState:
 
     # --- start and stop -----------------------------------------------------------------------------
     def _mark_open(self, now_ms: EpochMs) -> None:
-        """Marks the store as used by this broker, until export_to_rocketmq()."""
+        """Marks the store as used by this broker, until export_to_rocketmq(). A snapshot with records that
+        are not committed waits for that: if a later leader cut them, it would be one of another log."""
         work = self._snapshot(now_ms, closed=False)
         self._sync()
-        work.run()
+        if work.log_end <= self._store.lasting_offset or self._was_closed:
+            work.run()
+        else:
+            self.request_snapshot()
 
     def export_to_rocketmq(self, now_ms: EpochMs) -> None:
         """Writes the pending messages at a clean stop, before the store is closed, so that RocketMQ or the

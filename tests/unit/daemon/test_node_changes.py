@@ -10,16 +10,21 @@ from typing import Any, cast
 
 import pytest
 
+from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica.follower_role import FollowerRole
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
+from trovemq_broker.daemon.replica.gathering import Leadership
+from trovemq_broker.daemon.replica.leader_role import EPOCH_TOPIC, LeaderRole
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import NodeFile, OpenNode
 from trovemq_broker.daemon.replica.role import Ended
 from trovemq_broker.daemon.replica.store_place import founded
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.replication.status import Promoted
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.lifecycle import Stop
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import PhysicalOffset, QueueId
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.replica import replica_file
 from trovemq_store.replica.membership import Member
@@ -45,8 +50,8 @@ def test_a_cut_that_had_ended_came_back_with_another_change() -> None:
     assert (saved.truncating, saved.promised_epoch) == (None, 7)
 
 
-async def _open(store: Path) -> tuple[OpenNode, FollowerRole]:
-    settings = BrokerSettings(
+def _settings(store: Path) -> BrokerSettings:
+    return BrokerSettings(
         coordination="manual",
         name="orders",
         node_name="a",
@@ -55,6 +60,10 @@ async def _open(store: Path) -> tuple[OpenNode, FollowerRole]:
         commit_log_file_size=1 << 20,
         flush_in_kernel_enable=False,
     )
+
+
+async def _open(store: Path) -> tuple[OpenNode, FollowerRole]:
+    settings = _settings(store)
     node = await OpenNode.open(settings, ("commit_log_file_size",), Address("127.0.0.1", 1))
     node.enter_group(founded(settings, (ME,), node.directory))
     node.lead_no_more()
@@ -89,4 +98,21 @@ async def test_work_that_was_stopped_by_a_cancelled_caller_used_the_store(tmp_pa
     await asyncio.wait((stopping,))
     assert stopping.cancelled()
     assert all(task.done() for task in tasks)
+    await asyncio.to_thread(node.close)
+
+
+@pytest.mark.asyncio
+async def test_records_of_a_start_waited_for_the_next_message(tmp_path: Path) -> None:
+    node, _ = await _open(tmp_path)
+    leadership = Leadership(64, Promoted(64, ("a",), (), 0))
+    role = LeaderRole(node, _settings(tmp_path), cast(NodeCalls, None), leadership)
+    await role.open()
+    role.attach()
+    record = NewRecord(EPOCH_TOPIC, QueueId(0), b"of the start")
+    RecordWriter(node.store, lambda: None).append([record], wall_ms())
+    node.store.flush()
+    assert role.streams.commit_offset < node.store.end_offset
+    role.serves()
+    assert role.streams.commit_offset == node.store.end_offset
+    await role.close()
     await asyncio.to_thread(node.close)

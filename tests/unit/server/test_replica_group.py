@@ -27,6 +27,7 @@ from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.native.transaction_service import TransactionService
 from trovemq_broker.server.wire.frames import AppendFrame
+from trovemq_broker.state.consumer_state import SNAPSHOT_PATH, ConsumerState
 from trovemq_broker.transactions.records import HALF_TOPIC
 from trovemq_broker.transactions.transaction_log import TRANSACTION_GROUP
 from trovemq_daemon.calls import AwaitedCall
@@ -351,6 +352,7 @@ async def test_an_uncommitted_end_of_a_half_moved_its_stored_position() -> None:
     await turns(10)
     leader.sync()
     leader.transactions.catch_up()
+    leader.transactions.save_positions()
     assert position_of_halves(leader) in (None, 0)
     leader.commit()
     await ends
@@ -360,6 +362,19 @@ async def test_an_uncommitted_end_of_a_half_moved_its_stored_position() -> None:
 
 def position_of_halves(leader: Leader) -> QueueOffset | None:
     return leader.store.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, QueueId(0))
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_start_saved_a_snapshot_of_records_that_may_be_cut(is_committed: bool) -> None:
+    store, _ = open_both(ROOMY, ConsumerSettings())
+    store.files.remove(SNAPSHOT_PATH)
+    store.limit_commits(store.end_offset)
+    send(store, b"x")
+    if is_committed:
+        store.limit_commits(store.end_offset)
+    model = ConsumerState.open(store, store.files, ConsumerSettings(), NOW_MS)
+    assert store.files.exists(SNAPSHOT_PATH) == is_committed
+    assert (model.begin_snapshot(NOW_MS) is None) == is_committed
 
 
 @fake_time

@@ -165,8 +165,9 @@ class LeaderRole:
             tables.follows = False
 
     def serves(self) -> None:
-        """The broker serves now."""
+        """The broker serves now. Records that the start of its parts appended are to be committed, too."""
         self.is_serving = True
+        self.streams.appended()
 
     def end(self, reason: str) -> None:
         """This node leads no more: nothing is acknowledged from now on."""

@@ -205,7 +205,7 @@ class NodeApp:
             collector=ReplicaCollector(self.status),
         )
         app = BrokerApp(self._settings, self._written, self._sources, led)
-        app.serving.add_done_callback(lambda _serving: role.serves())
+        app.serving.add_done_callback(lambda serving: None if serving.cancelled() else role.serves())
         try:
             await app.run(role.stop)
         finally:
