@@ -136,4 +136,11 @@ ACK_FAULTS: Final = (
         "        self.is_serving = True\n",
         ("tests/unit/daemon/test_node_changes.py::test_records_of_a_start_waited_for_the_next_message",),
     ),
+    Planted(
+        "a leader ends when a send was refused and nothing was appended",
+        "broker/trovemq_broker/replication/commit.py",
+        'assert end >= self._last, "appends follow each other"',
+        'assert end > self._last, "appends follow each other"',
+        ("tests/unit/replication/test_leader.py::test_a_refused_append_ended_the_leader",),
+    ),
 )

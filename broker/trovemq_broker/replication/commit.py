@@ -34,8 +34,10 @@ class CommitOffset:
         return self.offset >= self._epoch_end
 
     def appended(self, end: Offset) -> None:
-        """An append has ended there."""
-        assert end > self._last, "appends follow each other"
+        """An append has ended there; or nothing was appended since the last call, because it was refused."""
+        assert end >= self._last, "appends follow each other"
+        if end == self._last:
+            return
         if len(self._ends) >= APPEND_ENDS_MAX:
             self._ends.pop()
         self._ends.append(end)

@@ -106,6 +106,17 @@ def open_group(**settings: object) -> Group:
     return group
 
 
+def test_a_refused_append_ended_the_leader() -> None:
+    group = Group(A, in_sync_min=1)
+    before = group.leader.commit
+    group.take(group.leader.appended(0))
+    group.take(group.leader.appended(0))
+    assert group.leader.commit == before
+    end = group.append()
+    group.take(group.leader.appended(0))
+    assert group.leader.commit == end
+
+
 def test_a_follower_is_sent_the_log_from_the_common_point() -> None:
     actions = Group(A, B).hello(1, B, end=60)
     welcome, heartbeat, *data = [one.frame for one in actions if isinstance(one, Send)]
