@@ -378,6 +378,25 @@ def test_a_start_saved_a_snapshot_of_records_that_may_be_cut(is_committed: bool)
 
 
 @fake_time
+async def test_a_repeated_recall_was_answered_before_the_commit() -> None:
+    leader = Leader()
+    sent = asyncio.create_task(leader.send_delayed())
+    await turns(10)
+    leader.commit()
+    handle = (await sent).recall_handle
+    request = producer_pb2.RecallRequest(topic="later", recall_handle=handle)
+    first = asyncio.create_task(leader.producers.recall(request, _rpc()))
+    await turns(10)
+    again = asyncio.create_task(leader.producers.recall(request, _rpc()))
+    await turns(10)
+    leader.sync()
+    assert not first.done()
+    assert not again.done()
+    leader.commit()
+    await asyncio.gather(first, again)
+
+
+@fake_time
 async def test_a_producer_was_asked_about_an_uncommitted_half() -> None:
     leader = Leader(ack="leader")
     prepared = asyncio.create_task(leader.prepare_half())

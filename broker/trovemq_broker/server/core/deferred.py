@@ -116,15 +116,19 @@ class DeferredMessages:
                 f"topic {topic} is of type {config.message_type}: it has no delayed messages",
             )
         handle = self._scheduling.read_handle(topic, recall_handle)
-        await self._written(topic, lambda now_ms: self._scheduling.recall(handle, now_ms))
+        await self._written(topic, lambda now_ms: self._scheduling.recall(handle, now_ms), repeated=True)
         return handle.message_id
 
-    async def _written(self, topic: str, write: Callable[[EpochMs], AppendResult | None]) -> None:
-        """Returns when the records are as durable as an acknowledged message of the topic."""
+    async def _written(
+        self, topic: str, write: Callable[[EpochMs], AppendResult | None], *, repeated: bool = False
+    ) -> None:
+        """Returns when the records are as durable as an acknowledged message of the topic. `repeated`: where
+        nothing is written, an earlier call wrote them, which may wait still."""
         core = self._core
         if core.group_commit.full:
             await core.group_commit.wait_for_capacity()
         core.appender.check_running()
         result = write(core.clock_ms())
-        if result is not None:
-            await core.appender.acknowledged(topic, result.end)
+        if result is not None or repeated:
+            end = core.store.end_offset if result is None else result.end
+            await core.appender.acknowledged(topic, end)
