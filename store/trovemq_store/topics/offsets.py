@@ -8,7 +8,8 @@ Invariants
 - A stored offset never passes `limit(topic, queue_id)`, the queue's end as far as the log is synced; an
   offset that is held back stays dirty and is stored once the log allows it.
 - Offsets that are set after needs_log(end) are written only when the log is on disk, and committed where it
-  has copies, up to there (the caller waits for that): a message may count as consumed because of a copy of it that lies below.
+  has copies, up to there (the caller waits for that): a message may count as consumed because of a copy of it
+  that lies below.
 - The file is written only when something changed.
 - Groups, and queues over all groups, are bounded.
 """
