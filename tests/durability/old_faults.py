@@ -148,7 +148,7 @@ FAULTS: Final = (
     Planted(
         "A power cut lost dead letters whose originals counted as consumed",
         "broker/trovemq_broker/fetch/offsets.py",
-        "            while offsets.dirty and offsets.log_needed > self._store.flushed_offset:",
+        "            while offsets.dirty and offsets.log_needed > self._store.lasting_offset:",
         "            while False:",
         (
             "tests/unit/consume/test_offsets.py::"

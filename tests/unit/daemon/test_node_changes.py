@@ -104,7 +104,7 @@ async def test_work_that_was_stopped_by_a_cancelled_caller_used_the_store(tmp_pa
 @pytest.mark.asyncio
 async def test_records_of_a_start_waited_for_the_next_message(tmp_path: Path) -> None:
     node, _ = await _open(tmp_path)
-    leadership = Leadership(64, Promoted(64, ("a",), (), 0))
+    leadership = Leadership(64, Promoted(64, ("a",), (), 0), node.place.listed)
     role = LeaderRole(node, _settings(tmp_path), cast(NodeCalls, None), leadership)
     await role.open()
     role.attach()
