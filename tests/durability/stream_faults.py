@@ -125,4 +125,11 @@ STREAM_FAULTS: Final = (
         "            raise\n",
         (f"{CHANGES}test_work_that_was_stopped_by_a_cancelled_caller_used_the_store",),
     ),
+    Planted(
+        "a record that the leader cannot send to one follower ends all streams",
+        f"{PACKAGE}leader_streams.py",
+        "if link is None or one.node == link.node",
+        "if True",
+        (f"{TESTS}test_following.py::test_a_damaged_record_that_one_follower_lacks_ended_all_streams",),
+    ),
 )

@@ -204,7 +204,7 @@ class LeaderStreams:
         self._links[link.number] = link
         reading: asyncio.Task[None] | None = None
         try:
-            self._take(partial(self.leader.hello, link.number, hello))
+            self._take(partial(self.leader.hello, link.number, hello), link)
             reading = asyncio.create_task(self._read(link, reports), name=f"replica-progress {node}")
             while True:
                 yield await outgoing.next()
@@ -224,7 +224,7 @@ class LeaderStreams:
             async for report in reports:
                 if link.outgoing.error is not None:
                     return
-                self._take(partial(self.leader.progress, link.number, report))
+                self._take(partial(self.leader.progress, link.number, report), link)
             link.outgoing.end(TroveError(errors.BROKER_UNREACHABLE, "the follower ended the stream"))
         except TroveError as error:
             self._end(link, error)
@@ -254,14 +254,19 @@ class LeaderStreams:
         self._take(partial(self.leader.closed, link.number, is_dead=is_dead))
 
     # --- actions --------------------------------------------------------------------------------------
-    def _take(self, give: Callable[[NowMs], list[LeaderAction]]) -> None:
-        """Gives an input to the state machine, and carries out its actions."""
+    def _take(self, give: Callable[[NowMs], list[LeaderAction]], link: _Link | None = None) -> None:
+        """Gives an input to the state machine, and carries out its actions. `link`: they are of that stream
+        alone."""
         if self._ended is not None:
             return
         try:
             self._carry_out(give(self._clock_ms()))
         except (TroveError, StorageError) as error:  # the log cannot be read there
-            self._unreadable(error)
+            self._unreadable(
+                error, [one for one in self._links.values() if link is None or one.node == link.node]
+            )
+            if link is not None:  # else the next append would read there again, for all
+                self._take(partial(self.leader.closed, link.number))
         except Exception as error:
             self._fail(error)
             raise
@@ -309,11 +314,11 @@ class LeaderStreams:
         self.end(TroveError(errors.NOT_LEADER, text))
         self._stepped_down(epoch)
 
-    def _unreadable(self, error: Exception) -> None:
-        """Frames may be missing on any stream: each follower begins again where its log ends."""
+    def _unreadable(self, error: Exception, links: Iterable[_Link]) -> None:
+        """Frames may be missing on these streams: their followers begin again where their logs end."""
         self.problem = f"the log cannot be sent to the followers: {error}"
         get_logger().error("replica.log_unreadable", message=str(error))
-        for link in self._links.values():
+        for link in links:
             self._end(link, TroveError(errors.STORE_FAILED, "the leader cannot read its log"))
 
     async def _store_sets(self) -> None:

@@ -105,6 +105,41 @@ def test_a_killed_follower_comes_back_and_continues() -> None:
     run(program)
 
 
+def test_a_damaged_record_that_one_follower_lacks_ended_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        leader = await group.start("a")
+        await group.until_equal()
+        await group["c"].kill()
+        damaged, read = leader.store.end_offset, leader.log.read
+
+        async def commit() -> None:
+            end = leader.send(3, 500)
+            await group.until(lambda: leader.leading().commit_offset >= end)
+
+        await commit()
+
+        def damaged_read(offset: Offset, size_max: int) -> tuple[bytes, int]:
+            if offset == damaged:
+                raise TroveError(errors.STORE_FAILED, "damaged")
+            return read(offset, size_max)
+
+        monkeypatch.setattr(leader.log, "read", damaged_read)
+        streams = [one for one in leader.leading()._links.values() if one.node == "b"]
+        await group["c"].start()
+        await group["c"].follow()
+        await group.until(lambda: bool(leader.leading().problem))
+        for _ in range(20):
+            await commit()
+            await asyncio.sleep(0.1)
+        assert [one for one in leader.leading()._links.values() if one.node == "b"] == streams
+        monkeypatch.undo()
+        await group.until_equal()
+        await group.stop()
+
+    run(program)
+
+
 def test_a_dead_follower_is_removed_at_once() -> None:
     async def program(loop: MemoryLoop) -> None:
         group = GroupHere("a", "b", "c")
