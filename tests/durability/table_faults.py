@@ -72,6 +72,23 @@ TABLE_FAULTS: Final = (
         (f"{ENGINE}test_deleted_topics_came_back_from_the_second_copy",),
     ),
     Planted(
+        "an import that was interrupted makes the log whole",
+        LOG,
+        "            complete = False  # an import was interrupted: the file has the rest\n",
+        "            pass\n",
+        (f"{ENGINE}test_a_second_copy_whose_import_was_interrupted_was_dropped",),
+    ),
+    Planted(
+        "a log that begins again keeps the files of tables",
+        "store/trovemq_store/replica/new_log.py",
+        "        for path in (*_TABLES, *_NOTES):\n            files.remove(path)\n",
+        "        pass\n",
+        (
+            "tests/unit/engine/test_table_follow.py::"
+            "test_a_topic_deleted_in_skipped_records_was_back_after_a_new_log",
+        ),
+    ),
+    Planted(
         "a deletion under way is undone by a trim",
         LOG,
         "                values = {**table.values, **pending}\n",

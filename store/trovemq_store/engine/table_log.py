@@ -140,6 +140,8 @@ class TableLog:
         self.follows = store.commit_limit != UNLIMITED
         """Whether the tables are made by another node's records; the leader of a group sets it to False
         before its first own change."""
+        self._followed_end = LOG_ORIGIN
+        """All tables have the records below."""
 
     def became_visible(self, grown: Sequence[tuple[str, QueueId]]) -> None:
         """Queues have grown: of a node that follows, the tables get the new records. TroveError STORE_NEWER,
@@ -147,10 +149,11 @@ class TableLog:
         if not self.follows or (META_TOPIC, META_QUEUE_ID) not in grown:
             return
         begin = min((table.log_end for table in self._tables.values()), default=self._store.log.end)
-        for place, record in self._records(begin):
-            table = self._tables.get(record.kind)
+        # A table without changes has an old log_end: the records of the others are not read again for it.
+        for place, record in self._records(max(begin, self._followed_end)):
+            table, end = self._tables.get(record.kind), PhysicalOffset(place + 1)
+            self._followed_end = end
             if table is not None and place >= table.log_end:
-                end = PhysicalOffset(place + 1)
                 try:
                     table.follow(record.name, record.value, record.version, place, end)
                 except ValueError as error:
@@ -264,6 +267,7 @@ class TableLog:
         assert kind not in self._tables, "a table is attached once"
         assert table.pending_change is None, "no change is under way at a start"
         self._tables[kind] = table
+        self._followed_end = LOG_ORIGIN
         note = self._notes.get(kind)
         of_file = dict(table.values)
         end = None if note is None or file.crc is None or not file.whole else note.end_of(file.crc)
@@ -311,6 +315,8 @@ class TableLog:
         changes: dict[str, object | None] = {}
         version = ours.version or table.version
         complete = bool(ours.names) if note is None else note.begin >= self._store.min_offset
+        if note is not None and all(one.crc is None for one in note.contents):
+            complete = False  # an import was interrupted: the file has the rest
         foreign = file.crc is not None and not self.follows
         if file.is_second_copy and complete:
             foreign = False  # it may lack the last changes, and the log has them

@@ -7,8 +7,9 @@ continue the old one. Once begun, it ends at the next start, whatever happens.
  3. `trovemq/replica.json` gets the epochs; the promise stays;
  4. `trovemq/new-log.json` is removed.
 
-Each step may be repeated, so a start after a crash does all of them again. Topics, groups, users and the
-broker's own names (`config/`, `trovemq/broker.json`) stay.
+Each step may be repeated, so a start after a crash does all of them again. Users and the broker's own names
+(`config/`, `trovemq/broker.json`) stay. Topics and groups stay only if no log has their records: else the
+leader's records give them, and the files may have entries whose deletions were in the skipped records.
 
 `trovemq/new-log.json`: one JSON object.
 
@@ -35,6 +36,10 @@ from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.log.segments import DIRECTORY, file_name
 from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.replica_file import ReplicaFile
+from trovemq_store.topics import topic_journal
+from trovemq_store.topics.subscription_groups import SUBSCRIPTION_GROUPS_PATH
+from trovemq_store.topics.table_notes import NOTES_PATH
+from trovemq_store.topics.topics_file import TOPICS_PATH
 
 PATH: Final = "trovemq/new-log.json"
 FORMAT: Final = 1
@@ -49,6 +54,15 @@ _FILES: Final = (
     "config/delayOffset.json",
     "config/consumerOrderInfo.json",
 )
+_TABLES: Final = (
+    TOPICS_PATH,
+    f"{TOPICS_PATH}.bak",
+    topic_journal.PATH,
+    SUBSCRIPTION_GROUPS_PATH,
+    f"{SUBSCRIPTION_GROUPS_PATH}.bak",
+)
+_NOTES: Final = (f"{NOTES_PATH}.bak", NOTES_PATH)
+"""Removed last: while one is there, a start after a crash removes the files of the tables."""
 _DIRECTORIES: Final = (DIRECTORY, "consumequeue", "index", "timerlog", "trovemq/trees", "trovemq/trees-aside")
 
 
@@ -78,6 +92,9 @@ def finish_new_log(files: FileSystem, file_size: int) -> bool:
     begin, epochs = _read(files, file_size)
     for path in _FILES:
         files.remove(path)
+    if any(files.exists(path) for path in _NOTES):
+        for path in (*_TABLES, *_NOTES):
+            files.remove(path)
     for directory in _DIRECTORIES:
         _empty(files, directory)
     for directory in ("trovemq", "config", ""):

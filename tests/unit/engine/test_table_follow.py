@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.atomic import SEGMENT
 from tests.support.engine import NOW_MS, flush
 from tests.support.followers import Leader, commit, copy, follower, saved_commit
-from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+from trovemq_store.engine import table_log
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.replica.epochs import Epochs
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+from trovemq_store.topics.table_records import TableRecord
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 SETTINGS = replace(SEGMENT, tables_in_log=True)
@@ -44,6 +50,48 @@ def test_a_follower_has_each_committed_change_of_topics() -> None:
     again = follower(files, saved_commit(files), SETTINGS)
     commit(again, leader.end_offset)
     assert queue_counts(again) == {"orders": 4}
+
+
+def test_a_topic_deleted_in_skipped_records_was_back_after_a_new_log() -> None:
+    """The follower's log began again at the leader's, which had no longer the record of the deletion."""
+    leader = Leader(settings=SETTINGS).store
+    store = follower(files := MemoryFileSystem(), settings=SETTINGS)
+    leader.topics.create("orders", 2)
+    flush(leader)
+    copy(leader, store)
+    commit(store, leader.end_offset)
+    store.flush_projections()
+    assert store.tables is not None
+    store.tables.write_now()
+    assert files.exists(TOPICS_PATH)
+    begin = PhysicalOffset(2 * SETTINGS.commit_log_file_size)
+    store.begin_new_log(begin, Epochs.of([]))
+    store.close(NOW_MS)
+    again = follower(files, begin, SETTINGS)
+    assert (again.min_offset, queue_counts(again)) == (begin, {})
+
+
+def test_each_record_is_read_once_while_no_group_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of all topics were read again for each commit, because the groups had none."""
+    leader = Leader(settings=SETTINGS).store
+    store = follower(MemoryFileSystem(), settings=SETTINGS)
+    assert store.tables is not None
+    store.tables.attach(SubscriptionGroups.load(store.files))
+    read: list[str] = []
+    decode = table_log.decode_table_record
+
+    def noting(body: bytes | memoryview) -> TableRecord:
+        read.append((record := decode(body)).name)
+        return record
+
+    monkeypatch.setattr(table_log, "decode_table_record", noting)
+    names = [f"topic-{number}" for number in range(5)]
+    for name in names:
+        leader.topics.create(name, 1)
+        flush(leader)
+        copy(leader, store)
+        commit(store, leader.end_offset)
+    assert read == names == store.topics.names()
 
 
 def test_a_follower_appends_nothing_for_a_file_of_another_program() -> None:

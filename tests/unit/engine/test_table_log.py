@@ -316,6 +316,24 @@ def test_the_second_copy_of_a_file_undid_the_last_change() -> None:
     assert queue_counts(Opened(files)) == {"orders": 4}
 
 
+def test_a_second_copy_whose_import_was_interrupted_was_dropped() -> None:
+    """The next start took the log, which had no records yet, for whole: no topic was there."""
+    opened = Opened(MemoryFileSystem(), IN_FILES)
+    opened.topics.create("orders", 1)
+    opened.topics.alter("orders", queue_count=4)
+    files = opened.close()
+    files.write_atomic(TOPICS_PATH, b"{")
+    left: list[MemoryFileSystem] = []
+
+    def act(name: str) -> None:
+        if name == "tables.before_append":
+            left.append(files.after_process_kill())
+
+    with armed(act):
+        Opened(files)
+    assert "orders" in Opened(left[0]).topics
+
+
 def test_deleted_topics_came_back_from_the_second_copy() -> None:
     """Of a table that has become empty, retention had removed the records of the deletions."""
     opened = Opened(MemoryFileSystem())
