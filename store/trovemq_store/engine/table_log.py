@@ -25,7 +25,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from trovemq_proto import errors
-from trovemq_proto.errors import DamagedError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record, pack_host
 from trovemq_proto.records.batch import RecordBatch
@@ -284,6 +284,9 @@ class TableLog:
         if self.follows:
             return
         again = {name: value for name, value in table.values.items() if self._is_removed(table, name)}
+        if again and not imported:
+            self._append_again(table, again)
+            return
         changes = {**again, **changes}
         if changes:
             self._append_now(table, changes, finished=True)
@@ -292,6 +295,17 @@ class TableLog:
             self.write_now()
         else:
             self._written[kind] = table.log_end if imported or end is None else end
+
+    def _append_again(self, table: Table, entries: JsonObject) -> None:
+        """Appends entries whose records were removed. A full disk does not keep the store from opening, so
+        that retention can free it: it tries again, and the file has the entries meanwhile."""
+        try:
+            self._append_now(table, entries, finished=True)
+            self._store.flush()
+            self.write_now()
+        except TroveError as error:
+            if error.spec not in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED):
+                raise
 
     def _is_removed(self, table: Table, name: str) -> bool:
         return table.places.get(name, LOG_ORIGIN) < self._store.min_offset

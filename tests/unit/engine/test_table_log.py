@@ -413,6 +413,31 @@ def test_entries_are_appended_again_before_their_segment_goes() -> None:
     assert again.groups.require("billing").retry_max == 3
 
 
+def test_a_store_without_its_records_did_not_open_on_a_full_disk() -> None:
+    """Retention had removed them for lack of space: no start could free the disk."""
+    opened = Opened(MemoryFileSystem())
+    opened.topics.create("orders", 1)
+    opened.groups.create(SubscriptionGroup("billing", retry_max=3))
+    fill_segments(opened)
+    opened.tables.write_now()
+    trim(opened, again=False)
+    files = opened.cut()
+
+    def act(name: str) -> None:
+        if name == "tables.before_append":
+            raise TroveError(errors.DISK_FULL)
+
+    with armed(act):
+        full = Opened(files)
+    assert queue_counts(full) == {"orders": 1}
+    assert full.groups.require("billing").retry_max == 3
+    fill_segments(full)
+    trim(full)
+    files = full.cut()
+    remove(files, CONFIG_FILES)
+    assert queue_counts(Opened(files)) == {"orders": 1}
+
+
 def test_a_file_changed_after_a_trim_is_imported() -> None:
     opened = Opened(MemoryFileSystem())
     for name in ("orders", "bills"):
