@@ -18,9 +18,16 @@ TABLE_FAULTS: Final = (
     Planted(
         "an import's records make a store one that RocketMQ used last",
         "broker/trovemq_broker/state/consumer_state.py",
-        "        return tables.end_without_records() <= log_end <= end\n",
+        "        return tables.are_all_after(PhysicalOffset(log_end))\n",
         "        return False\n",
         (f"{RETENTION}test_an_edited_file_made_the_state_that_of_a_store_of_rocketmqs",),
+    ),
+    Planted(
+        "a blank before an import's records makes a store one that RocketMQ used last",
+        LOG,
+        "                if begin != end and not self._is_blank(end, begin):\n",
+        "                if begin != end:\n",
+        (f"{ENGINE}test_records_of_tables_in_the_next_segment_were_those_of_rocketmq",),
     ),
     Planted(
         "a node that follows imports a file",

@@ -161,7 +161,7 @@ class ConsumerState:
         tables, end = self._store.tables, self._store.end_offset
         if log_end == end or tables is None:
             return log_end == end
-        return tables.end_without_records() <= log_end <= end
+        return tables.are_all_after(PhysicalOffset(log_end))
 
     def _restore(self, state: ConsumerSnapshot) -> None:
         self.timers.restore(state.timers)

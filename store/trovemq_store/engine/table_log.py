@@ -29,8 +29,9 @@ from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_record, pack_host
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES
 from trovemq_store.engine.queue_messages import messages_from
-from trovemq_store.engine.queue_units import readable_units
+from trovemq_store.engine.queue_units import UNITS_STEP, readable_units
 from trovemq_store.engine.replica_appending import StoreReplica
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.index.dispatcher import UNLIMITED
@@ -241,22 +242,27 @@ class TableLog:
                 version, log_end = record.version, place + 1
         return _Recorded(values, version, places, names, PhysicalOffset(log_end))
 
-    def end_without_records(self) -> PhysicalOffset:
-        """The end of the log before the records of tables that lie at its end."""
-        end = self._store.log.end
-        queue = self._store.consume_queues.get(META_TOPIC, META_QUEUE_ID)
-        if queue is None:
-            return end
-        at = queue.max_offset
-        while at > queue.min_offset:
-            step = min(1_024, at - queue.min_offset)
-            units = readable_units(queue, QueueOffset(at - step), step)
-            for unit in reversed(units.tolist()):
-                if unit[0] + unit[1] != end:
-                    return end
-                end = PhysicalOffset(unit[0])
-            at = QueueOffset(at - step)
-        return end
+    def are_all_after(self, place: PhysicalOffset) -> bool:
+        """Whether the log has nothing but records of tables from `place`, the end of a record, on."""
+        end, queue = place, self._store.consume_queues.get(META_TOPIC, META_QUEUE_ID)
+        if queue is None or not queue.has_units:
+            return end == self._store.log.end
+        at = max(queue.lower_bound(place), queue.min_offset)
+        while at < queue.max_offset:
+            units = readable_units(queue, QueueOffset(at), UNITS_STEP)
+            for begin, size, _ in units.tolist():
+                if begin != end and not self._is_blank(end, begin):
+                    return False
+                end = PhysicalOffset(begin + size)
+            at = QueueOffset(at + len(units))
+        return end == self._store.log.end
+
+    def _is_blank(self, begin: PhysicalOffset, end: PhysicalOffset) -> bool:
+        """Whether the log is unused between, up to the next segment."""
+        size = self._store.settings.commit_log_file_size
+        if end % size or not end - size < begin <= end - BLANK_SIZE:
+            return False
+        return bytes(self._store.read_or_empty(begin, BLANK_SIZE))[4:8] == MAGIC_BLANK_BYTES
 
     # --- start --------------------------------------------------------------------------------------
     def attach(self, table: Table) -> None:

@@ -14,7 +14,7 @@ from tests.support import golden
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.table_log import TableLog
 from trovemq_store.engine.trim import trim_now
@@ -411,6 +411,24 @@ def test_entries_are_appended_again_before_their_segment_goes() -> None:
     again = Opened(files)
     assert queue_counts(again) == {"orders": 1}
     assert again.groups.require("billing").retry_max == 3
+
+
+def test_records_of_tables_in_the_next_segment_were_those_of_rocketmq() -> None:
+    """A blank lay between the snapshot of a clean stop and the records that the next start had appended."""
+    opened = Opened(MemoryFileSystem())
+    send(opened.store, b"one")
+    flush(opened.store)
+    end = opened.store.end_offset
+    assert opened.tables.are_all_after(end)
+    while opened.store.segment_count < 3:
+        opened.topics.create(f"topic-{len(opened.topics)}", 1)
+        flush(opened.store)
+    assert opened.tables.are_all_after(end)
+    assert not opened.tables.are_all_after(LOG_ORIGIN)
+    assert not opened.tables.are_all_after(PhysicalOffset(opened.store.end_offset + 1))
+    send(opened.store, b"two")
+    flush(opened.store)
+    assert not opened.tables.are_all_after(end)
 
 
 def test_a_store_without_its_records_did_not_open_on_a_full_disk() -> None:
