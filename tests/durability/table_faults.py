@@ -51,6 +51,13 @@ TABLE_FAULTS: Final = (
         (f"{RETENTION}test_the_log_alone_has_the_tables_after_a_removal",),
     ),
     Planted(
+        "a log is trimmed while the tables' files lack its changes",
+        "broker/trovemq_broker/maintenance/table_files.py",
+        "                if tables.lack_below(end):\n",
+        "                if False:\n",
+        (f"{RETENTION}test_a_deleted_topic_was_back_where_its_file_was_not_written",),
+    ),
+    Planted(
         "a table's note is written after its file",
         LOG,
         '        notes.save()\n        fault_point("tables.before_files")\n',

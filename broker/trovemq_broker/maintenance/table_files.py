@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from trovemq_daemon.logging import get_logger
@@ -19,11 +20,15 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.table_log import TableLog
 from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
 WRITE_S: Final = 3.0
 """Seconds between two writes of files whose tables change."""
+
+
+NO_SPACE: Final = (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
 
 
 class TableFiles:
@@ -70,14 +75,26 @@ class TableFiles:
 
     async def carry(self, end: PhysicalOffset) -> None:
         """Appends the entries again whose records lie below `end`; the log may begin there when it returns.
-        TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED, UNKNOWN_ERROR, FLUSH_DISK_TIMEOUT;
-        StorageError."""
+        TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: the files have them; SERVICE_NOT_AVAILABLE: there is
+        no space to write the files; STORE_FAILED, UNKNOWN_ERROR, FLUSH_DISK_TIMEOUT; StorageError."""
         tables = self._store.tables
         if tables is None:
             return
+        try:
+            await self._carry(tables, end)
+        except TroveError as error:
+            if error.spec in NO_SPACE:
+                with suppress(TroveError):
+                    await self.write()
+                if tables.lack_below(end):
+                    what = f"files of tables lack changes whose records lie below {end}: {error}"
+                    raise TroveError(errors.SERVICE_NOT_AVAILABLE, what) from error
+            raise
+
+    async def _carry(self, tables: TableLog, end: PhysicalOffset) -> None:
         carried = 0
         while count := tables.reappend_before(end):
             carried += count
             await self._durable(self._store.end_offset)
-        if carried:
+        if carried or tables.lack_below(end):
             await self.write()

@@ -422,6 +422,15 @@ class TableLog:
                 return len(part)
         return 0
 
+    def lack_below(self, physical_offset: PhysicalOffset) -> bool:
+        """Whether a file may lack a change, perhaps a deletion, whose record lies below that offset."""
+        for kind, table in self._tables.items():
+            note = self._notes.get(kind)
+            end = LOG_ORIGIN if note is None else note.base_end
+            if end < min(physical_offset, table.log_end):
+                return True
+        return False
+
 
 def _appended_values(table: Table) -> dict[str, object | None]:
     """Of the change that is in the log and not finished: its record is the last one of its entries."""

@@ -13,7 +13,9 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.table_log import TableFilesWork
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.retention import DiskUse
 
 IN_LOG = replace(SETTINGS, tables_in_log=True)
 HOUR_MS = 3_600_000
@@ -78,6 +80,35 @@ def test_a_removal_without_space_for_the_records_leaves_them_in_files() -> None:
     assert again.store.topics.require("orders").queue_count == 3
     third = without_files(again)
     assert third.store.topics.require("orders").queue_count == 3, "the start appended them again"
+
+
+@pytest.mark.parametrize("disk", [FREE, PRESSED])
+def test_a_deleted_topic_was_back_where_its_file_was_not_written(
+    monkeypatch: pytest.MonkeyPatch, disk: DiskUse
+) -> None:
+    """The segment with the record of its deletion was removed."""
+    broker = Broker(MemoryFileSystem(), settings=IN_LOG)
+    broker.sync()
+    assert broker.store.tables is not None
+    broker.store.tables.write_now()
+    broker.store.topics.delete("lines")
+    broker.fill(3)
+    broker.save_snapshot()
+    broker.now_ms = broker.now_ms + 2 * HOUR_MS
+
+    def refuse(_work: TableFilesWork) -> None:
+        raise TroveError(errors.DISK_FULL)
+
+    monkeypatch.setattr(TableFilesWork, "run", refuse)
+    with pytest.raises(TroveError):
+        broker.clean(disk)
+    monkeypatch.undo()
+    assert isinstance(broker.files, MemoryFileSystem)
+    files = broker.files.after_power_cut()
+    store = MessageStore.open(files, IN_LOG, broker.now_ms)
+    assert "lines" not in store.topics
+    store.close(broker.now_ms)
+    assert broker.clean(disk) > 0
 
 
 def test_a_removal_stays_away_while_records_cannot_be_copied() -> None:

@@ -15,7 +15,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.replica.epochs import Epochs
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
-from trovemq_store.topics.table_records import TableRecord
+from trovemq_store.topics.table_records import TableRecord, decode_table_record
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 SETTINGS = replace(SEGMENT, tables_in_log=True)
@@ -78,7 +78,7 @@ def test_each_record_is_read_once_while_no_group_changes(monkeypatch: pytest.Mon
     assert store.tables is not None
     store.tables.attach(SubscriptionGroups.load(store.files))
     read: list[str] = []
-    decode = table_log.decode_table_record
+    decode = decode_table_record
 
     def noting(body: bytes | memoryview) -> TableRecord:
         read.append((record := decode(body)).name)
