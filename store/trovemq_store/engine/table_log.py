@@ -92,7 +92,8 @@ class TableFilesWork:
         self._save_deletions = deletions.begin_save()
         self._no_deletions = not deletions.any
         self.deletions_version: Final = deletions.version
-        self.end = max(one.end for one in writes)
+        begins = (PhysicalOffset(one.begin + 1) for one in writes if one.begin != OF_EMPTY)
+        self.end = max([*(one.end for one in writes), *begins])
         """The log must be on disk up to here before run()."""
 
     def run(self) -> None:

@@ -508,6 +508,22 @@ def test_a_creation_under_way_was_lost_by_a_trim() -> None:
     assert "rmq_sys_trovemq_carried" in Opened(opened.cut()).topics
 
 
+def test_a_note_named_a_copy_that_a_power_cut_took() -> None:
+    """The entry was appended again during a change; the file was written before a sync of the copy."""
+    opened = Opened(MemoryFileSystem())
+    opened.topics.create("orders", 1)
+    fill_segments(opened)
+    other = opened.topics.begin_internal("rmq_sys_trovemq_carried", 1)
+    assert other is not None
+    other.run()
+    flush(opened.store)
+    synced = opened.store.flushed_offset
+    assert opened.tables.reappend_before(opened.store.closed_segments()[-1].end) == 1
+    work = opened.tables.begin_write()
+    assert work is not None
+    assert work.end > synced, "it waits for the copy"
+
+
 # --- a log with another owner -----------------------------------------------------------------------------
 def limited(files: MemoryFileSystem, commit_limit: PhysicalOffset) -> MessageStore:
     return MessageStore.open(files, SETTINGS, NOW_MS, commit_limit=commit_limit)
