@@ -145,10 +145,10 @@ TABLE_FAULTS: Final = (
         (f"{CHANGES}test_a_topic_whose_wait_timed_out_was_never_there[spec0-FLUSH_DISK_TIMEOUT]",),
     ),
     Planted(
-        "a backup copies the files before their notes",
+        "a backup copies the files of tables and their notes at two times",
         "store/trovemq_store/backup/writer.py",
-        'FIRST: Final = (NOTES_PATH, f"{NOTES_PATH}.bak", ',
-        "FIRST: Final = (",
+        "            if same_notes and topic_journal",
+        "            if topic_journal",
         (
             f"{BACKUPS}test_a_backup_whose_file_was_replaced_between_undid_changes"
             "[config/subscriptionGroup.json]",

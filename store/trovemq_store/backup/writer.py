@@ -3,7 +3,8 @@ manifest.
 
 This order makes the copy consistent (see capture.py). Topics and deletions are copied after the queues: a
 topic that was deleted meanwhile, and whose queue files are gone, is deleted in the copy, too. The table of
-topics and the journal of its changes are read together (topics/topic_journal.py). Users are copied before the
+topics and the journal of its changes are read together (topics/topic_journal.py), with the groups and the
+notes of both (topics/table_notes.py). Users are copied before the
 table of the cluster's configuration, in which a change of them is stored first: so the copy has no user that
 its table never had, who would keep the rights there after a deletion.
 
@@ -35,16 +36,26 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.log import checkpoint, state
 from trovemq_store.topics import topic_journal
+from trovemq_store.topics.subscription_groups import SUBSCRIPTION_GROUPS_PATH
 from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
 """Names at the top of the store that are copied by other rules, or not at all."""
 USERS_PATH: Final = "config/trovemq-security.json"
-LAST: Final = (f"{TOPICS_PATH}.bak", TOPICS_PATH, topic_journal.PATH)
-FIRST: Final = (NOTES_PATH, f"{NOTES_PATH}.bak", USERS_PATH, f"{USERS_PATH}.bak")
-"""Else a file of a table could be older than its note, and its restored copy would undo records; and users
-could be newer than the table of the configuration."""
+LAST: Final = (
+    NOTES_PATH,
+    f"{NOTES_PATH}.bak",
+    f"{SUBSCRIPTION_GROUPS_PATH}.bak",
+    SUBSCRIPTION_GROUPS_PATH,
+    f"{TOPICS_PATH}.bak",
+    TOPICS_PATH,
+    topic_journal.PATH,
+)
+"""The tables and their notes, at one time: else a restored file that is older or newer than its note would
+undo records."""
+FIRST: Final = (USERS_PATH, f"{USERS_PATH}.bak")
+"""Else users could be newer than the table of the configuration."""
 LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
 TOPICS_TRIES_MAX: Final = 1_000
 _NEW_MANIFEST: Final = f"{MANIFEST_NAME}.new"
@@ -187,13 +198,15 @@ class BackupWriter:
         yield 0
 
     def _topics(self) -> Iterator[int]:
-        """Copies topics.json and then its journal as they were at one time: if the file was replaced between
-        the two, both are read again."""
+        """Copies topics.json and then its journal, and the notes of the tables and then their files, as they
+        were at one time: if one was replaced meanwhile, all are read again."""
         for _ in range(TOPICS_TRIES_MAX):
             read = {path: self._bytes_of(path) for path in LAST}
             yield sum(len(data or b"") for data in read.values())
             file, journal = read[TOPICS_PATH], read[topic_journal.PATH]
-            if topic_journal.belongs_to(journal or b"", crc32(file or b""), ReadOnlyFileSystem(self._source)):
+            same_notes = self._bytes_of(NOTES_PATH) == read[NOTES_PATH]
+            source = ReadOnlyFileSystem(self._source)
+            if same_notes and topic_journal.belongs_to(journal or b"", crc32(file or b""), source):
                 break
         else:
             raise OSError(errno.EBUSY, "the topics change too often to be copied")

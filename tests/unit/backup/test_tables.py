@@ -20,6 +20,7 @@ from trovemq_store.topics.subscription_groups import (
     SubscriptionGroup,
     SubscriptionGroups,
 )
+from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 SETTINGS = replace(SMALL_SYNC, tables_in_log=True)
@@ -57,32 +58,35 @@ def restored(tmp_path: Path) -> Both:
     return opened(tmp_path / "restored")
 
 
-@pytest.mark.parametrize("path", [SUBSCRIPTION_GROUPS_PATH, TOPICS_PATH])
+@pytest.mark.parametrize("path", [NOTES_PATH, SUBSCRIPTION_GROUPS_PATH, TOPICS_PATH])
 def test_a_backup_whose_file_was_replaced_between_undid_changes(
     both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The file was copied before its notes, which named later contents: a restored store took it for one that
-    another program had changed back."""
+    """A file and its notes were not copied at one time: a restored store took it for one that another program
+    had changed back."""
     store, groups = both
-    copy, copied = BackupWriter._copy_if_there, []
+    read = BackupWriter._bytes_of
+    changed: list[str] = []
 
-    def and_changed(writer: BackupWriter, name: str) -> Iterator[int]:
-        yield from copy(writer, name)
-        if name == SUBSCRIPTION_GROUPS_PATH:
-            copied.append(name)
+    def and_changed(writer: BackupWriter, name: str) -> bytes | None:
+        content = read(writer, name)
+        if name == path and not changed:
+            changed.append(name)
             for retry_max in (5, 6):
                 groups.alter("billing", retry_max=retry_max)
                 store.topics.alter("orders", queue_count=retry_max)
                 write(store)
+        return content
 
-    monkeypatch.setattr(BackupWriter, "_copy_if_there", and_changed)
+    groups.alter("billing", retry_max=4)
+    store.topics.alter("orders", queue_count=5)
+    flush(store)
+    monkeypatch.setattr(BackupWriter, "_bytes_of", and_changed)
     back_up(store, tmp_path / "store", tmp_path / "backup")
-    assert copied
+    assert changed
     again, its_groups = restored(tmp_path)
-    if path == TOPICS_PATH:
-        assert again.topics.require("orders").queue_count == 6
-    else:
-        assert its_groups.require("billing").retry_max == 6
+    assert again.topics.require("orders").queue_count == 6
+    assert its_groups.require("billing").retry_max == 6
     again.close(NOW_MS)
 
 
