@@ -67,8 +67,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "an imported file is not written",
         LOG,
-        "            self._flush()\n            self.write_now()\n",
-        "            self._flush()\n",
+        "            self._flush()\n            self.write_now()\n        else:\n",
+        "            self._flush()\n        else:\n",
         (f"{ENGINE}test_an_imported_file_is_not_imported_twice",),
     ),
     Planted(
