@@ -308,7 +308,7 @@ class TableLog:
         that retention can free it: it tries again, and the file has the entries meanwhile."""
         try:
             self._append_now(table, entries, finished=True)
-            self._store.flush()
+            self._flush()
             self.write_now()
         except TroveError as error:
             if error.spec not in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED):
