@@ -29,13 +29,14 @@ from tests.support.services_here import (
     faults_seen,
     in_process,
     methods_of,
+    services_of,
     small_broker_settings,
 )
 from tests.support.trials import Trials
 from trovemq_daemon import request_bounds
 from trovemq_nameserver.routes import RouteLimits
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import common_pb2, route_pb2
+from trovemq_proto.v1 import common_pb2, replication_pb2, route_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
 
@@ -181,5 +182,6 @@ def test_every_method_of_every_service_is_fuzzed() -> None:
         for path in everything.rglob("*.proto")
         for line in path.read_text().splitlines()
     )
-    native = {*METHODS, BACKUP, *methods_of(NAMESERVER)}
+    between_nodes = methods_of(services_of(replication_pb2))  # test_replica_frames.py fuzzes them
+    native = {*METHODS, BACKUP, *methods_of(NAMESERVER), *between_nodes}
     assert len(native) + len(ROCKETMQ_METHODS) == declared

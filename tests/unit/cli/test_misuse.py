@@ -39,6 +39,8 @@ MORE = {
     "topic alter": ["--queues", "9"],
     "topic delete": ["--yes"],
     "cluster balance": ["--dry-run", "--watch", "0s"],
+    "cluster leave": ["--yes"],
+    "cluster remove": ["--yes"],
     "group alter": ["--retry-max", "1"],
     "group delete": ["--yes"],
     "group reset": ["--to-min"],
