@@ -6,7 +6,7 @@ import ipaddress
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trovemq_broker.security.actions import (
@@ -37,6 +37,10 @@ patterns = st.one_of(
 )
 networks = st.lists(st.sampled_from(NETWORKS).map(ipaddress.ip_network), max_size=2).map(tuple)
 resources = st.builds(Resource, st.sampled_from(Kind), st.sampled_from(NAMES))
+DENIED_BY_A_SHORTER_PREFIX = [
+    Rule(1, "alice", False, Action.READ, Pattern(Kind.TOPIC, Form.PREFIX, "a")),
+    Rule(2, "alice", True, Action.READ, Pattern(Kind.TOPIC, Form.PREFIX, "ab")),
+]
 
 
 @st.composite
@@ -82,6 +86,7 @@ def plain_allowed(rules: list[Rule], resource: Resource, wanted: Action, source:
     )
 
 
+@example(DENIED_BY_A_SHORTER_PREFIX, Resource(Kind.TOPIC, "abc"), Action.READ, "")
 @given(rule_lists(), resources, actions, st.sampled_from(SOURCES))
 def test_the_decision_is_that_of_a_plain_model(
     rules: list[Rule], resource: Resource, wanted: Action, source: str
