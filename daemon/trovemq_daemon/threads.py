@@ -19,17 +19,20 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await _until_done(future)
+        await until_done(future)
         raise
 
 
-async def _until_done(future: asyncio.Future[Result]) -> None:
-    """Waits for the future, however often the waiter is cancelled; asyncio does not report the future's
-    error."""
+async def until_done(future: asyncio.Future[Result]) -> None:
+    """Waits for the future, or the task, whose error is neither raised nor reported. A caller that is
+    cancelled, however often, continues only afterwards, with its CancelledError."""
+    cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait([future])
-        except asyncio.CancelledError:
-            continue
+        except asyncio.CancelledError as error:
+            cancelled = error
     if not future.cancelled():
         future.exception()
+    if cancelled is not None:
+        raise cancelled

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
-from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.threads import run_in_thread, until_done
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
@@ -72,10 +71,7 @@ class ChangeSaver:
         try:
             await asyncio.shield(reply)
         except asyncio.CancelledError:
-            while not reply.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([reply])
-            reply.exception()
+            await until_done(reply)
             raise
 
     async def _complete(self, end: PhysicalOffset, finish: Finish, reply: asyncio.Future[None]) -> None:

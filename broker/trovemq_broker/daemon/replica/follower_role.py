@@ -15,7 +15,7 @@ from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
 from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.finding import Finding, known_members
-from trovemq_broker.daemon.replica.follower_work import FollowerWork, until_ended
+from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
@@ -37,7 +37,7 @@ from trovemq_broker.replication.status import (
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
 from trovemq_daemon.lifecycle import Stop
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.threads import run_in_thread, until_done
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
@@ -235,7 +235,7 @@ class FollowerRole:
         if self._following is not None:
             self._following.cancel()
             try:
-                await until_ended(self._following)
+                await until_done(self._following)
             finally:
                 self._following = None
         self._stream = None
@@ -332,7 +332,6 @@ class FollowerRole:
         async with self._changing:
             self._check_open()
             await self._finding.ask()
-            _ = self._node.place
             await self._learn_members()
             found = await self._gather(asked)
             self._end(Ended(found))

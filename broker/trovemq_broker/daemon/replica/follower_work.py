@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.maintenance import background
 from trovemq_broker.maintenance.projection_flushes import ProjectionFlushes
 from trovemq_broker.maintenance.tree_task import TreeTask
 from trovemq_broker.produce.group_commit import GroupCommit
+from trovemq_daemon.threads import until_done
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.kernel_sync import KernelSync
 
@@ -67,22 +68,7 @@ class FollowerWork:
         commit, tasks = self._commit, self._tasks
         self._commit, self._tasks = None, []
         if commit is not None:
-            await until_ended(asyncio.create_task(_end(commit, tasks), name="follower-stop"))
-
-
-async def until_ended(task: asyncio.Task[Any]) -> None:
-    """Waits for the task, whose error is not raised. A caller that is cancelled continues only afterwards:
-    else the next user of the store would begin beside it."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if not task.cancelled():
-        task.exception()
-    if cancelled is not None:
-        raise cancelled
+            await until_done(asyncio.create_task(_end(commit, tasks), name="follower-stop"))
 
 
 async def _end(commit: GroupCommit, tasks: Sequence[asyncio.Task[None]]) -> None:
