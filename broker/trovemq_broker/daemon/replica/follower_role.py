@@ -13,7 +13,6 @@ from typing import Final
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
-from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.finding import Finding, known_members
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
@@ -24,10 +23,9 @@ from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replication.frames import Epoch, Identity, Offset
+from trovemq_broker.replication.frames import Epoch, Identity
 from trovemq_broker.replication.promotion import Promised, epoch_of_leader, epoch_to_promise
 from trovemq_broker.replication.status import (
-    CutFiles,
     MembersChange,
     NodeStatus,
     Promoted,
@@ -51,7 +49,7 @@ class FollowerRole:
     """`run()` on an open node; see role.Role for the calls."""
 
     def __init__(self, node: OpenNode, settings: BrokerSettings, calls: NodeCalls) -> None:
-        self._node = node
+        self.node: Final = node
         self._settings = settings
         self._calls = calls
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -71,7 +69,7 @@ class FollowerRole:
     # --- its life -----------------------------------------------------------------------------------------
     async def run(self, stop: Stop) -> Ended:
         """Until this node leads, or the process stops. Raises the error that ends it."""
-        self._work.start(self._node.store)
+        self._work.start(self.node.store)
         finding = asyncio.create_task(self._finding.run(), name="replica-finding")
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -120,7 +118,7 @@ class FollowerRole:
 
     # --- after each round of questions ----------------------------------------------------------------------
     def _members(self) -> tuple[Member, ...]:
-        return known_members(self._settings, self._node.place_if_any)
+        return known_members(self._settings, self.node.place_if_any)
 
     def _found(self) -> None:
         """The other nodes were asked. Begins the next step in a task, one at a time."""
@@ -136,7 +134,7 @@ class FollowerRole:
 
     async def _step(self) -> None:
         async with self._changing:
-            node = self._node
+            node = self.node
             if node.place_if_any is None:
                 work = partial(new_node.step, node, self._settings, self._finding)
                 self._problem = await run_in_thread(work)
@@ -154,7 +152,7 @@ class FollowerRole:
 
     async def _learn_members(self) -> None:
         """A later list of members than this node's, of a leader of its group."""
-        node = self._node
+        node = self.node
         later = self._finding.later_members(node.place, node.state.promised)
         if later is not None:
             await run_in_thread(partial(node.take_members, later))
@@ -162,7 +160,7 @@ class FollowerRole:
     async def _lead_again(self) -> None:
         """A former leader whose successor is not known leads again, in a new epoch, with the promises that an
         operator's promotion needs; without them where no other node can have been chosen."""
-        node, place = self._node, self._node.place
+        node, place = self.node, self.node.place
         loop = asyncio.get_running_loop()
         if not place.leads or place.node not in place.voters or loop.time() < self._leads_at_s:
             return
@@ -188,7 +186,7 @@ class FollowerRole:
     def _follow(self) -> None:
         if self._following is not None:
             return
-        node, place = self._node, self._node.place
+        node, place = self.node, self.node.place
         store = EngineStore(
             node.log,
             node.file,
@@ -242,7 +240,7 @@ class FollowerRole:
 
     # --- calls --------------------------------------------------------------------------------------------
     def status(self) -> NodeStatus:
-        node, place, stream = self._node, self._node.place_if_any, self._stream
+        node, place, stream = self.node, self.node.place_if_any, self._stream
         state, log = node.state, node.log
         if place is None:
             return NodeStatus(
@@ -278,8 +276,8 @@ class FollowerRole:
 
     def refusal(self) -> TroveError:
         """NOT_LEADER, with the leader's address where it is known."""
-        place = self._node.place_if_any
-        leader = None if place is None else self._finding.leader(place.cluster, self._node.state.promised)
+        place = self.node.place_if_any
+        leader = None if place is None else self._finding.leader(place.cluster, self.node.state.promised)
         if place is None or leader is None:
             return not_leader("this node does not lead its replica group, and no leader is known")
         member = place.member(leader.node)
@@ -294,14 +292,14 @@ class FollowerRole:
         async with self._changing:
             if self._has_ended:
                 return None
-            if epoch >= self._node.state.promised:
-                await run_in_thread(self._node.lead_no_more)  # another node is to lead
+            if epoch >= self.node.state.promised:
+                await run_in_thread(self.node.lead_no_more)  # another node is to lead
             return await self._promise(epoch)
 
     async def _promise(self, epoch: Epoch) -> Promised:
         """No frame of a lower epoch is appended from the call on, and all earlier ones are on disk when it
         returns."""
-        node, place = self._node, self._node.place
+        node, place = self.node, self.node.place
         if epoch < node.state.promised:
             text = f"epoch {node.state.promised} is promised, which is higher than {epoch}"
             raise TroveError(errors.EPOCH_STALE, text)
@@ -321,7 +319,7 @@ class FollowerRole:
 
     async def _gather(self, asked: PromotionAsked) -> Leadership:
         """With the lock held. TroveError."""
-        place = self._node.place
+        place = self.node.place
         gathering = Gathering(place, self.status(), self._calls, self._promised)
         return await gathering.run(asked, self._finding.statuses)
 
@@ -340,13 +338,13 @@ class FollowerRole:
     async def init_group(self) -> None:
         async with self._changing:
             self._check_open()
-            if self._node.place_if_any is not None:
+            if self.node.place_if_any is not None:
                 raise illegal(f"node {self._settings.node_name} has a group already")
             grouped = [one.node for one in self._finding.statuses.values() if one.role is not Role.NEW]
             if grouped:
                 raise illegal(f"{', '.join(grouped)} have a group already: trovemq cluster add")
             me = self._own_member()
-            await run_in_thread(partial(new_node.found, self._node, self._settings, (me,)))
+            await run_in_thread(partial(new_node.found, self.node, self._settings, (me,)))
 
     def _own_member(self) -> Member:
         settings = self._settings
@@ -360,7 +358,7 @@ class FollowerRole:
     async def store_members(self, change: MembersChange) -> Identity:
         async with self._changing:
             self._check_open()
-            node, place = self._node, self._node.place
+            node, place = self.node, self.node.place
             if (change.cluster, change.group) != (place.cluster, place.group):
                 raise TroveError(errors.GROUP_MISMATCH, f"group {change.group} of cluster {change.cluster}")
             if change.epoch < node.state.promised:
@@ -379,12 +377,3 @@ class FollowerRole:
 
     async def remove_node(self, node: str) -> None:
         raise self.refusal()
-
-    async def cut_files(self) -> CutFiles:
-        return await run_in_thread(partial(cut_files, self._node, self._settings.node_name))
-
-    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
-        log = self._node.log
-        if not log.begin <= offset < self._node.state.commit:
-            raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"{offset} is not committed here")
-        return log.read(Offset(offset), size_max)

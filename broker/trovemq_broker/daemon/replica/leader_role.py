@@ -9,7 +9,6 @@ from typing import Final
 
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
-from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Leadership
@@ -25,7 +24,6 @@ from trovemq_broker.replication.leader import CopyState, GroupSettings
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import (
     CopyStatus,
-    CutFiles,
     MembersChange,
     NodeStatus,
     Promoted,
@@ -51,7 +49,7 @@ class LeaderRole:
     def __init__(
         self, node: OpenNode, settings: BrokerSettings, calls: NodeCalls, leadership: Leadership
     ) -> None:
-        self._node = node
+        self.node: Final = node
         self._settings = settings
         self._calls = calls
         self._leadership = leadership
@@ -79,7 +77,7 @@ class LeaderRole:
     async def open(self) -> None:
         """Appends the first record of the epoch, and waits until it is committed, or until `stop`.
         TroveError; StorageError."""
-        node, place = self._node, self._node.place
+        node, place = self.node, self.node.place
         listed = self._leadership.listed
         if listed.version > place.listed.version:
             await run_in_thread(partial(node.take_members, listed))
@@ -134,7 +132,7 @@ class LeaderRole:
             raise self._failure
 
     def _append_first_record(self) -> None:
-        node, leadership = self._node, self._leadership
+        node, leadership = self.node, self._leadership
         body = {
             "format": 1,
             "kind": "epoch",
@@ -153,15 +151,15 @@ class LeaderRole:
             cluster=place.cluster,
             group=place.group,
             voters={},  # of the list of members: GroupMembers
-            segment_size=self._node.store.settings.commit_log_file_size,
-            is_sync=self._node.store.settings.flush_mode == "sync",
+            segment_size=self.node.store.settings.commit_log_file_size,
+            is_sync=self.node.store.settings.flush_mode == "sync",
             lag_max_ms=self._settings.replica_lag_max_ms,
         )
 
     def attach(self) -> None:
         """The acknowledgements of the broker wait for the streams and move the visible end, from now on."""
         self._is_attached = True
-        if (tables := self._node.store.tables) is not None:
+        if (tables := self.node.store.tables) is not None:
             tables.follows = False
 
     def serves(self) -> None:
@@ -179,7 +177,7 @@ class LeaderRole:
     async def close(self) -> None:
         """The streams end. A leader that another one follows does not contest that after its end."""
         if self._is_over:
-            await run_in_thread(self._node.lead_no_more)
+            await run_in_thread(self.node.lead_no_more)
         if self._streams is not None:
             self._streams.end(not_leader("this node stops, or leads no more"))
         tasks = [task for task in (self._running, self._changing, self._asking) if task is not None]
@@ -190,7 +188,7 @@ class LeaderRole:
 
     def _found(self) -> None:
         """The other nodes were asked. One whose followers all went to a later leader hears it only so."""
-        epoch, cluster = self._leadership.epoch, self._node.place.cluster
+        epoch, cluster = self._leadership.epoch, self.node.place.cluster
         promised = [one.promised for one in self._finding.statuses.values() if one.cluster == cluster]
         if (later := max(promised, default=0)) > epoch and not self.stop.requested:
             get_logger().error("replica.stepped_down", epoch=epoch, promised=later)
@@ -214,14 +212,14 @@ class LeaderRole:
             raise self._failure
 
     def _committed(self, commit: Offset) -> None:
-        node = self._node
+        node = self.node
         node.state.commit = commit
         self._first_commit.set()
         if not self._is_attached:
             node.log.committed(commit)
 
     async def _refuses(self, node: Node) -> bool:
-        member = self._node.place.member(node)
+        member = self.node.place.member(node)
         return member is not None and await refused(parse_address(member.replication))
 
     # --- calls --------------------------------------------------------------------------------------------
@@ -237,7 +235,7 @@ class LeaderRole:
         return self._streams
 
     def status(self) -> NodeStatus:
-        node, place, streams = self._node, self._node.place, self._streams
+        node, place, streams = self.node, self.node.place, self._streams
         state, log = node.state, node.log
         in_sync, problem = place.in_sync, ""
         copies: list[CopyState] = []
@@ -284,30 +282,30 @@ class LeaderRole:
 
     async def promise(self, epoch: Epoch) -> Promised | None:
         """It steps down, whatever happens to the promotion: its acknowledgements may not count any more."""
-        if epoch <= self._node.state.promised:
-            text = f"epoch {self._node.state.promised} is promised, which is not below {epoch}"
+        if epoch <= self.node.state.promised:
+            text = f"epoch {self.node.state.promised} is promised, which is not below {epoch}"
             raise TroveError(errors.EPOCH_STALE, text)
-        await run_in_thread(self._node.lead_no_more)
+        await run_in_thread(self.node.lead_no_more)
         self.end(f"epoch {epoch} is to be promised")
         return None
 
     async def init_group(self) -> None:
-        raise illegal(f"node {self._node.place.node} has a group already")
+        raise illegal(f"node {self.node.place.node} has a group already")
 
     async def promote(self, asked: PromotionAsked) -> Promoted:
-        raise illegal(f"node {self._node.place.node} leads already, in epoch {self._leadership.epoch}")
+        raise illegal(f"node {self.node.place.node} leads already, in epoch {self._leadership.epoch}")
 
     async def store_members(self, change: MembersChange) -> Identity:
         if change.epoch > self._leadership.epoch:
             self.end(f"epoch {change.epoch} has begun")
         raise TroveError(
-            errors.EPOCH_STALE, f"node {self._node.place.node} leads epoch {self._leadership.epoch}"
+            errors.EPOCH_STALE, f"node {self.node.place.node} leads epoch {self._leadership.epoch}"
         )
 
     async def leave_group(self) -> None:
         """The store is a single broker's again, and the process stops: it exports its state to RocketMQ's
         files."""
-        place = self._node.place
+        place = self.node.place
         if len(place.members) > 1:
             others = ", ".join(one.node for one in place.members if one.node != place.node)
             raise illegal(f"the group has other nodes: remove {others} first")
@@ -325,12 +323,3 @@ class LeaderRole:
         if self._members is None or self.stop.requested:
             raise not_leader("this node does not lead yet, or no more")
         return self._members
-
-    async def cut_files(self) -> CutFiles:
-        return await run_in_thread(partial(cut_files, self._node, self._settings.node_name))
-
-    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
-        log = self._node.log
-        if not log.begin <= offset < self._node.state.commit:
-            raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"{offset} is not committed here")
-        return log.read(Offset(offset), size_max)

@@ -16,6 +16,7 @@ from trovemq_broker.daemon.app import BrokerApp, Listening, installed_version, r
 from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.own_address import own_address
+from trovemq_broker.daemon.replica.cut_listing import cut_files
 from trovemq_broker.daemon.replica.follower_role import FollowerRole
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.leader_role import LeaderRole
@@ -273,7 +274,7 @@ class NodeApp:
         return self._role is not role
 
     def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
-        return self._open_role.read_log(Offset(offset), size_max)
+        return self._open_role.node.read_committed(Offset(offset), size_max)
 
     # --- the calls of operators and other nodes -------------------------------------------------------------
     def status(self) -> NodeStatus:
@@ -312,7 +313,8 @@ class NodeApp:
         return await self._open_role.store_members(change)
 
     async def cut_files(self) -> CutFiles:
-        return await self._open_role.cut_files()
+        node, name = self._open_role.node, self._settings.node_name
+        return await run_in_thread(partial(cut_files, node, name))
 
 
 def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str, str]) -> int:

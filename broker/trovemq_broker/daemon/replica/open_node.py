@@ -134,6 +134,12 @@ class OpenNode:
         """Whether the log has no record, and never had one."""
         return self.store.end_offset == 0 and not self.file.epochs
 
+    def read_committed(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
+        """EngineLog.read() of committed records. TroveError REPLICA_OFFSET_MISMATCH, STORE_FAILED."""
+        if not self.log.begin <= offset < self.state.commit:
+            raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"{offset} is not committed here")
+        return self.log.read(offset, size_max)
+
     # --- changes of the state; they block, in any thread ------------------------------------------------
     def _take_place(self, place: Membership) -> None:
         self.file.take_place(place)

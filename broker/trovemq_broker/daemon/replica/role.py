@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trovemq_broker.daemon.replica.gathering import Leadership
+from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replication.frames import Epoch, Identity
 from trovemq_broker.replication.promotion import Promised
-from trovemq_broker.replication.status import CutFiles, MembersChange, NodeStatus, Promoted, PromotionAsked
+from trovemq_broker.replication.status import MembersChange, NodeStatus, Promoted, PromotionAsked
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.replica.membership import Member
@@ -27,6 +28,8 @@ class Ended:
 class Role(Protocol):
     """A role whose store is open. Each call raises TroveError."""
 
+    @property
+    def node(self) -> OpenNode: ...
     def status(self) -> NodeStatus: ...
     def leading(self) -> LeaderStreams: ...
     async def promise(self, epoch: Epoch) -> Promised | None:
@@ -39,8 +42,6 @@ class Role(Protocol):
     async def remove_node(self, node: str) -> None: ...
     async def promote(self, asked: PromotionAsked) -> Promoted: ...
     async def store_members(self, change: MembersChange) -> Identity: ...
-    async def cut_files(self) -> CutFiles: ...
-    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]: ...
 
 
 def illegal(text: str) -> TroveError:
