@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
@@ -47,14 +47,13 @@ from trovemq_broker.daemon.readiness_reasons import (
 )
 from trovemq_broker.daemon.recovery_log import log_recovery
 from trovemq_broker.daemon.replica.store_place import check_single
-from trovemq_broker.daemon.security import AccessCollector, gate_of, open_security
+from trovemq_broker.daemon.security import AccessCollector, access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.daemon.store_owner import take_store
 from trovemq_broker.daemon.tracing import open_tracing
 from trovemq_broker.maintenance.consumer_tasks import log_copy_failures
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Entries
-from trovemq_broker.server.access.guard import AccessGuard
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.monitoring.metrics import BrokerCollector
 from trovemq_broker.server.monitoring.traffic import Traffic
@@ -121,12 +120,7 @@ class BrokerApp:
         self._tracing = open_tracing(settings.otlp_endpoint, settings.name, self._version)
         self._gate = gate_of(settings)
         self._serving_gate = ServingGate()
-        guard = AccessGuard(self._gate) if self._gate is not None else None
-
-        def access(path: str, handler: Any) -> Any:
-            gated = self._serving_gate.handler(path, handler)
-            return gated if guard is None else guard.handler(path, gated)
-
+        access = access_of(self._gate, self._serving_gate)
         self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics, access, self._gate)
         self._problem = "starting"
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()

@@ -14,9 +14,9 @@ No secret is logged here or shown in an error.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -32,6 +32,8 @@ from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_conte
 from trovemq_broker.security.table import PATH, SecurityTable
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Gate
+from trovemq_broker.server.access.guard import AccessGuard
+from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.private_files import read_private, write_private
 from trovemq_daemon.refusals import access_metrics
@@ -59,6 +61,17 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
         clock_ms=clock_ms,
         certificates=settings.tls_client_identity,
     )
+
+
+def access_of(gate: Gate | None, serving: ServingGate) -> Callable[[str, Any], Any]:
+    """For a GrpcServer: gives each handler, by its path, with the checks before it, that of access first."""
+    guard = None if gate is None else AccessGuard(gate)
+
+    def access(path: str, handler: Any) -> Any:
+        gated = serving.handler(path, handler)
+        return gated if guard is None else guard.handler(path, gated)
+
+    return access
 
 
 def open_security(

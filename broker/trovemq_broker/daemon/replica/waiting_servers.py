@@ -16,10 +16,9 @@ from starlette.routing import BaseRoute
 
 from trovemq_broker.cluster.empty_routes import EmptyRoutes
 from trovemq_broker.daemon.opening import clock_ms
-from trovemq_broker.daemon.security import gate_of, open_security
+from trovemq_broker.daemon.security import access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.server.access.gate import Entries
-from trovemq_broker.server.access.guard import AccessGuard
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.native.replica_service import ReplicaCalls, ReplicaService
@@ -100,12 +99,7 @@ class WaitingServers:
         self._gate = gate_of(settings)
         serving = ServingGate()
         serving.refusal = refusal
-        guard = AccessGuard(self._gate) if self._gate is not None else None
-
-        def access(path: str, handler: Any) -> Any:
-            gated = serving.handler(path, handler)
-            return gated if guard is None else guard.handler(path, gated)
-
+        access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
         readiness = Readiness()
         readiness.add("broker", problem)
