@@ -146,9 +146,10 @@ class TableLog:
         """All tables have the records below."""
 
     def became_visible(self, grown: Sequence[tuple[str, QueueId]]) -> None:
-        """Queues have grown: of a node that follows, the tables get the new records. TroveError STORE_NEWER,
+        """Queues of a node that follows have grown: the tables get the new records. TroveError STORE_NEWER,
         STORE_FAILED."""
-        if not self.follows or (META_TOPIC, META_QUEUE_ID) not in grown:
+        assert self.follows, "else the tables make the records"
+        if (META_TOPIC, META_QUEUE_ID) not in grown:
             return
         begin = min((table.log_end for table in self._tables.values()), default=self._store.log.end)
         # A table without changes has an old log_end: the records of the others are not read again for it.
@@ -278,10 +279,11 @@ class TableLog:
         note = self._notes.get(kind)
         of_file = dict(table.values)
         end = None if note is None or file.crc is None or not file.whole else note.end_of(file.crc)
+        if end is not None and end > self._store.log.end:
+            end = None  # of records that the log has lost
         fault_point("tables.before_import")
-        imported = note is None or end is None or end > self._store.log.end
         changes: dict[str, object | None] = {}
-        if note is None or end is None or end > self._store.log.end:
+        if note is None or end is None:
             changes = self._import(table, note)
         else:
             self._continue_from_file(table, note, end)
@@ -291,17 +293,17 @@ class TableLog:
         if self.follows:
             return
         again = {name: value for name, value in table.values.items() if self._is_removed(table, name)}
-        if again and not imported:
+        if again and end is not None:
             self._append_again(table, again)
             return
         changes = {**again, **changes}
         if changes:
             self._append_now(table, changes, finished=True)
-        if changes or (imported and (note is not None or table.values or file.crc is not None)):
+        if changes or (end is None and (note is not None or table.values or file.crc is not None)):
             self._flush()
             self.write_now()
         else:
-            self._written[kind] = table.log_end if imported or end is None else end
+            self._written[kind] = table.log_end if end is None else end
 
     def _append_again(self, table: Table, entries: JsonObject) -> None:
         """Appends entries whose records were removed. A full disk does not keep the store from opening, so
