@@ -120,7 +120,7 @@ STREAM_FAULTS: Final = (
     ),
     Planted(
         "a cancelled caller does not wait for the end of the work on a store",
-        f"{ROLES}follower_work.py",
+        "daemon/trovemq_daemon/threads.py",
         "            cancelled = error\n",
         "            raise\n",
         (f"{CHANGES}test_work_that_was_stopped_by_a_cancelled_caller_used_the_store",),

@@ -148,7 +148,6 @@ class TableLog:
     def became_visible(self, grown: Sequence[tuple[str, QueueId]]) -> None:
         """Queues of a node that follows have grown: the tables get the new records. TroveError STORE_NEWER,
         STORE_FAILED."""
-        assert self.follows, "else the tables make the records"
         if (META_TOPIC, META_QUEUE_ID) not in grown:
             return
         begin = min((table.log_end for table in self._tables.values()), default=self._store.log.end)
