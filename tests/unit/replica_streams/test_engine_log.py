@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.atomic import SEGMENT
+from tests.support.engine import flush
 from tests.support.followers import Leader, follower
 from trovemq_broker.replica_streams.engine_log import EngineLog
 from trovemq_broker.replication.follower import ReplicaState
@@ -57,6 +58,16 @@ def test_frames_are_the_log_in_whole_records(appends: list[tuple[bool, int, int]
         copied.append_raw(at, memoryview(data), blank)
         at = end
     assert copied.end_offset == leader.store.end_offset
+
+
+def test_appended_bytes_are_flushed_when_they_are_synced() -> None:
+    leader = Leader()
+    log = log_of(leader)
+    leader.send("orders", 0, 1, 500)
+    assert (log.flushed, log.end) == (LOG_ORIGIN, leader.store.end_offset)
+    assert log.end > LOG_ORIGIN
+    flush(leader.store)
+    assert log.flushed == log.end
 
 
 def test_a_transaction_that_does_not_fit_begins_the_next_frame() -> None:
