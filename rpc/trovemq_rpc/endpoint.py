@@ -45,6 +45,7 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
     _lingers: asyncio.TimerHandle | None = None
     quiet_until = 0.0  # the loop's time; no tick has anything to do before, unless bytes come or wait
     may_write = False  # our SETTINGS wait for TLS; a server's wait for the client's first bytes, too
+    is_paused = False  # by a guest of a server's port
     answers_soon = False  # a callback handler gets calls of this read in this iteration; its caller writes
 
     def __init__(
@@ -202,7 +203,8 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
                 return
             work_max = self.connection.work_remaining
         rest.end()
-        self.transport.resume_reading()
+        if not self.is_paused:
+            self.transport.resume_reading()
         if self.tls is not None:
             self._receive_sealed(work_max)
 
@@ -233,7 +235,7 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
                 self._write(output)
                 if not done:
                     return
-                if tls.protocol != "h2":
+                if not self.accepts_protocol(tls.protocol):
                     self.refuse("the peer did not choose h2 by ALPN")
                     return
                 self.on_secured()
@@ -277,11 +279,19 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
         self.closing = True
         if self.transport is None:
             return
-        if self.tls is None and self.transport.can_write_eof():
-            self.transport.write_eof()
+        if self.tls is None and self.transport.can_write_eof() and self._write_eof():
             self._lingers = self.loop.call_later(LINGER_S, self.close)
         else:
             self.close()
+
+    def _write_eof(self) -> bool:
+        """False: the peer is gone already, and the loop has not said so yet."""
+        assert self.transport is not None, "it lingers"
+        try:
+            self.transport.write_eof()
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         self.closing = True
@@ -317,6 +327,10 @@ class Endpoint(Writing, asyncio.BufferedProtocol):
     # --- for the two ends -------------------------------------------------------------------------------
     def on_connected(self) -> None:
         """The transport is there."""
+
+    def accepts_protocol(self, chosen: str | None) -> bool:
+        """Whether TLS may have chosen it by ALPN; None: the peer has offered none."""
+        return chosen == "h2"
 
     def on_secured(self) -> None:
         """TLS is established."""

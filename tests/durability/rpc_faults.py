@@ -135,9 +135,8 @@ RPC_FAULTS: Final = (
     Planted(
         "a lost connection leaves its calls' handlers running",
         "rpc/trovemq_rpc/server/endpoint.py",
-        "        for call in tuple(self.calls):\n            call.on_reset()\n        "
-        "self.server.endpoint_lost(self)",
-        "        self.server.endpoint_lost(self)",
+        "        for call in tuple(self.calls):\n            call.on_reset()\n        self.lose_guest()",
+        "        self.lose_guest()",
         (
             "tests/unit/rpc/test_calls_in_memory.py::"
             "test_every_answer_is_whole_and_in_order_or_an_error_with_a_reason",

@@ -23,7 +23,9 @@ from trovemq_rpc.options import Options
 from trovemq_rpc.rest import Share
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
+from trovemq_rpc.server.guest import MakeGuest
 from trovemq_rpc.server.head import read_head
+from trovemq_rpc.server.hosting import Hosting
 from trovemq_rpc.server.method import BATCH, ON_HEADERS, Method
 from trovemq_rpc.server.refusals import (
     HTTP_1,
@@ -51,6 +53,7 @@ class EndpointServer(Protocol):
     thread_pool: Executor | None
     calls_max: int | None
     endpoints: set[ServerEndpoint]
+    guests: dict[int, MakeGuest]
     stopping: bool
 
     def method(self, path: bytes) -> Method | None: ...
@@ -58,10 +61,12 @@ class EndpointServer(Protocol):
     def endpoint_lost(self, endpoint: ServerEndpoint) -> None: ...
 
 
-class ServerEndpoint(CallEndpoint):
+class ServerEndpoint(Hosting, CallEndpoint):
     """A client's connection."""
 
     counts_output = True
+
+    server: EndpointServer
 
     def __init__(self, server: EndpointServer, tls: Tls | None) -> None:
         options = server.endpoint_options
@@ -102,18 +107,25 @@ class ServerEndpoint(CallEndpoint):
             self.options.connections.closed(self.peer())
         for call in tuple(self.calls):
             call.on_reset()
+        self.lose_guest()
         self.server.endpoint_lost(self)
 
     def on_first_bytes(self, data: memoryview) -> bool:
         """Our SETTINGS waited for these bytes, so that a client of another protocol gets an answer it can
         read.
         """
+        if self.pass_to_guest(data):
+            return False
         begin = bytes(data[:4])
         if begin[:2] == TLS_HANDSHAKE and self.tls is None:
             self.refuse("TLS on a port without it")
         elif begin in HTTP_1:
             self._write(HTTP_1_ANSWER if self.tls is None else self.tls.seal((HTTP_1_ANSWER,)))
             self.refuse("HTTP/1.1")
+        elif begin[0] in self.server.guests:
+            self.begin_guest(self.server.guests[begin[0]], data)
+        elif self.tls is not None and self.tls.protocol != "h2":
+            self.refuse("the peer did not choose h2 by ALPN")
         else:
             self.may_write = True
         return self.may_write
@@ -281,6 +293,8 @@ class ServerEndpoint(CallEndpoint):
         if self._draining or self.closing:
             return
         self._draining = True
+        if self.drain_guest():
+            return
         self.quiet_until = 0.0
         self._drain_at = self.loop.time()
         if not self.may_write:

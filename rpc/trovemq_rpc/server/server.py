@@ -27,6 +27,7 @@ from trovemq_rpc.server.accepting import Listener, Refusal
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.endpoint import ServerEndpoint
+from trovemq_rpc.server.guest import MakeGuest
 from trovemq_rpc.server.method import Method
 from trovemq_rpc.server.methods import CallbackUnary, method_of
 from trovemq_rpc.tls import Tls
@@ -68,6 +69,7 @@ class Server:
         self.compression = None if compression is Compression.NoCompression else compression
         self.metrics = Metrics()
         self.endpoints: set[ServerEndpoint] = set()
+        self.guests: dict[int, MakeGuest] = {}
         self.stopping = False
         self.calls_max = maximum_concurrent_rpcs
         self._generic = list(handlers)
@@ -133,6 +135,12 @@ class Server:
         self._sockets += [(bound, credentials) for bound in sockets]
         return port
 
+    def add_guest(self, first_byte: int, make_guest: MakeGuest) -> None:
+        """Connections that begin with that byte are of another protocol (guest.py), on every port."""
+        if self._started:
+            raise UsageError("guests are added before start")
+        self.guests[first_byte] = make_guest
+
     def refuse_until_start(self) -> None:
         """Resets connections to the ports until `start`, so that clients try another server at once. Without
         it they wait for `start`, as with grpcio: for one that comes late, such as after a recovery, they
@@ -186,7 +194,7 @@ class Server:
                 listener.close()
             for endpoint in tuple(self.endpoints):
                 endpoint.drain()
-        if grace and self.metrics.calls_active:
+        if grace and (self.metrics.calls_active or self.guests):
             await self._wait_for_calls(grace)
         self._cancel_calls()
         await self._close_connections()
@@ -195,7 +203,7 @@ class Server:
     async def _wait_for_calls(self, grace: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + grace
-        while self.metrics.calls_active and loop.time() < end:
+        while self._is_working and loop.time() < end:
             assert self._no_endpoints is not None
             try:
                 await asyncio.wait_for(
@@ -204,6 +212,11 @@ class Server:
             except TimeoutError:
                 continue
             break
+
+    @property
+    def _is_working(self) -> bool:
+        """Whether calls are open, or requests of guests, which close when theirs are answered."""
+        return bool(self.metrics.calls_active) or any(one.has_guest for one in self.endpoints)
 
     def _cancel_calls(self) -> None:
         for endpoint in tuple(self.endpoints):
