@@ -25,6 +25,7 @@ from trovemq_daemon.tls import TlsIdentity
 from trovemq_daemon.transport_budget import TransportBudget
 from trovemq_proto.channels import TRANSPORT_DEFAULT
 from trovemq_rpc.options import ConnectionCount
+from trovemq_rpc.server.guest import MakeGuest
 
 AccessCheck: TypeAlias = Callable[[str, Any], Any]
 """Wraps the handler of a path (`/Service/Method`) with authentication of its callers."""
@@ -161,6 +162,11 @@ class GrpcServer:
         AddressInUseError."""
         self._tls = made = server_credentials(self._transport, identity)
         return self._bind(address, lambda text: self._server.add_secure_port(text, made.credentials))
+
+    def add_guest(self, first_byte: int, make_guest: MakeGuest) -> None:
+        """Another protocol on all ports (trovemq_rpc.server.guest); our own transport only."""
+        assert self._transport == "trovemq", "the settings refuse it"
+        self._server.add_guest(first_byte, make_guest)
 
     def replace_identity(self, identity: TlsIdentity) -> None:
         """Replaces the certificate for later TLS connections; open ones keep theirs. Raises ValueError,

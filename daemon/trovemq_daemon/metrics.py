@@ -83,7 +83,7 @@ class RpcMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry, *, cluster: str, node_type: str, node_id: str) -> None:
         self._node = {"cluster": cluster, "node_type": node_type, "node_id": node_id}
-        self._latencies: dict[tuple[str, str, bool], Buckets] = {}
+        self._latencies: dict[tuple[str, str, str, bool], Buckets] = {}
         self._streams: Counter[str] = Counter()
         self.replies: ReplyBudget | None = None
         self.slow: Final = SlowRequests()
@@ -99,11 +99,18 @@ class RpcMetrics(Collector):
         self._transport, self._budget, self._connections = transport, budget, connections
 
     def observe(
-        self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False, count: int = 1
+        self,
+        method: str,
+        response: str,
+        elapsed_ms: float,
+        *,
+        is_long_polling: bool = False,
+        count: int = 1,
+        protocol: str = "grpc",
     ) -> None:
         """Counts one answered request, or `count` that took the same time. `response`: OK or the symbol of an
         error."""
-        key = (method, response, is_long_polling)
+        key = (protocol, method, response, is_long_polling)
         buckets = self._latencies.get(key)
         if buckets is None:
             buckets = self._latencies[key] = Buckets(RPC_LATENCY_BUCKETS_MS)
@@ -125,9 +132,9 @@ class RpcMetrics(Collector):
             "Time that a request took, in milliseconds.",
             labels=(*self._node, *labels),
         )
-        for (method, response, polling), buckets in self._latencies.items():
+        for (protocol, method, response, polling), buckets in self._latencies.items():
             result = "success" if response == "OK" else "failed"
-            values = ("grpc", method, response, str(polling).lower(), result)
+            values = (protocol, method, response, str(polling).lower(), result)
             latency.add_metric((*self._node.values(), *values), buckets.cumulative(), buckets.total)
         yield latency
         streams = GaugeMetricFamily(

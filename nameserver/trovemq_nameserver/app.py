@@ -15,11 +15,13 @@ from trovemq_daemon.limits import raise_descriptor_limit
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.remoting.server import FIRST_BYTE, RemotingServer
 from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_nameserver.access import NameserverAccess
 from trovemq_nameserver.metrics import RegistryCollector
 from trovemq_nameserver.registration import RegistrationService
+from trovemq_nameserver.remoting import RemotingRoutes
 from trovemq_nameserver.service import Registry, RouteService
 from trovemq_nameserver.settings import NameserverSettings
 
@@ -57,6 +59,9 @@ class NameserverApp:
         rpc_metrics.slow.set_limit(settings.slow_request_ms)
         check = None if self._access is None else self._access.handler
         self._grpc = GrpcServer(settings.grpc_limits(), rpc_metrics, check)
+        if settings.remoting_enable:
+            remoting = RemotingServer(rpc_metrics, RemotingRoutes(self.registry).handlers)
+            self._grpc.add_guest(FIRST_BYTE, remoting.accept)
         readiness = Readiness()
         readiness.add("grpc", lambda: "" if self._serving else "not serving")
         self._http = OpsHttp(self._metrics, readiness, name="TroveMQ: a nameserver")

@@ -62,6 +62,8 @@ class NameserverSettings(RouteLimits, ProcessSettings):
     """Clients that may watch the routes."""
     grpc_transport: Annotated[GrpcTransport, setting()] = TRANSPORT_DEFAULT
     """The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference."""
+    remoting_enable: Annotated[bool, setting()] = False
+    """Whether routes are served by RocketMQ's remoting protocol, too, on the ports of gRPC."""
     slow_request_ms: Annotated[int, setting("ms", 0, 3_600_000)] = 1_000
     """Requests that take longer are logged (`request.slow`) and counted; 0 logs none."""
     heartbeat_size_max: Annotated[int, setting("bytes", 65_536, 1 << 30)] = 33_554_432
@@ -76,6 +78,10 @@ class NameserverSettings(RouteLimits, ProcessSettings):
                 check_listen("http", self.http_address, insecure=self.insecure)
             yield from self.tls_problems(self.listen_address, insecure=asks)
             yield from self.transport_problems(self.grpc_transport)
+            if self.remoting_enable and self.grpc_transport != "trovemq":
+                yield "remoting_enable needs grpc_transport = trovemq: the protocols share a port"
+            if self.remoting_enable and self.users_file:
+                yield "remoting_enable needs an empty users_file: remoting callers cannot log in yet"
         except SettingsError as error:
             yield from error.problems
 

@@ -57,6 +57,9 @@ class TopicNames:
     def __len__(self) -> int:
         return len(self._names)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
     def __contains__(self, name: object) -> bool:
         return name in self._names
 

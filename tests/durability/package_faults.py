@@ -17,6 +17,7 @@ from tests.durability.engine_faults import ENGINE_FAULTS
 from tests.durability.pipeline_faults import PIPELINE_FAULTS
 from tests.durability.planted import Planted
 from tests.durability.record_faults import RECORD_FAULTS
+from tests.durability.remoting_faults import REMOTING_FAULTS
 from tests.durability.replica_faults import REPLICA_FAULTS
 from tests.durability.replication_faults import REPLICATION_FAULTS
 from tests.durability.rpc_faults import RPC_FAULTS
@@ -42,4 +43,5 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *TABLE_FAULTS,
     *REPLICATION_FAULTS,
     *STREAM_FAULTS,
+    *REMOTING_FAULTS,
 )

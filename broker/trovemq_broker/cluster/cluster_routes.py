@@ -148,6 +148,10 @@ class ClusterRoutes:
         """The other brokers' names, sorted."""
         return [one.name for one in self.brokers]
 
+    def addresses(self) -> dict[str, str]:
+        """The addresses for plain connections, by name."""
+        return {one.name: str(one.address) for one in self.brokers}
+
     def knows(self, broker: str) -> bool:
         """Whether it is one of the other brokers, or was and is away."""
         return (bool(self.brokers) and broker in self._names) or broker in self._away

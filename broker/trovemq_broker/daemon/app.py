@@ -57,6 +57,7 @@ from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.monitoring.metrics import BrokerCollector
 from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.remoting.gate import RemotingGate
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_daemon.addresses import Address, warn_of_open
 from trovemq_daemon.early_imports import import_early
@@ -67,6 +68,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.memory_trim import keep_one_arena
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.remoting.server import FIRST_BYTE, RemotingServer
 from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_daemon.turns import Turns
@@ -246,6 +248,8 @@ class BrokerApp:
         registrations = self._registrations(services.view)
         watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
+        if settings.remoting_enable:
+            self._add_remoting(services)
         self._registry.register(BrokerCollector(services.statistics))
         self._registry.register(RoutesCollector(routes, registrations.leaving_out))
         self._registry.register(ForwardsCollector(calls))
@@ -276,6 +280,15 @@ class BrokerApp:
             await self._grpc.stop(LAST_REPLIES_S if core.group_commit.failure is not None else 0)
             await core.settle()
             core.group_commit.close()
+
+    def _add_remoting(self, services: BrokerServices) -> None:
+        server = RemotingServer(
+            self._rpc_metrics,
+            services.remoting.handlers,
+            together=services.core.accumulator.together,
+            around=RemotingGate(self._gate, self._serving_gate).around,
+        )
+        self._grpc.add_guest(FIRST_BYTE, server.accept)
 
     def _registrations(self, view: BrokerView) -> Registrations:
         settings = self._settings

@@ -46,10 +46,12 @@ from trovemq_broker.server.native.shared_changes import SharedChanges
 from trovemq_broker.server.native.store_service import StoreService
 from trovemq_broker.server.native.track_service import TrackService
 from trovemq_broker.server.native.transaction_service import TransactionService
+from trovemq_broker.server.remoting.service import RemotingService
 from trovemq_broker.server.rocketmq.forwarded_service import ForwardedService
 from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.transactions.transactions import TransactionCheck
 from trovemq_daemon import clocks
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level
@@ -143,6 +145,7 @@ class BrokerServices:
             lambda: look(settings, store, self.tasks.retention, version, readiness or Readiness()),
         )
         self._open_rocketmq(others, tls_address, calls)
+        self.remoting = RemotingService(core, self.rocketmq.routes.data_of, lambda: self._addresses(others))
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
         self._admin = AdminService(
@@ -180,6 +183,18 @@ class BrokerServices:
         self._forwarded = ForwardedService(
             self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, self._security
         )
+
+    def _addresses(self, others: OtherBrokers) -> dict[str, str]:
+        """Of the live brokers of the cluster that this one knows, by name."""
+        return {**others.addresses(), self.core.broker: str(self.core.advertised)}
+
+    def _may_ask_about_transaction(self, client_id: str, topic: str) -> bool:
+        asked = self.rocketmq.may_ask_about_transaction(client_id, topic)
+        return asked or self.remoting.transactions.may_ask(client_id)
+
+    async def _check_transaction(self, check: TransactionCheck) -> None:
+        if not self.remoting.transactions.ask(check):
+            await self.rocketmq.check_transaction(check)
 
     def _placement_of(self, topic: str) -> Mapping[str, int]:
         """The queues of a topic by broker, as the cluster's configuration has them."""
@@ -251,8 +266,8 @@ class BrokerServices:
             "redeliveries": self.rocketmq.receiver.watch_redeliveries(),
             "transactions": consumer_tasks.check_transactions(
                 model,
-                self.rocketmq.may_ask_about_transaction,
-                self.rocketmq.check_transaction,
+                self._may_ask_about_transaction,
+                self._check_transaction,
                 clock_ms,
             ),
             "clients": self._expire_clients(),

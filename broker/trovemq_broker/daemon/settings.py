@@ -56,6 +56,9 @@ class ConnectionSettings:
 
     grpc_transport: Annotated[GrpcTransport, setting()] = TRANSPORT_DEFAULT
     """The implementation of gRPC: `trovemq` (our own) or `grpcio`. Clients see no difference."""
+    remoting_enable: Annotated[bool, setting()] = False
+    """Whether RocketMQ's remoting protocol is served, too, on the ports of gRPC: for clients of 4.x, and the
+    remoting clients of 5.x."""
     grpc_receive_size_max: Annotated[
         int, setting("bytes", 65_536, JAVA_INT_MAX, rocketmq="grpcMaxInboundMessageSize")
     ] = 136_314_880
@@ -118,6 +121,8 @@ class BrokerSettings(
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             yield "otlp_endpoint must begin with http:// or https://"
         yield from self.transport_problems(self.grpc_transport)
+        if self.remoting_enable and self.grpc_transport != "trovemq":
+            yield "remoting_enable needs grpc_transport = trovemq: the protocols share a port"
         if self.body_size_max > self.batch_size_max:
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
         if self.group_expiry_ms and self.group_expiry_ms < EXPIRY_MIN_MS:

@@ -137,6 +137,12 @@ class Appender(Admission):
         self._settings = settings
 
     @property
+    def queues_of_made_topic(self) -> int:
+        """Queues of a topic that its first send creates; 0: a send creates none."""
+        makes = self._settings.auto_create_topic_enable and self.may_create_topics()
+        return self._settings.auto_create_queue_count if makes else 0
+
+    @property
     def durability(self) -> Durability:
         """The durability that an acknowledgement of this broker promises."""
         return "disk" if self._sync else "memory"

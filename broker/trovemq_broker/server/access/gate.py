@@ -182,6 +182,13 @@ class Gate:
         self._table, self._sessions, self._entries = table, sessions, entries or {}
         self._signatures = SignatureChecker(table)
 
+    def users(self) -> SecurityTable:
+        """TroveError SERVICE_NOT_AVAILABLE before open(), AUTHENTICATION_FAILED where there is no user."""
+        if self._table is None:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        self._table.check_users()
+        return self._table
+
     # --- callers ------------------------------------------------------------------------------------
     def credentials(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Credentials:
         """The credentials in the metadata; never raises. The number of a session's call is used here,

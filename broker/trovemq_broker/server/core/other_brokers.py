@@ -60,6 +60,10 @@ class OtherBrokers(Protocol):
 
     def names(self) -> Sequence[str]: ...
 
+    def addresses(self) -> Mapping[str, str]:
+        """The addresses for plain connections, by name."""
+        ...
+
     def knows(self, broker: str) -> bool:
         """Whether it is one of them, or was: the routes remember brokers that are away."""
         ...
@@ -90,6 +94,9 @@ class _NoOthers:
 
     def names(self) -> Sequence[str]:
         return ()
+
+    def addresses(self) -> Mapping[str, str]:
+        return {}
 
     def knows(self, broker: str) -> bool:
         return False

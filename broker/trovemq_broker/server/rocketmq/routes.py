@@ -56,7 +56,7 @@ from trovemq_broker.server.wire.routes import (
     assignment_reply,
     route_query,
     route_reply,
-    topic_route_data,
+    routed_queues,
 )
 from trovemq_broker.server.wire.statuses import Context, metadata_value
 from trovemq_daemon.addresses import Address
@@ -162,7 +162,7 @@ class Routes:
         config, others = self._held(name)
         reached = [_Other(one, one.address) for one in others]
         cluster = self._core.store.settings.cluster
-        return topic_route_data(cluster, self._route(name, config, reached, self._core.advertised).brokers)
+        return routed_queues(cluster, self._route(name, config, reached, self._core.advertised).brokers)
 
     # --- the brokers ----------------------------------------------------------------------------------
     def _held(self, name: str) -> tuple[TopicConfig | None, Sequence[OtherQueues]]:

@@ -31,6 +31,7 @@ from trovemq_broker.server.wire.resources import (
 from trovemq_broker.server.wire.statuses import OK_STATUS, ProtocolError
 from trovemq_daemon.addresses import Address
 from trovemq_proto.positions import QueueId
+from trovemq_proto.remoting.bodies import RoutedQueues, topic_route_data
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.varints import write_varint
@@ -158,29 +159,22 @@ def _repeated(field_number: int, messages: Iterable[bytes]) -> bytes:
     return b"".join([tag + write_varint(len(one)) + one for one in messages])
 
 
-def topic_route_data(cluster: str, brokers: Sequence[BrokerQueues]) -> dict[str, object]:
+def routed_queues(cluster: str, brokers: Sequence[BrokerQueues]) -> dict[str, object]:
     """RocketMQ's TopicRouteData, as its JSON has it."""
-    return {
-        "brokerDatas": [
-            {
-                "brokerAddrs": {str(MASTER_ID): str(one.address)},
-                "brokerName": one.broker,
-                "cluster": cluster,
-            }
+    return topic_route_data(
+        [
+            RoutedQueues(
+                cluster,
+                one.broker,
+                str(one.address),
+                _all_bits(one.queues),
+                one.topic.queue_count,
+                one.topic.write_queue_count,
+                one.topic.topic_sys_flag,
+            )
             for one in brokers
-        ],
-        "filterServerTable": {},
-        "queueDatas": [
-            {
-                "brokerName": one.broker,
-                "perm": _all_bits(one.queues),
-                "readQueueNums": one.topic.queue_count,
-                "topicSysFlag": one.topic.topic_sys_flag,
-                "writeQueueNums": one.topic.write_queue_count,
-            }
-            for one in brokers
-        ],
-    }
+        ]
+    )
 
 
 def _all_bits(queues: Sequence[tuple[QueueId, int]]) -> int:

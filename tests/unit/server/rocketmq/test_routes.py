@@ -71,6 +71,9 @@ class Others:
     def knows(self, broker: str) -> bool:
         return broker in self.names() or broker in self.away
 
+    def addresses(self) -> dict[str, str]:
+        return {}
+
     def remembered(self) -> list[str]:
         return [*self.names(), *self.away]
 

@@ -93,7 +93,7 @@ def test_joint_calls_are_counted_and_slow_ones_noted() -> None:
         door.metrics.slow.set_limit(-1)
         door.turn(ACKNOWLEDGE, *calls)
         assert door.metrics.slow.counts == {ACKNOWLEDGE: 3}
-        counts = {key[1]: sum(one.counts) for key, one in door.metrics._latencies.items()}
+        counts = {key[2]: sum(one.counts) for key, one in door.metrics._latencies.items()}
         assert counts == {"OK": 2, "CANCELLED": 1}
 
     scene(play)

@@ -1,0 +1,268 @@
+"""The clients that have sent a heartbeat: members of consumer groups, and producers.
+
+Clients share the queues of a group among themselves, by the list of its members. So the list has every member
+from the moment its heartbeat is answered, and all members are notified of each change at once.
+
+Invariants
+- A member is a connection and a client id; it is gone with its connection, or when it unregisters.
+- A group has SUBSCRIPTIONS_MAX topics at most, a connection GROUPS_MAX groups.
+- Of several subscriptions of a group for one topic the one with the highest version counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from trovemq_broker.filters.filter import Filter, parse_filter
+from trovemq_broker.security.creators import present_creator
+from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_daemon.remoting.request import Connection, Request
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode
+from trovemq_proto.remoting.json_text import json_text
+from trovemq_store.topics.names import RETRY_PREFIX
+
+GROUPS_MAX: Final = 1_024
+SUBSCRIPTIONS_MAX: Final = 1_024
+CLIENT_ID_SIZE_MAX: Final = 255
+HEARTBEAT_SIZE_MAX: Final = 1 << 20
+TAG: Final = "TAG"
+CLUSTERING: Final = "CLUSTERING"
+Data = TypeVar("Data")
+
+
+class SubscriptionData(msgspec.Struct, rename="camel"):
+    """Of a heartbeat."""
+
+    topic: str
+    sub_string: str = "*"
+    expression_type: str | None = TAG
+    sub_version: int = 0
+
+
+class ConsumerData(msgspec.Struct, rename="camel"):
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = CLUSTERING
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = []
+
+
+class ProducerData(msgspec.Struct, rename="camel"):
+    group_name: str
+
+
+class HeartbeatData(msgspec.Struct):
+    client_id: str = msgspec.field(name="clientID")
+    consumers: list[ConsumerData] = msgspec.field(name="consumerDataSet", default_factory=list)
+    producers: list[ProducerData] = msgspec.field(name="producerDataSet", default_factory=list)
+
+
+class CheckData(msgspec.Struct, rename="camel"):
+    """Of CHECK_CLIENT_CONFIG."""
+
+    subscription_data: SubscriptionData
+
+
+_HEARTBEATS: Final = msgspec.json.Decoder(HeartbeatData, strict=False)
+_CHECKS: Final = msgspec.json.Decoder(CheckData, strict=False)
+
+
+class Subscription(NamedTuple):
+    filter: Filter
+    version: int
+
+
+class Member(NamedTuple):
+    connection: Connection
+    client_id: str
+
+
+class Group:
+    """The members of one consumer group, and its subscriptions by topic."""
+
+    def __init__(self) -> None:
+        self.members: dict[Member, ConsumerData] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+
+    @property
+    def client_ids(self) -> list[str]:
+        return list(dict.fromkeys(one.client_id for one in self.members))
+
+
+class Members:
+    """For use on the event loop only."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self.groups: dict[str, Group] = {}
+        self._of_connection: dict[Connection, dict[str, Member]] = {}
+        """By group."""
+        self.producers: dict[str, dict[Member, None]] = {}
+        self._producing: dict[Connection, dict[str, Member]] = {}
+        self.on_gone: Callable[[str, str], None] = lambda _group, _client_id: None
+        """Is called with the group and the client id of a member that is gone."""
+
+    # --- requests ---------------------------------------------------------------------------------------
+    def heartbeat(self, request: Request) -> None:
+        data = _read(_HEARTBEATS, request)
+        connection = request.connection
+        if not 0 < len(data.client_id.encode()) <= CLIENT_ID_SIZE_MAX:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"a client id has 1 to {CLIENT_ID_SIZE_MAX} bytes")
+        if len(data.consumers) > GROUPS_MAX or len(data.producers) > GROUPS_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"a client has {GROUPS_MAX} groups at most")
+        self._know(connection)
+        for consumer in data.consumers:
+            self._join(connection, data.client_id, consumer)
+        producing = self._producing[connection]
+        for producer in data.producers:
+            if producer.group_name not in producing and len(producing) < GROUPS_MAX:
+                member = producing[producer.group_name] = Member(connection, data.client_id)
+                self.producers.setdefault(producer.group_name, {})[member] = None
+        request.answer()
+
+    def unregister(self, request: Request) -> None:
+        fields, connection = request.fields, request.connection
+        fields.text("clientID")
+        consumer, producer = fields.text("consumerGroup", ""), fields.text("producerGroup", "")
+        if consumer:
+            self._leave(connection, consumer)
+        if producer:
+            self._stop_producing(connection, producer)
+        request.answer()
+
+    def list_ids(self, request: Request) -> None:
+        """GET_CONSUMER_LIST_BY_GROUP: a group without members is an error, as in RocketMQ."""
+        name = request.fields.text("consumerGroup")
+        group = self.groups.get(name)
+        if group is None:
+            request.answer(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        else:
+            request.answer(body=json_text({"consumerIdList": group.client_ids}))
+
+    def check_config(self, request: Request) -> None:
+        """CHECK_CLIENT_CONFIG: whether a subscription can be parsed; start() of a client raises the text."""
+        one = _read(_CHECKS, request).subscription_data
+        parse_filter(one.expression_type or TAG, one.sub_string)
+        request.answer()
+
+    # --- members ----------------------------------------------------------------------------------------
+    def group(self, name: str) -> Group | None:
+        return self.groups.get(name)
+
+    def _know(self, connection: Connection) -> None:
+        if connection not in self._of_connection:
+            self._of_connection[connection] = {}
+            self._producing[connection] = {}
+            connection.on_lost.append(lambda: self._lost(connection))
+
+    def _join(self, connection: Connection, client_id: str, data: ConsumerData) -> None:
+        """A group that does not exist, and is not made by its use, is left out without an error: the pulls
+        of its consumer get one."""
+        name = data.group_name
+        if not self._exists(name):
+            return
+        if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"a group has {SUBSCRIPTIONS_MAX} topics at most")
+        own = self._of_connection[connection]
+        group = self.groups.setdefault(name, Group())
+        if data.message_model == CLUSTERING:
+            self._core.store.topics.ensure_internal(retry_topic(name), 1, now_ms=self._core.clock_ms())
+        changed = self._subscribe(group, data.subscription_data_set)
+        member = Member(connection, client_id)
+        if (former := own.get(name)) is not None and former != member:
+            del group.members[former]
+        changed |= member not in group.members
+        group.members[member], own[name] = data, member
+        if changed:
+            self._notify(name, group)
+
+    def _exists(self, name: str) -> bool:
+        core = self._core
+        try:
+            core.groups.for_use(
+                name,
+                auto_create=core.settings.auto_create_group,
+                now_ms=core.clock_ms(),
+                creator=present_creator(),
+            )
+        except TroveError:
+            return False
+        return True
+
+    def _subscribe(self, group: Group, given: Iterable[SubscriptionData]) -> bool:
+        """Whether a topic came or went."""
+        before = set(group.subscriptions)
+        topics = set()
+        for one in given:
+            topics.add(one.topic)
+            known = group.subscriptions.get(one.topic)
+            if known is None or one.sub_version > known.version:
+                try:
+                    found = parse_filter(one.expression_type or TAG, one.sub_string or "*")
+                except TroveError:
+                    continue  # its pulls say why
+                group.subscriptions[one.topic] = Subscription(found, one.sub_version)
+        if len(group.members) <= 1:
+            for topic in before - topics:
+                del group.subscriptions[topic]
+        while len(group.subscriptions) > SUBSCRIPTIONS_MAX:
+            group.subscriptions.pop(next(iter(group.subscriptions)))
+        return set(group.subscriptions) != before
+
+    def _leave(self, connection: Connection, name: str) -> None:
+        member = self._of_connection.get(connection, {}).pop(name, None)
+        group = self.groups.get(name)
+        if member is None or group is None:
+            return
+        group.members.pop(member, None)
+        if member.client_id not in group.client_ids:
+            self.on_gone(name, member.client_id)
+        if group.members:
+            self._notify(name, group)
+        else:
+            del self.groups[name]
+
+    def _stop_producing(self, connection: Connection, name: str) -> None:
+        member = self._producing.get(connection, {}).pop(name, None)
+        others = self.producers.get(name)
+        if member is not None and others is not None:
+            others.pop(member, None)
+            if not others:
+                del self.producers[name]
+
+    def _lost(self, connection: Connection) -> None:
+        for name in list(self._of_connection.get(connection, ())):
+            self._leave(connection, name)
+        for name in list(self._producing.get(connection, ())):
+            self._stop_producing(connection, name)
+        self._of_connection.pop(connection, None)
+        self._producing.pop(connection, None)
+
+    def _notify(self, name: str, group: Group) -> None:
+        for connection in dict.fromkeys(member.connection for member in group.members):
+            connection.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+
+
+def consumers_of(request: Request) -> Iterator[tuple[str, list[str]]]:
+    """The groups of a heartbeat, with their topics. TroveError REQUEST_ILLEGAL."""
+    for one in _read(_HEARTBEATS, request).consumers:
+        yield one.group_name, [subscribed.topic for subscribed in one.subscription_data_set]
+
+
+def _read(decoder: msgspec.json.Decoder[Data], request: Request) -> Data:
+    if len(request.body) > HEARTBEAT_SIZE_MAX:
+        text = f"the body has {len(request.body)} bytes, the limit is {HEARTBEAT_SIZE_MAX}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text)
+    try:
+        return decoder.decode(request.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"the body cannot be read: {error}") from None
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group

@@ -1,0 +1,111 @@
+"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: which member of a group reads a queue in order.
+
+Invariants
+- A queue of a group has one holder, a client id. It holds the lock for LOCK_MS after it has asked last.
+- A member that leaves, or whose connection is lost, holds none. (RocketMQ's broker keeps it for 60 s.)
+- There are LOCKS_MAX locks at most; expired ones go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from trovemq_daemon.remoting.request import Request
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.remoting.json_text import json_text
+
+LOCK_MS: Final = 60_000
+LOCKS_MAX: Final = 262_144
+QUEUES_MAX: Final = 16_384  # of one request
+BODY_SIZE_MAX: Final = 4 << 20
+
+
+class LockedQueue(msgspec.Struct, rename="camel", frozen=True):
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class LockData(msgspec.Struct, rename="camel"):
+    consumer_group: str
+    client_id: str
+    mq_set: list[LockedQueue] = []
+
+
+_DATA: Final = msgspec.json.Decoder(LockData, strict=False)
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    until_ms: int
+
+
+class QueueLocks:
+    def __init__(self, clock_ms: Callable[[], EpochMs]) -> None:
+        self._clock_ms = clock_ms
+        self._locks: dict[tuple[str, str, QueueId], _Lock] = {}
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def lock(self, request: Request) -> None:
+        """The answer has the queues that the client holds now."""
+        data = read_locks(request)
+        now_ms = self._clock_ms()
+        held = [one for one in data.mq_set if self._take(data, one, now_ms)]
+        request.answer(body=json_text({"lockOKMQSet": held}))
+
+    def unlock(self, request: Request) -> None:
+        data = read_locks(request)
+        for one in data.mq_set:
+            key = (data.consumer_group, one.topic, QueueId(one.queue_id))
+            found = self._locks.get(key)
+            if found is not None and found.client_id == data.client_id:
+                del self._locks[key]
+        request.answer()
+
+    def release(self, group: str, client_id: str) -> None:
+        """The member has left."""
+        gone = [key for key, one in self._locks.items() if key[0] == group and one.client_id == client_id]
+        for key in gone:
+            del self._locks[key]
+
+    def holds(self, group: str, topic: str, queue_id: QueueId, client_id: str) -> bool:
+        found = self._locks.get((group, topic, queue_id))
+        return found is not None and found.client_id == client_id and found.until_ms > self._clock_ms()
+
+    def _take(self, data: LockData, one: LockedQueue, now_ms: EpochMs) -> bool:
+        key = (data.consumer_group, one.topic, QueueId(one.queue_id))
+        found = self._locks.get(key)
+        if found is not None and found.client_id != data.client_id and found.until_ms > now_ms:
+            return False
+        if found is None and len(self._locks) >= LOCKS_MAX:
+            self._expire(now_ms)
+            if len(self._locks) >= LOCKS_MAX:
+                raise TroveError(
+                    errors.LIMIT_EXCEEDED, f"{LOCKS_MAX} queues are locked, the most there may be"
+                )
+        self._locks[key] = _Lock(data.client_id, now_ms + LOCK_MS)
+        return True
+
+    def _expire(self, now_ms: EpochMs) -> None:
+        for key in [key for key, one in self._locks.items() if one.until_ms <= now_ms]:
+            del self._locks[key]
+
+
+def read_locks(request: Request) -> LockData:
+    """TroveError REQUEST_ILLEGAL, LIMIT_EXCEEDED."""
+    if len(request.body) > BODY_SIZE_MAX:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"the body has more than {BODY_SIZE_MAX} bytes")
+    try:
+        data = _DATA.decode(request.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"the body cannot be read: {error}") from None
+    if len(data.mq_set) > QUEUES_MAX:
+        raise TroveError(errors.LIMIT_EXCEEDED, f"a request names {QUEUES_MAX} queues at most")
+    return data

@@ -1,0 +1,57 @@
+"""Faults planted in the remoting protocol, each found by a test."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.durability.planted import Planted
+
+_FRAMES: Final = "tests/unit/remoting/test_frames.py::"
+_BROKER: Final = "tests/unit/remoting/test_broker.py::"
+_SIGNATURES: Final = "tests/unit/remoting/test_signatures.py::"
+_SERVER: Final = "broker/trovemq_broker/server/remoting"
+
+REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
+    Planted(
+        "the length of a remoting header is not checked",
+        "proto/trovemq_proto/remoting/frame.py",
+        "if header_size > total - 4 or header_size > HEADER_SIZE_MAX:",
+        "if header_size > HEADER_SIZE_MAX:",
+        (_FRAMES + "test_a_length_that_lies_is_refused_before_its_bytes_come",),
+    ),
+    Planted(
+        "frames beyond those of one iteration are dropped",
+        "daemon/trovemq_daemon/remoting/connection.py",
+        'rest, self._rest = self._rest, b""',
+        'rest, self._rest = b"", b""',
+        (_BROKER + "test_messages_of_one_read_are_in_their_order",),
+    ),
+    Planted(
+        "the body is not part of a remoting signature",
+        "broker/trovemq_broker/security/remoting.py",
+        "signed = [signed_text(fields, names) + body for names in variants]",
+        "signed = [signed_text(fields, names) for names in variants]",
+        (_SIGNATURES + "test_a_signature_of_java_is_accepted",),
+    ),
+    Planted(
+        "a lost connection leaves its members in their groups",
+        f"{_SERVER}/members.py",
+        "            self._leave(connection, name)\n        for name",
+        "            pass\n        for name",
+        (_BROKER + "test_members_of_a_group_hear_of_each_other",),
+    ),
+    Planted(
+        "any bytes of the log are sent back as a message",
+        f"{_SERVER}/retries.py",
+        "if message is None or (topic and topic not in",
+        "if message is None or (not topic and topic not in",
+        (_BROKER + "test_no_other_bytes_than_the_message_are_sent_back",),
+    ),
+    Planted(
+        "a request is served before its sender is admitted",
+        f"{_SERVER}/gate.py",
+        "            gate.admit(caller, ROWS[request.header.code], request, path)\n",
+        "",
+        (_SIGNATURES + "test_a_user_without_a_rule_is_refused",),
+    ),
+)

@@ -1,0 +1,171 @@
+"""Signatures of remoting clients: theirs are accepted, and no changed request is."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.support.broker_here import broker_here
+from tests.support.memory_broker import TestBroker
+from tests.support.remoting_client import Answer, RemotingClient, remoting_client
+from trovemq_broker.security import changes
+from trovemq_broker.security.remoting import user_of_fields
+from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.table import SecurityTable
+from trovemq_broker.server.access.gate import Gate
+from trovemq_broker.server.access.needs import Level
+from trovemq_broker.server.access.serving_gate import ServingGate
+from trovemq_broker.server.remoting.gate import ROWS, RemotingGate
+from trovemq_broker.server.remoting.service import RemotingService
+from trovemq_daemon.remoting.request import Request
+from trovemq_daemon.users import UserKind, new_user
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode
+from trovemq_proto.remoting.headers import JSON, Header
+from trovemq_store.files.memory import MemoryFileSystem
+
+SECRET = "12345678"
+FIELDS = {"topic": "orders", "Zone": "z", "_x": "u", "AccessKey": "rocketmq"}
+
+
+def signature(fields: Mapping[str, str], body: bytes = b"", secret: str = SECRET) -> str:
+    """As RocketMQ's AclUtils makes it: upper case before lower case, `_` between them."""
+    text = "".join(fields[name] for name in sorted(fields)).encode() + body
+    return base64.b64encode(hmac.digest(secret.encode(), text, "sha1")).decode()
+
+
+@pytest.fixture(scope="module")
+def table() -> SecurityTable:
+    made = SecurityTable.load(MemoryFileSystem(), SealingKey(bytes(32)), bytes)
+    user = new_user("rocketmq", UserKind.NORMAL, SECRET.encode(), salt=bytes(16), now_ms=0)
+    change = made.begin(changes.add_user(made.state, user))
+    change.run()
+    made.finish(change)
+    return made
+
+
+def test_a_signature_of_java_is_accepted(table: SecurityTable) -> None:
+    signed = {**FIELDS, "Signature": signature(FIELDS, b"body")}
+    assert user_of_fields(table, signed, b"body").access_key == "rocketmq"
+
+
+def test_a_signature_without_the_token_as_of_go_is_accepted(table: SecurityTable) -> None:
+    signed = {**FIELDS, "SecurityToken": "t", "Signature": signature(FIELDS)}
+    assert user_of_fields(table, signed, b"").access_key == "rocketmq"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "other"},
+        {"more": "x"},
+        {"AccessKey": "nobody"},
+        {"Signature": "AAAA"},
+        {"Signature": "not base64!"},
+        {"Signature": ""},
+        {"Signature": "A" * 100_000},
+        {"_UNIQUE_KEY_QUERY": "x", "topic": "other"},
+    ],
+)
+def test_a_request_that_was_changed_is_refused(table: SecurityTable, change: dict[str, str]) -> None:
+    signed = {**FIELDS, "Signature": signature(FIELDS, b"body"), **change}
+    with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+        user_of_fields(table, signed, b"body")
+
+
+@pytest.mark.parametrize("body", [b"", b"bodY", b"body "])
+def test_a_body_that_was_changed_is_refused(table: SecurityTable, body: bytes) -> None:
+    signed = {**FIELDS, "Signature": signature(FIELDS, b"body")}
+    with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+        user_of_fields(table, signed, body)
+
+
+class Signing:
+    """A client that signs."""
+
+    def __init__(self, client: RemotingClient, secret: str = SECRET) -> None:
+        self._client = client
+        self._secret = secret
+
+    async def ask(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> Answer:
+        texts = {name: str(value) for name, value in fields.items()} | {"AccessKey": "admin"}
+        texts["Signature"] = signature(texts, body, self._secret)
+        return await self._client.ask(code, texts, body)
+
+
+def secured(path: Path, run: Callable[[RemotingClient], Awaitable[None]]) -> None:
+    async def main() -> None:
+        user = '{"username": "admin", "password": "12345678"}'
+        settings = {
+            "authentication_enable": True,
+            "authorization_enable": True,
+            "init_authentication_user": user,
+        }
+        async with (
+            broker_here(path, remoting_enable=True, auto_create_topic_enable=True, **settings) as broker,
+            remoting_client(broker.address) as client,
+        ):
+            await run(client)
+
+    asyncio.run(main())
+
+
+def test_every_request_has_its_rights() -> None:
+    async def main() -> None:
+        service = RemotingService(TestBroker(), lambda _topic: {}, dict)
+        assert ROWS.keys() == service.handlers.keys()
+
+    asyncio.run(main())
+
+
+class _Here:
+    """The connection of a caller on this machine."""
+
+    peer = "ipv4:127.0.0.1:5000"
+    is_secure = is_lost = is_full = False
+
+
+RIGHTS = sorted(code for code, row in ROWS.items() if row.needs is not Level.USER)
+
+
+@pytest.mark.parametrize("code", sorted(set(RIGHTS) - {RequestCode.HEART_BEAT}))
+def test_a_user_without_a_rule_is_refused(table: SecurityTable, code: int) -> None:
+    gate = Gate(authorization=True, cluster="c", clock_ms=lambda: EpochMs(0))
+    gate.open(table, cast("Any", object()))
+    body = b'{"consumerGroup": "g", "clientId": "c", "mqSet": []}'
+    signed = {**FIELDS, "Signature": signature(FIELDS, body)}
+    request = Request(cast("Any", _Here()), Header(code, fields=signed), JSON, body, len(body))
+    with pytest.raises(TroveError, match="ACCESS_DENIED"):
+        RemotingGate(gate, ServingGate()).around(request, lambda _request: pytest.fail("it was served"))
+
+
+def test_a_request_without_a_signature_is_refused(tmp_path: Path) -> None:
+    async def run(client: RemotingClient) -> None:
+        refused = await client.send("orders", b"one")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        topics = await client.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert (topics.code, topics.body) == (ResponseCode.NO_PERMISSION, b"")
+
+    secured(tmp_path, run)
+
+
+def test_a_user_sends_and_pulls(tmp_path: Path) -> None:
+    async def run(client: RemotingClient) -> None:
+        signing = Signing(client)
+        fields = {"a": "p", "b": "orders", "c": "", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": ""}
+        sent = await signing.ask(RequestCode.SEND_MESSAGE_V2, fields, b"one")
+        assert sent.code == ResponseCode.SUCCESS, sent.header.remark
+        asked = {"consumerGroup": "g", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32}
+        found = await signing.ask(RequestCode.PULL_MESSAGE, {**asked, "sysFlag": 4, "commitOffset": 0})
+        assert found.bodies == [b"one"]
+        wrong = await Signing(client, "87654321").ask(RequestCode.SEND_MESSAGE_V2, fields, b"two")
+        assert wrong.code == ResponseCode.NO_PERMISSION
+
+    secured(tmp_path, run)
