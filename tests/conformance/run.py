@@ -3,6 +3,7 @@
     make conformance                         every language that this machine has, and then changes.py
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
+    make conformance ARGS="remoting"         Java's client of the remoting protocol
     make conformance ARGS="--brokers 2"      against a cluster, of which the clients get one address
     make conformance ARGS="--brokers 2 --forwarded"    through a forwarded port of one of them
     make conformance ARGS="--brokers 2 --tls --authentication"    all of that together
@@ -39,7 +40,10 @@ BUILD = HERE.parents[1] / "build" / "conformance"
 LANGUAGES = ("python", "java", "nodejs")
 BY_TLS_ONLY = ("go",)
 ALL_LANGUAGES = (*LANGUAGES, *BY_TLS_ONLY)
-TOOLS = {"python": (), "java": ("java", "javac", "mvn"), "nodejs": ("node", "npm"), "go": ("go",)}
+REMOTING = "remoting"
+"""Java's client of the remoting protocol: against one broker, without TLS and log-ins."""
+JAVA = ("java", "javac", "mvn")
+TOOLS = {"python": (), "java": JAVA, "remoting": JAVA, "nodejs": ("node", "npm"), "go": ("go",)}
 INSTALL_S_MAX = 240
 TIME_MAX_S = 100  # of the cases of a suite, for each broker
 SUITE_S_MAX = 50  # more than that
@@ -76,6 +80,8 @@ def reason_to_skip(language: str, *, tls: bool) -> str:
     """Why no suite of it can run here; "" where one can."""
     if missing := missing_tools(language):
         return f"no {', '.join(missing)} on this machine"
+    if language == REMOTING and tls:
+        return "remoting callers cannot log in yet"
     if language in BY_TLS_ONLY and not tls:
         return "its client speaks TLS only (--tls)"
     return ""
@@ -159,6 +165,8 @@ def run_suite(
     started = time.monotonic()
     try:
         shutil.copytree(source / language, folder, dirs_exist_ok=True)
+        if language == REMOTING:
+            shutil.copy(source / "java" / "src" / "Harness.java", folder / "src")
         command = [*install(language, folder), *cases]
         home = folder / "home"
         home.mkdir(exist_ok=True)
@@ -303,7 +311,13 @@ def run_all(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Conformance with the official RocketMQ 5 clients.")
-    parser.add_argument("languages", nargs="*", default=[], metavar="LANGUAGE", help=", ".join(ALL_LANGUAGES))
+    parser.add_argument(
+        "languages",
+        nargs="*",
+        default=[],
+        metavar="LANGUAGE",
+        help=", ".join(ALL_LANGUAGES) + f", {REMOTING}",
+    )
     parser.add_argument("--shared", type=Path, help="a folder of suites of the same kind")
     parser.add_argument("--tls", action="store_true", help="over TLS")
     parser.add_argument("--authentication", action="store_true", help="as a user who may send and consume")
@@ -312,9 +326,10 @@ def main() -> int:
     parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
     parser.add_argument("--json", type=Path, help="also write the outcome to this file")
     options = parser.parse_args()
-    languages = options.languages or list(ALL_LANGUAGES)
-    if unknown := set(languages) - set(ALL_LANGUAGES):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(ALL_LANGUAGES)}")
+    known = (*ALL_LANGUAGES, REMOTING)
+    languages = options.languages or list(known if options.brokers == 1 else ALL_LANGUAGES)
+    if unknown := set(languages) - set(known):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     source = options.shared or HERE
     build = BUILD / ("shared" if options.shared else "own")
     outcomes = run_all(
