@@ -123,7 +123,7 @@ STREAM_FAULTS: Final = (
         "daemon/trovemq_daemon/threads.py",
         "            cancelled = error\n",
         "            raise\n",
-        (f"{CHANGES}test_work_that_was_stopped_by_a_cancelled_caller_used_the_store",),
+        ("tests/unit/daemon/test_threads.py::test_a_cancelled_caller_continues_when_the_work_is_over",),
     ),
     Planted(
         "a record that the leader cannot send to one follower ends all streams",
