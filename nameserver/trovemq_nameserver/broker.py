@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import GROUP_EPOCH_MAX
 
 NAME_LENGTH_MAX: Final = 127
 ADDRESS_LENGTH_MAX: Final = 262
 TEXT_LENGTH_MAX: Final = 64
+NODES_MAX: Final = 7
+"""Of a replica group."""
+LEADER: Final = "leader"
+"""The role of a node that registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,24 @@ class ConfigSummary:
     generation: int
     mark: str
     version: int
+
+
+class GroupNode(NamedTuple):
+    """A node of a replica group. `address`: HOST:PORT of its gRPC services."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeader:
+    """The node that leads a replica group; the fields are those of GroupLeader in common.proto."""
+
+    group_id: str
+    node: str
+    epoch: int
+    role: str = LEADER
+    nodes: tuple[GroupNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +68,14 @@ class Broker:
     draining: bool = False
     drained: bool = False
     config: ConfigSummary | None = None
+    leader: GroupLeader | None = None
     topics_left_out: int = 0
     """Of its topics, those that the nameserver's limits leave out of the routes; the nameserver sets it."""
+
+    @property
+    def epoch(self) -> int:
+        """Of its leadership; 0 without a replica group."""
+        return 0 if self.leader is None else self.leader.epoch
 
 
 def check_broker(broker: Broker) -> None:
@@ -64,11 +93,15 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
         ("flush_mode", broker.flush_mode, 0, TEXT_LENGTH_MAX),
         ("version", broker.version, 0, TEXT_LENGTH_MAX),
         *_config_texts(broker.config),
+        *_leader_texts(broker.leader),
     ):
         if not length_min <= len(text) <= length_max or not text.isprintable():
             yield f"a broker's {what} must have {length_min} to {length_max} printable characters"
             return
-    for text in filter(None, (broker.address, broker.tls_address)):
+    if broker.leader is not None:
+        yield from _leader_problems(broker.leader)
+    nodes = () if broker.leader is None else broker.leader.nodes
+    for text in filter(None, (broker.address, broker.tls_address, *(one.address for one in nodes))):
         try:
             address = parse_address(text)
         except SettingsError as error:
@@ -78,8 +111,26 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
             yield f"a broker's address {text} cannot be dialled"
 
 
+def _leader_problems(leader: GroupLeader) -> Iterator[str]:
+    if not 1 <= leader.epoch <= GROUP_EPOCH_MAX:
+        yield f"the epoch of a leader is 1 to {GROUP_EPOCH_MAX}, not {leader.epoch}"
+    if leader.role != LEADER:
+        yield f"a node of a replica group registers as {LEADER}, not as {leader.role[:TEXT_LENGTH_MAX]!a}"
+    if len(leader.nodes) > NODES_MAX:
+        yield f"a replica group has at most {NODES_MAX} nodes"
+
+
 def _config_texts(config: ConfigSummary | None) -> Iterator[tuple[str, str, int, int]]:
     if config is not None:
         yield "configuration's id", config.id, 1, TEXT_LENGTH_MAX
         yield "configuration's owner", config.owner, 1, NAME_LENGTH_MAX
         yield "configuration's mark", config.mark, 1, TEXT_LENGTH_MAX
+
+
+def _leader_texts(leader: GroupLeader | None) -> Iterator[tuple[str, str, int, int]]:
+    if leader is not None:
+        yield "group's id", leader.group_id, 1, TEXT_LENGTH_MAX
+        yield "node", leader.node, 1, NAME_LENGTH_MAX
+        for one in leader.nodes[: NODES_MAX + 1]:
+            yield "group's node", one.node, 1, NAME_LENGTH_MAX
+            yield "group's address", one.address, 1, ADDRESS_LENGTH_MAX

@@ -44,6 +44,11 @@ class RegistryCollector(Collector):
                 registry.all_topics_asked,
             ),
             ("trovemq_brokers_lost", "Brokers removed that did not unregister.", registry.expirations),
+            (
+                "trovemq_leader_changes",
+                "Broker names that went to the leader of a higher epoch.",
+                registry.leader_changes,
+            ),
         )
         yield from (GaugeMetricFamily(name, text, value=value) for name, text, value in gauges)
         yield from (CounterMetricFamily(name, text, value=value) for name, text, value in counters)

@@ -16,6 +16,7 @@ from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.logging import get_logger
 from trovemq_nameserver.broker import Broker
 from trovemq_nameserver.heartbeats import HeartbeatReader, LargeHeartbeat, read_large
+from trovemq_nameserver.leaders import epoch_stale
 from trovemq_nameserver.routes import TopicChanges, check_topics_read
 from trovemq_nameserver.service import Registry
 from trovemq_nameserver.topics import TopicRoute, checked_topics
@@ -58,7 +59,7 @@ class RegistrationService:
             )
             await context.write(Reply(error=error_to_wire(error)))
         finally:
-            self._registry.table.stream_broken(session, self._registry.clock())
+            self._registry.ended(session)
 
     async def forget(
         self, request: route_pb2.ForgetRequest, context: ServicerContext[Any, Any]
@@ -95,6 +96,8 @@ class RegistrationService:
         """`topics`: the heartbeat's, if they are read already."""
         table = self._registry.table
         reply = Reply(data_version=heartbeat.data_version, changes=True, heartbeat_size_max=self._size_max)
+        if not heartbeat.leaving:
+            self._registry.check_current(session)
         if heartbeat.leaving:
             self._leave(session)
         elif table.registered(session):
@@ -110,11 +113,13 @@ class RegistrationService:
 
     async def _next(self, session: int, heartbeats: AsyncIterator[Received]) -> Received | None:
         """The next message; None if the broker ended its stream. TroveError SERVICE_NOT_AVAILABLE: the broker
-        is silent, and has left the routes."""
+        is silent, and has left the routes; EPOCH_STALE: a later leader of its group has its name."""
+        self._registry.check_current(session)
         try:
             async with self._registry.awaiting(session):
                 return await anext(heartbeats, None)
         except TimeoutError:
+            self._registry.check_current(session)
             silent_ms = self._registry.limits.broker_silent_ms
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"nothing was heard for {silent_ms} ms") from None
 
@@ -128,9 +133,19 @@ class RegistrationService:
         if topics is None:
             topics = await self._topics(heartbeat)
         broker, topics = self._fitting(broker, topics, reply)
-        registry.table.register(session, broker, topics, heartbeat.data_version, registry.clock())
+        table, version = registry.table, heartbeat.data_version
+        before = table.route_named(broker.name)
+        former = table.register(session, broker, topics, version, registry.clock())
+        if former is not None and before is not None:
+            registry.supersede(former, epoch_stale(before.broker, broker))
         registry.registrations += 1
-        get_logger().info("broker.registered", broker=broker.name, address=broker.address, topics=len(topics))
+        get_logger().info(
+            "broker.registered",
+            broker=broker.name,
+            address=broker.address,
+            topics=len(topics),
+            **({} if broker.leader is None else {"node": broker.leader.node, "epoch": broker.epoch}),
+        )
 
     async def _heartbeat(
         self, session: int, heartbeat: route_pb2.Heartbeat, topics: Topics | None, reply: Reply

@@ -12,7 +12,8 @@ Invariants
 
 States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
 live -leave, silent-> absent;  broken -broker_broken_ms later-> absent. A broker that becomes absent without a
-leave is lost (lost.py).
+leave is lost (lost.py). In each state the leader of a replica group takes the name from one of a lower epoch
+(leaders.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Annotated, Final
 from trovemq_daemon.settings import setting
 from trovemq_nameserver.broker import Broker, check_broker
 from trovemq_nameserver.changes import ChangeLog
+from trovemq_nameserver.leaders import KnownLeaders, takes_over
 from trovemq_nameserver.lost import LostBroker, LostBrokers
 from trovemq_nameserver.topics import NO_QUEUES, TopicNames, TopicRoute, places_of
 from trovemq_proto import errors
@@ -97,6 +99,7 @@ class RouteTable:
         self.names = TopicNames()
         self.changes = ChangeLog()
         self._lost = LostBrokers(limits.brokers_max, limits.topic_routes_max)
+        self._leaders = KnownLeaders(limits.brokers_max)
         self.topic_routes = 0
         """Topics of all brokers together."""
         self.topic_places = 0
@@ -140,15 +143,19 @@ class RouteTable:
 
     def register(
         self, session: int, broker: Broker, topics: Mapping[str, TopicRoute], data_version: int, now: int
-    ) -> None:
+    ) -> int | None:
         """Registers a broker by the first message of a session; its topics are those of `checked_topics`.
+        Returns the session of a leader of a lower epoch, which has lost the name.
 
-        Raises TroveError BROKER_NAME_TAKEN, LIMIT_EXCEEDED, REQUEST_ILLEGAL; the table is then unchanged.
+        Raises TroveError BROKER_NAME_TAKEN, EPOCH_STALE, LIMIT_EXCEEDED, REQUEST_ILLEGAL; the table is then
+        unchanged.
         """
         assert session not in self._name_by_session, "a session registers once"
         check_broker(broker)
+        self._leaders.check(broker, now)
         before = self._by_name.get(broker.name)
-        if before is not None and not self._may_replace(before, broker, now):
+        is_later = before is not None and takes_over(broker, before.route.broker)
+        if before is not None and not is_later and not self._may_replace(before, broker, now):
             raise TroveError(
                 errors.BROKER_NAME_TAKEN,
                 f"broker name {broker.name!r} belongs to the live broker at {before.route.broker.address}",
@@ -176,6 +183,8 @@ class RouteTable:
         self._by_name[broker.name] = _Registration(session, route, now, self._removals)
         self._name_by_session[session] = broker.name
         self._lost.forget(broker.name)
+        self._leaders.registered(broker, now)
+        return before.session if before is not None and is_later else None
 
     def _may_replace(self, before: _Registration, broker: Broker, now: int) -> bool:
         """Whether it is the same broker, which returns: its old stream broke, or is a dead connection that
@@ -206,8 +215,9 @@ class RouteTable:
         route, changed = found.route, list[str]()
         if broker is not None and broker != route.broker:
             check_broker(broker)
-            if broker.name != route.broker.name:
-                raise TroveError(errors.REQUEST_ILLEGAL, "a broker cannot change its name within one stream")
+            if (broker.name, broker.epoch) != (route.broker.name, route.broker.epoch):
+                text = "a broker cannot change its name, or its epoch, within one stream"
+                raise TroveError(errors.REQUEST_ILLEGAL, text)
             route = replace(route, broker=broker)
         missing = found.route.broker.topics_left_out > 0 and topics is not None
         if data_version != route.data_version or missing:
@@ -306,6 +316,7 @@ class RouteTable:
             self._set_places(self.topic_places - places_of(topics.values()))
             self._remove_names(topics.keys())
             self._changed(name, None)
+            self._leaders.left(name, gone.heard_at)
         return name
 
     def expire(self, now: int) -> list[str]:
@@ -330,7 +341,9 @@ class RouteTable:
         self._lost.add(LostBroker(found.route.broker, topics.keys(), now))
 
     def forget(self, name: str) -> bool:
-        """Forgets a lost broker that does not come back. Returns whether it was one."""
+        """Forgets a lost broker that does not come back, and its epoch. Returns whether it was one."""
+        if name not in self._by_name:
+            self._leaders.forget(name)
         if not self._lost.forget(name):
             return False
         self._changed(name, ())

@@ -50,7 +50,12 @@ class Registry:
         self.all_topics_asked = 0
         """Heartbeats with changes of another base than this nameserver has."""
         self.expirations = 0
+        self.leader_changes = 0
+        """Leaders of replica groups that took a name from one of a lower epoch."""
         self._sessions = 0
+        self._open: set[int] = set()
+        self._superseded: dict[int, TroveError] = {}
+        """Open sessions whose name a later leader has, and their errors."""
         self._version_notified = 0
         self._awaited: dict[int, tuple[int, asyncio.Timeout]] = {}
         """Sessions whose next message is awaited: when they count as silent, and the timeout that then ends
@@ -60,7 +65,27 @@ class Registry:
 
     def new_session(self) -> int:
         self._sessions += 1
+        self._open.add(self._sessions)
         return self._sessions
+
+    def ended(self, session: int) -> None:
+        """The stream of the session has ended."""
+        self._open.discard(session)
+        self._superseded.pop(session, None)
+        self.table.stream_broken(session, self.clock())
+
+    def supersede(self, session: int, error: TroveError) -> None:
+        """A later leader has the name of the session, which gets this error at once."""
+        self.leader_changes += 1
+        if session in self._open:
+            self._superseded[session] = error
+        if (awaited := self._awaited.pop(session, None)) is not None:
+            awaited[1].reschedule(asyncio.get_running_loop().time())
+
+    def check_current(self, session: int) -> None:
+        """Raises TroveError EPOCH_STALE."""
+        if (error := self._superseded.get(session)) is not None:
+            raise error
 
     def changed(self) -> None:
         """Wakes the watchers if the table's version has changed."""

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 from sys import intern
 from typing import Final
 
-from trovemq_nameserver.broker import Broker, ConfigSummary
+from trovemq_nameserver.broker import NODES_MAX, Broker, ConfigSummary, GroupLeader, GroupNode
 from trovemq_nameserver.lost import LostBroker
 from trovemq_nameserver.routes import BrokerRoute
 from trovemq_nameserver.topics import TOPICS_A_STEP, Placement, TopicFields, TopicRoute, work_of
@@ -31,7 +31,14 @@ def broker_from_wire(info: common_pb2.BrokerInfo) -> Broker:
         draining=info.draining,
         drained=info.drained,
         config=_config_from_wire(info.config) if info.HasField("config") else None,
+        leader=_leader_from_wire(info.leader) if info.HasField("leader") else None,
     )
+
+
+def _leader_from_wire(leader: common_pb2.GroupLeader) -> GroupLeader:
+    """`check_broker` refuses one of more than NODES_MAX nodes."""
+    nodes = tuple(GroupNode(one.node, one.address) for one in leader.nodes[: NODES_MAX + 1])
+    return GroupLeader(leader.group_id, leader.node, leader.epoch, leader.role, nodes)
 
 
 def _config_from_wire(config: common_pb2.ConfigSummary) -> ConfigSummary:
@@ -124,6 +131,17 @@ def _broker_to_wire(route: BrokerRoute) -> common_pb2.BrokerInfo:
         drained=broker.drained,
         topics_left_out=broker.topics_left_out,
         config=None if broker.config is None else _config_to_wire(broker.config),
+        leader=None if broker.leader is None else _leader_to_wire(broker.leader),
+    )
+
+
+def _leader_to_wire(leader: GroupLeader) -> common_pb2.GroupLeader:
+    return common_pb2.GroupLeader(
+        group_id=leader.group_id,
+        node=leader.node,
+        epoch=leader.epoch,
+        role=leader.role,
+        nodes=[common_pb2.GroupNode(node=one.node, address=one.address) for one in leader.nodes],
     )
 
 

@@ -30,6 +30,9 @@ QueueId = NewType("QueueId", int)
 ANY_QUEUE: Final = QueueId(-1)
 """In a request that names no queue: a send goes to one that the broker chooses, a receive takes from all."""
 
+GROUP_EPOCH_MAX: Final = (1 << 31) - 1
+"""The highest epoch of a replica group's leadership: RocketMQ's are positive i32."""
+
 if TYPE_CHECKING:
 
     class EpochMs(int):

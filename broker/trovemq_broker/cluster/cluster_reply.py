@@ -21,12 +21,14 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from trovemq_broker.cluster.view import ConfigSummary
+from trovemq_broker.cluster.view import ConfigSummary, GroupLeader, GroupNode
 from trovemq_daemon.addresses import Address, parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.turns import Steps
+from trovemq_proto.positions import GROUP_EPOCH_MAX
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_proto.varints import read_varint
+from trovemq_store.replica.membership import MEMBERS_MAX
 from trovemq_store.topics.topics import QUEUE_COUNT_MAX
 
 TOPICS_A_STEP: Final = 512
@@ -49,7 +51,7 @@ class TopicQueues(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RoutedBroker:
     """Another broker of the cluster, with its topics by name. `tls_address`: None if it has none. `config`:
-    None if its configuration is its own."""
+    None if its configuration is its own. `leader`: None if it has no replica group."""
 
     name: str
     address: Address
@@ -58,6 +60,12 @@ class RoutedBroker:
     data_version: int
     topics: Mapping[str, TopicQueues] = field(repr=False)
     config: ConfigSummary | None = None
+    leader: GroupLeader | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Of its leadership; 0 without a replica group."""
+        return 0 if self.leader is None else self.leader.epoch
 
 
 class Routes(NamedTuple):
@@ -180,7 +188,10 @@ class ReplyReader:
             topics.pop(name, None)
         config = _config_of(broker.config) if broker.HasField("config") else None
         version = broker.data_version
-        return RoutedBroker(broker.name, address, tls_address, broker.draining, version, topics, config)
+        leader = _leader_of(broker.leader) if broker.HasField("leader") else None
+        return RoutedBroker(
+            broker.name, address, tls_address, broker.draining, version, topics, config, leader
+        )
 
     def _limited(
         self, brokers: Mapping[str, RoutedBroker], lost: Sequence[str], lost_at: Mapping[str, Address]
@@ -201,6 +212,17 @@ def _config_of(config: common_pb2.ConfigSummary) -> ConfigSummary | None:
     if not _MARK.fullmatch(config.id) or not _MARK.fullmatch(config.mark):
         return None
     return ConfigSummary(config.id, config.owner, config.generation, config.mark, config.version)
+
+
+def _leader_of(leader: common_pb2.GroupLeader) -> GroupLeader | None:
+    """None if it is none that a broker has sent. Nodes whose address cannot be dialled are left out."""
+    if not 1 <= leader.epoch <= GROUP_EPOCH_MAX:
+        return None
+    nodes = []
+    for one in leader.nodes[:MEMBERS_MAX]:
+        with suppress(SettingsError):
+            nodes.append(GroupNode(one.node, str(_dialled(one.address))))
+    return GroupLeader(leader.group_id, leader.node, leader.epoch, tuple(nodes))
 
 
 def _dialled(text: str) -> Address:

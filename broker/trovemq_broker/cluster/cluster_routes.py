@@ -1,7 +1,8 @@
 """The routes of the cluster's other brokers, as the nameservers show them: state only, no calls.
 
 The nameservers know nothing of each other, so their views are merged. A broker is in the table while a valid
-view has it. Of two views of a broker that of a connected nameserver counts, then the one with the higher data
+view has it. Of two views of a broker that of a connected nameserver counts, then the one with the higher
+epoch (the leader of a replica group), then the one with the higher data
 version (a broker that starts again, or has lost its disk, may have a lower one), then the newer one. A view
 is valid while its nameserver is connected, and for KEPT_S afterwards; without end if no nameserver is.
 
@@ -179,7 +180,7 @@ class ClusterRoutes:
     # ------------------------------------------------------------------------------------------------
     def _merge(self, now: float) -> None:
         kept_s = KEPT_S if self.connected else math.inf
-        best: dict[str, tuple[tuple[bool, int, int], RoutedBroker]] = {}
+        best: dict[str, tuple[tuple[bool, int, int, int], RoutedBroker]] = {}
         self._check_at = math.inf
         for view in self._views.values():
             if view.broken_at is not None and not self._lasts(view.broken_at + kept_s, now):
@@ -190,7 +191,7 @@ class ClusterRoutes:
             else:
                 view.returning.clear()
             for present, (one, reported) in offered:
-                rank = present, one.data_version, reported
+                rank = present, one.epoch, one.data_version, reported
                 if one.name not in best or rank > best[one.name][0]:
                     best[one.name] = rank, one
         for gone in self._brokers:

@@ -2,7 +2,9 @@
 
 States of one registration, as `RegistrationState` shows them:
 connecting -> registered -stream ends-> waiting -next stream-> registered. name_taken: waiting, because
-another live broker has the name. A state lasts until the nameserver answers the next stream.
+another live broker has the name. epoch_stale: the same, because a later leader of its replica group has it.
+This node hears of that from the others, and steps down: a nameserver deposes no leader. A state lasts until
+the nameserver answers the next stream.
 
 With credentials each stream begins with a log-in, and its messages are signed.
 
@@ -77,6 +79,7 @@ class RegistrationState(Enum):
     REGISTERED = "registered"
     WAITING = "waiting"
     NAME_TAKEN = "name_taken"
+    EPOCH_STALE = "epoch_stale"
     STOPPED = "stopped"
 
 
@@ -317,6 +320,9 @@ class Registration:
             text = f"{error.message}. {error.spec.what_to_do}"
             self.state, self.detail = RegistrationState.NAME_TAKEN, text
             get_logger().error("nameserver.name_taken", nameserver=self.nameserver, message=text)
+        elif error.spec is errors.EPOCH_STALE:
+            self.state, self.detail = RegistrationState.EPOCH_STALE, error.message
+            get_logger().warning("nameserver.epoch_stale", nameserver=self.nameserver, message=error.message)
         elif error.spec in _LASTING:
             self.state, self.detail = RegistrationState.WAITING, str(error)
             get_logger().error("nameserver.refused", nameserver=self.nameserver, message=str(error))

@@ -9,7 +9,15 @@ from typing import Any, Final
 
 from grpc.aio import Server, ServicerContext
 
-from trovemq_broker.cluster.view import BrokerView, TopicSummary, broker_info, spacing_s, topic_routes
+from trovemq_broker.cluster.view import (
+    BrokerView,
+    GroupLeader,
+    TopicSummary,
+    broker_info,
+    group_leader,
+    spacing_s,
+    topic_routes,
+)
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.watchers import Watchers
 from trovemq_proto import errors
@@ -19,7 +27,7 @@ from trovemq_proto.v1 import route_pb2
 
 SERVICE: Final = route_pb2.DESCRIPTOR.services_by_name["RouteService"]
 
-_Fields = tuple[tuple[bool, bool], list[tuple[str, int, str, dict[str, int]]]]
+_Fields = tuple[tuple[bool, bool, GroupLeader | None], list[tuple[str, int, str, dict[str, int]]]]
 
 WATCHERS_MAX: Final = 10_000
 TOPICS_ASKED_MAX: Final = 1_024
@@ -63,6 +71,8 @@ class SelfRouteService:
             name=description.name,
             now=self._clock_ms(),
             other_brokers=self._others(),
+            node="" if description.leader is None else description.leader.node,
+            leader=None if description.leader is None else group_leader(description.leader),
         )
 
     async def get_route(
@@ -129,7 +139,7 @@ class SelfRouteService:
             for topic in topics
         ]
         description = self._view.description()
-        return (description.draining, description.drained), fields
+        return (description.draining, description.drained, description.leader), fields
 
     async def _reply(self, topics: Sequence[TopicSummary], *, always: bool = False) -> route_pb2.ClusterReply:
         """This broker with the present state of these topics; an empty reply if there are none, unless

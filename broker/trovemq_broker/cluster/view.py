@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from trovemq_proto.v1 import common_pb2
 
@@ -39,6 +39,29 @@ class ConfigSummary:
     version: int
 
 
+class GroupNode(NamedTuple):
+    """A node of a replica group. `address`: HOST:PORT of its gRPC services."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeader:
+    """The node that leads a replica group, and all of its nodes; the fields are those of GroupLeader in
+    common.proto."""
+
+    group_id: str
+    node: str
+    epoch: int
+    nodes: tuple[GroupNode, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where it is; empty if that is not known."""
+        return next((one.address for one in self.nodes if one.node == self.node), "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
     """The fields are those of BrokerInfo in common.proto. `address` is the advertised HOST:PORT."""
@@ -56,6 +79,7 @@ class BrokerDescription:
     draining: bool = False
     drained: bool = False
     config: ConfigSummary | None = None
+    leader: GroupLeader | None = None
 
 
 class TopicSummary(Protocol):
@@ -166,6 +190,11 @@ class LocalBroker:
         else:
             self._description = changed
 
+    def set_leader(self, leader: GroupLeader) -> None:
+        """Sets the nodes of the replica group that this broker leads."""
+        if leader != self._description.leader:
+            self._change(replace(self._description, leader=leader))
+
     def placements_changed(self, topics: Iterable[str]) -> None:
         """The placements of these topics are other ones now."""
         placed_before = self._placed
@@ -237,6 +266,17 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
         draining=description.draining,
         drained=description.drained,
         config=None if description.config is None else config_summary(description.config),
+        leader=None if description.leader is None else group_leader(description.leader),
+    )
+
+
+def group_leader(leader: GroupLeader) -> common_pb2.GroupLeader:
+    return common_pb2.GroupLeader(
+        group_id=leader.group_id,
+        node=leader.node,
+        epoch=leader.epoch,
+        role="leader",
+        nodes=[common_pb2.GroupNode(node=one.node, address=one.address) for one in leader.nodes],
     )
 
 

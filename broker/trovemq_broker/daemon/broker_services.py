@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 SESSIONS_INTERVAL_S: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 1.0  # a stream that broke is noticed so late: before BROKEN_MS is over
 EXPIRE_BROKEN_INTERVAL_S: Final = 0.1
+NODES_INTERVAL_S: Final = 1.0
 
 
 class BrokerServices:
@@ -131,7 +132,8 @@ class BrokerServices:
             retention=self.tasks.retention.counters,
             store_service=self.store_service.counters,
         )
-        self.view = self._own_view(_description(store, advertised, tls_address, version))
+        self._led = led
+        self.view = self._own_view(_description(store, advertised, tls_address, version, led))
         self._route = SelfRouteService(self.view, clock_ms, others=lambda: len(others.names()))
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
@@ -273,7 +275,14 @@ class BrokerServices:
             "clients": self._expire_clients(),
             "drain": self.drain_control.run(),
             **({"sessions": self._expire_sessions(self._security)} if self._security is not None else {}),
+            **({"nodes": self._announce_nodes(self._led)} if self._led is not None else {}),
         }
+
+    async def _announce_nodes(self, led: LedStore) -> None:
+        """Puts later members of the replica group into the routes."""
+        while True:
+            await sleep_to_tick(NODES_INTERVAL_S)
+            self.view.set_leader(led.leader())
 
     async def _expire_sessions(self, security: BrokerSecurity) -> None:
         while True:
@@ -315,7 +324,11 @@ class BrokerServices:
 
 
 def _description(
-    store: MessageStore, advertised: Address, tls_address: Address | None, version: str
+    store: MessageStore,
+    advertised: Address,
+    tls_address: Address | None,
+    version: str,
+    led: LedStore | None,
 ) -> BrokerDescription:
     settings = store.settings
     return BrokerDescription(
@@ -329,4 +342,5 @@ def _description(
         flush_mode=settings.flush_mode,
         version=version,
         tls_address=str(tls_address or ""),
+        leader=None if led is None else led.leader(),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.registry import Collector
 from starlette.routing import BaseRoute
 
+from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.produce.replicated_commit import ReplicaAckSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.server.native.replica_service import ReplicaCalls
@@ -18,7 +19,7 @@ from trovemq_store.engine.message_store import MessageStore
 class LedStore:
     """`acks`: of the acknowledgements, which wait for `replicated`. `attach`: is called when they do.
     `leaves`: whether the store is to be a single broker's: its state is exported then. `routes`, `collector`:
-    of the operations HTTP."""
+    of the operations HTTP. `leader`: this node and the group's others, for routes."""
 
     store: MessageStore
     replicated: LeaderStreams
@@ -28,6 +29,7 @@ class LedStore:
     leaves: Callable[[], bool]
     routes: Sequence[BaseRoute]
     collector: Collector
+    leader: Callable[[], GroupLeader]
 
     def attached(self) -> tuple[LeaderStreams, ReplicaAckSettings]:
         """For the broker, whose acknowledgements wait for these from now on."""

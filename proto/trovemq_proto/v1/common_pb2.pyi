@@ -80,7 +80,7 @@ class TopicRoute(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., placement: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
-    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining", "drained", "config", "topics_left_out")
+    __slots__ = ("cluster", "name", "address", "store_host_ipv6", "append_property_crc", "body_size_max", "batch_size_max", "data_version", "flush_mode", "version", "tls_address", "draining", "drained", "config", "topics_left_out", "leader")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class BrokerInfo(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     TOPICS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
     address: str
@@ -111,7 +112,30 @@ class BrokerInfo(_message.Message):
     drained: bool
     config: ConfigSummary
     topics_left_out: int
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ..., drained: _Optional[bool] = ..., config: _Optional[_Union[ConfigSummary, _Mapping]] = ..., topics_left_out: _Optional[int] = ...) -> None: ...
+    leader: GroupLeader
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_host_ipv6: _Optional[bool] = ..., append_property_crc: _Optional[bool] = ..., body_size_max: _Optional[int] = ..., batch_size_max: _Optional[int] = ..., data_version: _Optional[int] = ..., flush_mode: _Optional[str] = ..., version: _Optional[str] = ..., tls_address: _Optional[str] = ..., draining: _Optional[bool] = ..., drained: _Optional[bool] = ..., config: _Optional[_Union[ConfigSummary, _Mapping]] = ..., topics_left_out: _Optional[int] = ..., leader: _Optional[_Union[GroupLeader, _Mapping]] = ...) -> None: ...
+
+class GroupLeader(_message.Message):
+    __slots__ = ("group_id", "node", "epoch", "role", "nodes")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    node: str
+    epoch: int
+    role: str
+    nodes: _containers.RepeatedCompositeFieldContainer[GroupNode]
+    def __init__(self, group_id: _Optional[str] = ..., node: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[GroupNode, _Mapping]]] = ...) -> None: ...
+
+class GroupNode(_message.Message):
+    __slots__ = ("node", "address")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ConfigSummary(_message.Message):
     __slots__ = ("id", "owner", "generation", "mark", "version")

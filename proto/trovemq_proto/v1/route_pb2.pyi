@@ -22,20 +22,24 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = ("role", "version", "name", "now", "up_ms", "other_brokers")
+    __slots__ = ("role", "version", "name", "now", "up_ms", "other_brokers", "node", "leader")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     UP_MS_FIELD_NUMBER: _ClassVar[int]
     OTHER_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
     role: ServerRole
     version: str
     name: str
     now: int
     up_ms: int
     other_brokers: int
-    def __init__(self, role: _Optional[_Union[ServerRole, str]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., now: _Optional[int] = ..., up_ms: _Optional[int] = ..., other_brokers: _Optional[int] = ...) -> None: ...
+    node: str
+    leader: _common_pb2.GroupLeader
+    def __init__(self, role: _Optional[_Union[ServerRole, str]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., now: _Optional[int] = ..., up_ms: _Optional[int] = ..., other_brokers: _Optional[int] = ..., node: _Optional[str] = ..., leader: _Optional[_Union[_common_pb2.GroupLeader, _Mapping]] = ...) -> None: ...
 
 class GetRouteRequest(_message.Message):
     __slots__ = ("topic",)

@@ -10,6 +10,7 @@ import random
 from functools import partial
 from typing import Final
 
+from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
@@ -18,7 +19,7 @@ from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
-from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
+from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
@@ -283,6 +284,14 @@ class FollowerRole:
         member = place.member(leader.node)
         address = "" if member is None else member.address
         return not_leader("this node follows", leader.node, address, leader.epoch)
+
+    def leader(self) -> GroupLeader | None:
+        """For clients: the node that takes messages; None if none is known."""
+        place = self.node.place_if_any
+        leader = None if place is None else self._finding.leader(place.cluster, self.node.state.promised)
+        if place is None or leader is None or leader.role is not Role.LEADER:
+            return None
+        return group_leader(place, leader.node, leader.epoch)
 
     def leading(self) -> LeaderStreams:
         raise self.refusal()

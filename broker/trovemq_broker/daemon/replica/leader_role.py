@@ -7,6 +7,7 @@ import json
 from functools import partial
 from typing import Final
 
+from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica.finding import Finding
@@ -15,7 +16,7 @@ from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.member_changes import GroupMembers
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
-from trovemq_broker.daemon.replica.role import Ended, illegal, not_leader
+from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.probes import refused
@@ -228,6 +229,10 @@ class LeaderRole:
         """For the broker's acknowledgements."""
         assert self._streams is not None, "the role is open"
         return self._streams
+
+    def leader(self) -> GroupLeader:
+        """For clients, from the first commit on."""
+        return group_leader(self.node.place, self.node.place.node, self._leadership.epoch)
 
     def leading(self) -> LeaderStreams:
         if self._streams is None or self.stop.requested:

@@ -135,6 +135,7 @@ class NodeApp:
             lambda: "opening the store" if role is None else role.problem,
             node_routes(self.status),
             ReplicaCollector(self.status),
+            leader=lambda: None if role is None else role.leader(),
         )
         listening = await self._bind(servers)
         try:
@@ -204,6 +205,7 @@ class NodeApp:
             leaves=lambda: role.ended.leaves,
             routes=node_routes(self.status),
             collector=ReplicaCollector(self.status),
+            leader=role.leader,
         )
         app = BrokerApp(self._settings, self._written, self._sources, led)
         app.serving.add_done_callback(lambda serving: None if serving.cancelled() else role.serves())

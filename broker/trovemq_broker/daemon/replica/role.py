@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from trovemq_broker.cluster.view import GroupLeader, GroupNode
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
@@ -13,7 +14,7 @@ from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus, Promoted, PromotionAsked
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_store.replica.membership import Member
+from trovemq_store.replica.membership import Member, Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,9 @@ def not_leader(text: str, leader: str = "", address: str = "", epoch: Epoch = 0)
     fields = {"leader": leader, "address": address, "epoch": str(epoch)} if leader else {}
     where = f"; node {leader} at {address} leads" if leader else ""
     return TroveError(errors.NOT_LEADER, text + where, **fields)
+
+
+def group_leader(place: Membership, node: str, epoch: Epoch) -> GroupLeader:
+    """For clients: that node leads, and these are the nodes of its group."""
+    nodes = tuple(GroupNode(one.node, one.address) for one in place.members)
+    return GroupLeader(place.cluster, node, epoch, nodes)

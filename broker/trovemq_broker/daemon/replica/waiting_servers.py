@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from starlette.routing import BaseRoute
 
 from trovemq_broker.cluster.empty_routes import EmptyRoutes
+from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.security import access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
@@ -77,7 +78,7 @@ CALLS_END_S: Final = 1.0
 
 class WaitingServers:
     """`bind()`, `open()` once the store is open, `stop()`. `refusal`: NOT_LEADER, with the leader where it is
-    known. `problem`: of /readyz."""
+    known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known."""
 
     def __init__(
         self,
@@ -88,8 +89,11 @@ class WaitingServers:
         problem: ReadyCheck,
         routes: Sequence[BaseRoute],
         collector: Collector,
+        *,
+        leader: Callable[[], GroupLeader | None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._leader = leader
         self._version = version
         self._node = node
         self._refusal = refusal
@@ -140,7 +144,8 @@ class WaitingServers:
         server.add_registered_method_handlers(
             security_name, service_handlers(security_messages.SERVICE, log_in)
         )
-        EmptyRoutes(self._settings.name, self._version, self._stopping).add_to(server)
+        node, name = self._settings.node_name, self._settings.name
+        EmptyRoutes(name, self._version, self._stopping, node, self._leader).add_to(server)
         ReplicaService(self._node).add_to(server)
         await self._grpc.start()
 
