@@ -14,6 +14,7 @@ from tests.durability.cluster_config_faults import CLUSTER_CONFIG_FAULTS
 from tests.durability.console_faults import CONSOLE_FAULTS
 from tests.durability.daemon_faults import DAEMON_FAULTS
 from tests.durability.engine_faults import ENGINE_FAULTS
+from tests.durability.failover_faults import FAILOVER_FAULTS
 from tests.durability.pipeline_faults import PIPELINE_FAULTS
 from tests.durability.planted import Planted
 from tests.durability.record_faults import RECORD_FAULTS
@@ -44,4 +45,5 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *REPLICATION_FAULTS,
     *STREAM_FAULTS,
     *REMOTING_FAULTS,
+    *FAILOVER_FAULTS,
 )

@@ -180,8 +180,8 @@ SDK_FAULTS: Final = (
     Planted(
         "an old view takes a topic away",
         "clients/python/trovemq/_net/views.py",
-        "    return route.broker.data_version, reported",
-        "    return reported, route.broker.data_version",
+        "    return route.broker.epoch, route.broker.data_version, reported",
+        "    return route.broker.epoch, reported, route.broker.data_version",
         ("tests/unit/sdk/test_views.py::test_a_view_that_is_behind_takes_no_topic_away",),
     ),
     Planted(

@@ -37,6 +37,8 @@ class ClientOptions:
         delivery_timeout_ms: How long a message may wait for its acknowledgement, retries included.
         send_attempts_max: The most attempts to send a message, the first one included.
         backoff: Delays between attempts and between reconnections.
+        failover_timeout_ms: How long calls, and sends that were certainly not stored or are numbered, are
+            repeated while a replica group has no leader, or too few copies.
         reconnect_timeout_ms: How long a pull retries while its broker is unreachable; how long the
             acknowledgement or the return of a received message is retried.
         producers_max: The most topics for which `Client.send` keeps a producer; the least recently used one
@@ -64,6 +66,7 @@ class ClientOptions:
     delivery_timeout_ms: int = 30_000
     send_attempts_max: int = 10
     backoff: Backoff = field(default_factory=Backoff)
+    failover_timeout_ms: int = 15_000
     reconnect_timeout_ms: int = 60_000
     producers_max: int = 1024
     tls: bool | TlsOptions | None = None

@@ -50,9 +50,10 @@ async def connect() -> AsyncIterator[Connect]:
     """Connects; the client is closed after the test. Keyword arguments are ClientOptions."""
     async with AsyncExitStack() as stack:
 
-        async def make(server: FakeServer | str, **options: object) -> Client:
-            address = server if isinstance(server, str) else server.address
+        async def make(*servers: FakeServer | str, **options: object) -> Client:
+            addresses = [server if isinstance(server, str) else server.address for server in servers]
             settings = ClientOptions(**{**QUICK, **options})  # type: ignore[arg-type]
-            return await stack.enter_async_context(trovemq.connect(address, options=settings))
+            given = addresses[0] if len(addresses) == 1 else addresses
+            return await stack.enter_async_context(trovemq.connect(given, options=settings))
 
         yield make

@@ -90,6 +90,10 @@ class FakeServer:
         self.consuming = FakeConsuming()
         self.deferred = FakeProducers(abort)
         self.config: object = None
+        self.node = ""
+        """Of a node of a replica group; `leader`: the one that leads."""
+        self.leader: common_pb2.GroupLeader | None = None
+        self.infos_asked = 0
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
         self._stopping: asyncio.Future[None] | None = None
@@ -216,8 +220,15 @@ class _Routes:
         self._fake = fake
 
     async def get_server_info(self, request: Any, context: Any) -> route_pb2.ServerInfo:
+        fake = self._fake
+        fake.infos_asked += 1
         return route_pb2.ServerInfo(
-            role=self._fake.role, version="0", name=self._fake.name, now=self._fake.now_ms
+            role=fake.role,
+            version="0",
+            name=fake.name,
+            now=fake.now_ms,
+            node=fake.node,
+            leader=fake.leader,
         )
 
     async def get_route(self, request: Any, context: Any) -> route_pb2.RouteReply:

@@ -212,7 +212,7 @@ async def test_a_message_in_doubt_moved_to_another_broker(in_doubt: bool) -> Non
     options: Any = SimpleNamespace(
         backoff=SimpleNamespace(seconds=lambda _: 0.0), send_attempts_max=10, delivery_timeout_ms=1_000
     )
-    pool: Any = SimpleNamespace(options=options, closed=False)
+    pool: Any = SimpleNamespace(options=options, closed=False, has_nodes=lambda _broker: False)
     error = TroveError(errors.OS_PAGE_CACHE_BUSY)
     refused = AppendOutcome(1, "", error, 0, 0, 0, 0, "", b"", "b1")
     chooser: Any = SimpleNamespace(next=lambda: Slot("b2", 0))

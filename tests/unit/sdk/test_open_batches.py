@@ -32,6 +32,10 @@ class Pool:
     def check_loop(self) -> None:
         """It has one loop."""
 
+    def has_nodes(self, broker: str) -> bool:
+        """It is no replica group."""
+        return False
+
     def __init__(self) -> None:
         self.options = ClientOptions(delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
         self.routes = RouteTable()

@@ -36,6 +36,9 @@ class Owner:
     def batch_done(self, batch: Batch) -> None:
         self.done.append(batch)
 
+    def batch_is_late(self, batch: Batch) -> bool:
+        raise AssertionError(batch)
+
     def batch_refused(self, batch: Batch, outcome: AppendOutcome) -> None:
         raise AssertionError(outcome)
 

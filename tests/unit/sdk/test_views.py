@@ -92,8 +92,8 @@ def test_what_a_nameserver_said_counts_for_a_while_after_it_is_gone() -> None:
 def test_a_broker_that_was_given_by_its_address() -> None:
     made = Views()
     made.update("127.0.0.1:8081", ClusterState((broker("b1"),)), ServerInfo("broker", "1", "b1"))
-    assert made.address_of("b1") == "127.0.0.1:8081"
-    assert made.address_of("b2") is None
+    assert made.address_of(broker("b1").broker) == "127.0.0.1:8081"
+    assert made.address_of(broker("b2").broker) is None
     assert made.is_known("127.0.0.1:8081")
 
 

@@ -47,6 +47,7 @@ from trovemq_daemon.grpc_services import service_handlers
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness, ReadyCheck
 from trovemq_daemon.tls_settings import bind_tls
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
@@ -102,7 +103,7 @@ class WaitingServers:
         metrics = RpcMetrics(registry, cluster=settings.cluster, node_type="broker", node_id=settings.name)
         self._gate = gate_of(settings)
         serving = ServingGate()
-        serving.refusal = refusal
+        serving.refusal = lambda: _unread(refusal())
         access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
         readiness = Readiness()
@@ -156,12 +157,18 @@ class WaitingServers:
         await self._http.stop()
 
 
+def _unread(refusal: TroveError) -> TroveError:
+    """It says that no request of the call was looked at, also of a stream with several."""
+    refusal.fields[errors.UNREAD] = "true"
+    return refusal
+
+
 class _Refusing:
     """A servicer with every method."""
 
     def __init__(self, refusal: Callable[[], TroveError]) -> None:
         async def refused(_request: Any, _context: Any) -> Any:
-            raise refusal()
+            raise _unread(refusal())
 
         self._refused = refused
 
@@ -182,7 +189,7 @@ def _refused_calls(service: ServiceDescriptor, refusal: Callable[[], TroveError]
 
     def refused(calls: Sequence[Call]) -> None:
         for call in calls:
-            call.answer(refusal())
+            call.answer(_unread(refusal()))
 
     return {
         method.name: refused

@@ -107,6 +107,7 @@ class Puller:
         if not self._failures:
             self._failing_since = loop.time()
         self._failures += 1
+        self._pool.note_failure(self._broker, error)
         if loop.time() - self._failing_since > options.reconnect_timeout_ms / 1000:
             raise error
         self._plan.restart()

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 from trovemq._net.append_stream import AppendStream
 from trovemq._net.first_of import first_of
+from trovemq._net.leader_connection import LeaderConnection
+from trovemq._net.leader_search import LeaderSearch
+from trovemq._net.leaders import Leaders
 from trovemq._net.routes import RouteTable
 from trovemq._net.views import KEPT_SECONDS, Views
 from trovemq._wire.connection import Connection
@@ -29,6 +32,12 @@ SUSPECT_SECONDS = 1.0
 # A broker that stops cleanly leaves the routes first and acknowledges its open appends afterwards. A starting
 # nameserver knows no broker at first.
 LEAVING_SECONDS = 30.0
+LEADER_GRACE_S = 1.0
+"""For this time a former leader may acknowledge frames; then they are sent to its successor."""
+LEARN_S = 0.5
+LEADER_S_MAX = 1.0
+"""How long a client that was given followers alone waits for the routes of their leader."""
+NODES_FOLLOWED_MAX = 16
 FILLING_S = 10.0
 """Brokers have registered at a nameserver again so long after its start: they try every 5 s at least."""
 
@@ -52,6 +61,10 @@ class ConnectionPool:
         self._channels = channels or options.channel_settings()
         self.routes = RouteTable()
         self._views = Views()
+        self._leaders = Leaders(options.failover_timeout_ms / 1000, by_tls=self._channels.tls is not None)
+        self._search = LeaderSearch(self, self._leaders, self.servers, self._see)
+        self._groups: dict[str, LeaderConnection] = {}  # by broker name
+        self._nodes: set[str] = set()  # that are followed, beside the given servers
         self._connections: dict[str, Connection] = {}
         self._streams: dict[str, AppendStream] = {}  # by address
         self.suspect_until: dict[str, float] = {}  # by address, in the loop's time
@@ -110,12 +123,53 @@ class ConnectionPool:
         state = await anext(watch)
         self._views.check_name(address, state, server)
         self._apply(address, state, server)
+        await self._follow_nodes(address, server)
         return watch
+
+    async def _follow_nodes(self, address: str, server: ServerInfo) -> None:
+        """Without a nameserver, follows all nodes of a replica group of which one was given, and waits for
+        the routes of their leader."""
+        if not server.node or self._channels.tls is not None or self._views.nameservers():
+            return
+        if server.leader is None:
+            self._task(self._learn(address))
+            return
+        loop = asyncio.get_running_loop()
+        for one in server.leader.nodes:
+            known = {*self.servers, *self._nodes}
+            if one.address not in known and len(self._nodes) < NODES_FOLLOWED_MAX:
+                self._nodes.add(one.address)
+                entering = self._task(self._enter(one.address))
+                self._followers.append(loop.create_task(self._follow(one.address, entering)))
+        if address in self.servers:
+            await self.routes.wait_until(lambda: self.routes.find(server.name) is not None, LEADER_S_MAX)
+
+    async def _learn(self, address: str) -> None:
+        """Asks a node that knows no leader until it does, or does not answer: then it is entered again."""
+        while not self.closed:
+            await asyncio.sleep(LEARN_S)
+            server = await self._connection(address).server_info()
+            if server.leader is not None:
+                await self._follow_nodes(address, server)
+                return
+
+    def _is_followed(self, address: str) -> bool:
+        """Whether the server was given, or is a node of a group."""
+        groups = self._leaders.names()
+        return (
+            address in self.servers
+            or not groups
+            or any(address in self._leaders.nodes(name) for name in groups)
+        )
 
     async def _follow(self, address: str, entering: asyncio.Task[AsyncIterator[ClusterState]]) -> None:
         """Applies the server's routes, and connects again when the stream breaks."""
         failures = 0
         while not self.closed:
+            if not self._is_followed(address):
+                self._nodes.discard(address)
+                self._broken(address)
+                return
             try:
                 async for state in await entering:
                     failures = 0
@@ -143,13 +197,34 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         if self.closed:
             return
-        self.routes.apply(self._views.whole(loop.time()))
+        before = {name: self.dialled(name) for name in self._leaders.names()}
+        state, again_at = self._leaders.applied(self._views.whole(loop.time()), loop.time())
+        self.routes.apply(state)
+        if again_at is not None:
+            loop.call_at(again_at, self._see)
+        for name in self._leaders.missing():
+            self._search.lost(name)
+        for name, address in before.items():
+            if address and self.dialled(name) != address:
+                loop.call_later(LEADER_GRACE_S, self._end_stream, address)
         for address in self._connections.keys() - self._known() - self._leaving:
             self._leaving.add(address)
             loop.call_later(LEAVING_SECONDS, self._drop_if_gone, address)
 
     def _known(self) -> set[str]:
         return {self._address_of(route.broker) for route in self.routes.state.brokers} | set(self.servers)
+
+    def _end_stream(self, address: str) -> None:
+        """Ends the Append stream to a former leader: unanswered frames are sent to its successor."""
+        if address in {self.dialled(name) for name in self._leaders.names()} or self.closed:
+            return
+        if (stream := self._streams.pop(address, None)) is not None:
+            self._close_later(stream.close())
+
+    def _close_later(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def _drop_if_gone(self, address: str) -> None:
         """Closes the connections to a broker that left the routes and did not return."""
@@ -159,9 +234,7 @@ class ConnectionPool:
         stream, connection = self._streams.pop(address, None), self._connections.pop(address)
         self.routes.version += 1
         self.suspect_until.pop(address, None)
-        task = asyncio.get_running_loop().create_task(_close(stream, connection))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._close_later(_close(stream, connection))
 
     @property
     def filling_s(self) -> float:
@@ -229,11 +302,41 @@ class ConnectionPool:
             task.exception()  # it may be set when no caller waits any more
 
     def connection(self, broker: BrokerInfo) -> Connection:
-        """The connection to a broker of the routes.
+        """The connection to a broker of the routes; that of a replica group leads to its leader.
 
         Raises:
             TroveError: TLS_FAILED if the client connects by TLS and the broker has no TLS port.
         """
+        if not self._leaders.has(broker.name):
+            return self._to(broker)
+        connection = self._groups.get(broker.name)
+        if connection is None:
+            connection = self._groups[broker.name] = LeaderConnection(self, broker.name)
+        return connection
+
+    def leader(self, name: str) -> Connection:
+        """The connection to the node that leads a replica group. Raises TroveError BROKER_NOT_FOUND,
+        TLS_FAILED."""
+        return self._to(self.routes.broker(name))
+
+    def node(self, address: str) -> Connection:
+        """The connection to a node of a group, or to a given server."""
+        return self._connection(address)
+
+    def dialled(self, name: str) -> str:
+        """The address of a group's leader; empty without one."""
+        broker = self._leaders.broker(name)
+        return "" if broker is None else self._address_of(broker)
+
+    def note_failure(self, broker: str, error: TroveError) -> None:
+        """A frame of a stream to a replica group was refused: another node may lead."""
+        self._search.failed(self.dialled(broker), error)
+
+    def has_nodes(self, broker: str) -> bool:
+        """Whether the broker is a replica group of several nodes."""
+        return self._leaders.has(broker)
+
+    def _to(self, broker: BrokerInfo) -> Connection:
         address = self._address_of(broker)
         if not address:
             raise TroveError(
@@ -257,7 +360,7 @@ class ConnectionPool:
         address = self._address_of(broker)
         stream = self._streams.get(address)
         if stream is None:
-            stream = AppendStream(self.connection(broker), lambda ok: self._note(address, ok))
+            stream = AppendStream(self._to(broker), lambda ok: self._note(address, ok))
             self._streams[address] = stream
         return stream
 
@@ -273,11 +376,12 @@ class ConnectionPool:
             self.suspect_until.pop(address, None)
         else:
             self.suspect_until[address] = asyncio.get_running_loop().time() + SUSPECT_SECONDS
+            self._search.failed(address, TroveError(errors.BROKER_UNREACHABLE))
 
     def _address_of(self, broker: BrokerInfo) -> str:
         """The address to dial. A broker that was given by its address is dialled there, whatever it
         advertises."""
-        given = self._views.address_of(broker.name)
+        given = self._views.address_of(broker)
         if given is not None or self._channels.tls is None:
             return given or broker.address
         return broker.tls_address
@@ -304,6 +408,7 @@ class ConnectionPool:
         self.closed = True
         self.routes.version += 1
         self._connections.clear()
+        self._groups.clear()
         self._streams.clear()
 
     def _connection(self, address: str) -> Connection:
@@ -311,7 +416,9 @@ class ConnectionPool:
         self.check_loop()
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(address, self.options, self._channels)
+            connection = self._connections[address] = Connection(
+                address, self.options, self._channels, lambda error: self._search.failed(address, error)
+            )
         return connection
 
     async def close(self) -> None:
@@ -321,7 +428,7 @@ class ConnectionPool:
         tasks = [*self._followers, *self._asking]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self._search.close(), return_exceptions=True)
         streams, connections = list(self._streams.values()), list(self._connections.values())
         await asyncio.gather(*(stream.close() for stream in streams), *self._closing)
         await asyncio.gather(*(connection.close() for connection in connections))

@@ -5,8 +5,9 @@ cannot reach it. So the client merges their views.
 
 - A broker is in the routes while any valid view has it: no server can hide a live broker.
 - A broker is lost if any valid view says so, and none has it in the routes.
-- If views differ on a broker, the higher data version counts (the broker's own count of its topics' changes),
-  then the newest report: an old view never removes a topic.
+- If views differ on a broker, the higher epoch counts (of a replica group's leader), then the higher data
+  version (the broker's own count of its topics' changes), then the newest report: an old view never removes a
+  topic.
 - The view of a disconnected server stays valid for KEPT_SECONDS, or until another server reports. If no
   server can be reached, all views are valid.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from trovemq.models.cluster import BrokerRoute, ClusterState, ServerInfo
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, ServerInfo
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -68,6 +69,8 @@ class Views:
             if server.role != "broker" or not is_one or view.server.name != server.name:
                 continue
             own, theirs = state.broker(server.name), view.state.broker(server.name)
+            if server.node or view.server.node:
+                continue  # nodes of a replica group have one name
             if own and theirs and own.broker.address != theirs.broker.address:
                 text = f"{address} and {other} are two brokers of the name {server.name}: {other} is used"
                 raise TroveError(errors.BROKER_NAME_TAKEN, text, name=server.name, address=other)
@@ -110,14 +113,21 @@ class Views:
         seen = {route.broker.name for view in views for route in view.state.brokers}
         return max(0, max(view.server.other_brokers for view in views) + 1 - len(seen))
 
-    def address_of(self, broker: str) -> str | None:
-        """The address by which the broker was given; None if it is known from routes."""
+    def address_of(self, broker: BrokerInfo) -> str | None:
+        """The address by which the broker was given; None if it is known from routes. Of a replica group only
+        that of its leader counts."""
         for address, view in self._views.items():
-            if view.server.role == "broker" and view.server.name == broker:
-                return address
+            if view.server.role == "broker" and view.server.name == broker.name:
+                own = view.state.broker(broker.name)
+                if not view.server.node or (own is not None and own.broker.epoch == broker.epoch):
+                    return address
         return None
 
+    def nameservers(self) -> bool:
+        """Whether a nameserver is among the servers."""
+        return any(view.server.role != "broker" for view in self._views.values())
 
-def _rank(one: tuple[BrokerRoute, int]) -> tuple[int, int]:
+
+def _rank(one: tuple[BrokerRoute, int]) -> tuple[int, int, int]:
     route, reported = one
-    return route.broker.data_version, reported
+    return route.broker.epoch, route.broker.data_version, reported

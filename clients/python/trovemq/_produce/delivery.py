@@ -10,6 +10,10 @@
 | refused otherwise                                | the error                                              |
 | of a FIFO topic whose broker is away or drained, | it waits, as long as its time lasts; attempts do not   |
 | or which is closed                               | count                                                  |
+| of a replica group without a leader, or with too | the same, for failover_timeout_ms                      |
+| few copies                                       |                                                        |
+| in the log, and its copies were late: a leader   | again with its number (or retry_in_doubt), for         |
+| that comes next may cut it                       | failover_timeout_ms; else the receipt, which says so   |
 | never left this client                           | again after a delay, on another queue if movable       |
 | left, and no answer came: in doubt               | error, in_doubt=true (or again: retry_in_doubt)        |
 
@@ -26,6 +30,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from trovemq._net.connections import ConnectionPool
+from trovemq._net.leader_connection import PAUSE_S_MAX
+from trovemq._net.leaders import WAITED_FOR
 from trovemq._net.routes import Slot
 from trovemq._produce.in_flight import InFlightLimiter
 from trovemq._produce.outgoing import Batch, SingleMessages
@@ -128,6 +134,19 @@ class Delivery:
         placed = batch.ordered and routes.is_fifo(topic) and bool(routes.placement(topic).get(broker))
         others = (one.broker.name for one in routes.state.brokers if one.broker.name != broker)
         return placed and any(routes.has_topic(topic, other) for other in others)
+
+    def batch_is_late(self, batch: Batch) -> bool:
+        """The copies of a batch did not have it in time. Returns whether it is sent again: a leader that has
+        it recognises it."""
+        if not self._retry_in_doubt or batch.one_way or not self._pool.has_nodes(batch.slot.broker):
+            return False
+        delay = self._failover_pause(batch)
+        if self._pool.closed or asyncio.get_running_loop().time() + delay >= self._failover_ends(batch):
+            return False
+        batch.doubtful = True
+        batch.stay()
+        self._repeat(batch, delay, move=False)
+        return True
 
     def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
         """No reply will come."""
@@ -315,18 +334,42 @@ class Delivery:
                 self._give_up(batch, failure)
 
     def _again(self, batch: Batch, error: TroveError, *, move: bool = True) -> None:
-        batch.sent = False
-        options, loop = self._pool.options, asyncio.get_running_loop()
-        delay = options.backoff.seconds(batch.attempts)
-        late = loop.time() + delay >= batch.deadline
+        options, now = self._pool.options, asyncio.get_running_loop().time()
         waits = batch.ordered and error.spec in _WAITED_FOR and self._pool.routes.is_fifo(batch.topic)
-        if self._pool.closed or late or (batch.attempts >= options.send_attempts_max and not waits):
+        failing_over = self._is_failing_over(batch, error)
+        delay = self._failover_pause(batch) if failing_over else options.backoff.seconds(batch.attempts)
+        until = batch.deadline if waits or not failing_over else self._failover_ends(batch)
+        counted = batch.attempts - batch.failovers
+        exhausted = counted >= options.send_attempts_max and not (waits or failing_over)
+        if self._pool.closed or now + delay >= until or exhausted:
             self._give_up(batch, self._away(batch, error) if waits and error.spec in _AWAY else error)
             return
+        self._repeat(batch, delay, move=move)
+
+    def _repeat(self, batch: Batch, delay: float, *, move: bool) -> None:
+        batch.sent = False
         self.batch_taken(batch)  # a batch that is tried again does not grow
         if move and batch.movable and not batch.numbered_for:
             batch.slot = self._chooser.next()
-        loop.call_later(delay, self._dispatch_if_waiting, batch)
+        asyncio.get_running_loop().call_later(delay, self._dispatch_if_waiting, batch)
+
+    def _is_failing_over(self, batch: Batch, error: TroveError) -> bool:
+        """Whether the batch waits for another leader of a replica group, or for copies. Such attempts do not
+        count."""
+        broker = batch.slot.broker
+        if error.spec not in WAITED_FOR or not self._pool.has_nodes(broker):
+            return False
+        self._pool.note_failure(broker, error)
+        return True
+
+    def _failover_pause(self, batch: Batch) -> float:
+        batch.failing_since = batch.failing_since or asyncio.get_running_loop().time()
+        batch.failovers += 1
+        return min(self._pool.options.backoff.seconds(batch.failovers), PAUSE_S_MAX)
+
+    def _failover_ends(self, batch: Batch) -> float:
+        patience_s = self._pool.options.failover_timeout_ms / 1000
+        return min(batch.deadline, batch.failing_since + patience_s)
 
     def _away(self, batch: Batch, error: TroveError) -> TroveError:
         """Why a message of a FIFO topic has waited in vain."""

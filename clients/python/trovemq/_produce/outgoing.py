@@ -20,6 +20,7 @@ from trovemq._produce.unique_keys import next_unique_key, next_unique_texts
 from trovemq._wire.frames import append_frame, append_head
 from trovemq.fetched import Buffer
 from trovemq.receipts import (
+    COPIES_LATE,
     STORED_STATUSES,
     AppendOutcome,
     FrameReceipt,
@@ -53,6 +54,9 @@ class Owner(Protocol):
     def batch_refused(self, batch: Batch, outcome: AppendOutcome) -> None:
         """The broker replied that it did not store the batch."""
 
+    def batch_is_late(self, batch: Batch) -> bool:
+        """The copies did not have the batch in time. Returns whether it is sent again."""
+
     def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
         """No reply will come."""
 
@@ -73,6 +77,8 @@ class Batch:
         size: The bytes that it counts in the producer's back-pressure.
         size_max: No message that would make it larger is added.
         attempts: How often it was submitted.
+        failovers: How often it had to wait for a leader of a replica group, or for its copies.
+        failing_since: When the first of these waits began, in the loop's time; 0: there was none.
         sequence_assigner: Numbers its messages, if they are numbered.
         numbered_for: The broker for which they are numbered.
         refreshed: The routes were fetched again because a broker refused its form.
@@ -93,6 +99,8 @@ class Batch:
     size = 0
     size_max = 0
     attempts = 0
+    failovers = 0
+    failing_since = 0.0
     refreshed = False
     doubtful = False
     sent = False
@@ -155,6 +163,8 @@ class Batch:
     def answered(self, outcome: AppendOutcome) -> None:
         """The broker's reply."""
         if outcome.status in STORED_STATUSES:
+            if outcome.status == COPIES_LATE and self.owner.batch_is_late(self):
+                return
             self.resolve(outcome)
             self.owner.batch_done(self)
         else:

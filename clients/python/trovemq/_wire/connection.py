@@ -20,6 +20,7 @@ from trovemq.models.cluster import (
 )
 from trovemq.options import ClientOptions
 from trovemq_proto.channels import ChannelSettings, Transport, open_channel, transport_of
+from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
 from . import convert
@@ -30,7 +31,9 @@ from .session import SignedChannel
 _SERVICE = "/trovemq.v1."
 
 
-class _Request(Protocol):
+class Request(Protocol):
+    """A protobuf message."""
+
     def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
 
 
@@ -42,9 +45,16 @@ _Reply = TypeVar("_Reply")
 class Stream:
     """An open bidirectional stream; one `write` and one `read` may wait at a time."""
 
-    def __init__(self, call: Any, server: str, transport: Transport) -> None:
+    def __init__(
+        self,
+        call: Any,
+        server: str,
+        transport: Transport,
+        failed: Callable[[TroveError], None] = lambda _error: None,
+    ) -> None:
         self._call = call
         self._server = server
+        self._failed = failed
         self._failures = transport.failures
         self._end_of_stream = transport.end_of_stream
         self._writes_at_once = hasattr(call, "writable")
@@ -57,11 +67,21 @@ class Stream:
         """
         try:
             reply = await self._call.read()
+        except TroveError as error:  # of a signed call
+            self._failed(error)
+            raise
         except self._failures as failure:
-            raise await error_of_call(self._call, failure, self._server) from failure
+            raise await self._error(failure) from failure
         if reply is self._end_of_stream:
-            raise unreachable(self._server, "the server closed the stream")
+            ended = unreachable(self._server, "the server closed the stream")
+            self._failed(ended)
+            raise ended
         return reply
+
+    async def _error(self, failure: BaseException) -> TroveError:
+        error = await error_of_call(self._call, failure, self._server)
+        self._failed(error)
+        return error
 
     def set_receiver(self, receiver: Callable[[Any], bool]) -> None:
         """On our own transport, `receiver` gets the replies that arrive while `read` waits; that needs no
@@ -74,7 +94,7 @@ class Stream:
         try:
             await self._call.write(frame)
         except self._failures as failure:
-            raise await error_of_call(self._call, failure, self._server) from failure
+            raise await self._error(failure) from failure
 
     @property
     def writable(self) -> bool:
@@ -109,11 +129,19 @@ class Connection:
         address: HOST:PORT or [IPV6]:PORT.
         options: Timeouts and sizes.
         settings: Settings of its channel; None for those of the options.
+        failed: Called with the error of each call and stream that fails.
     """
 
-    def __init__(self, address: str, options: ClientOptions, settings: ChannelSettings | None = None) -> None:
-        self.address = address
+    def __init__(
+        self,
+        address: str,
+        options: ClientOptions,
+        settings: ChannelSettings | None = None,
+        failed: Callable[[TroveError], None] = lambda _error: None,
+    ) -> None:
+        self._address = address
         self._options = options
+        self._failed = failed
         settings = settings or options.channel_settings()
         transport = transport_of(settings.transport)
         self._transport = transport
@@ -125,6 +153,11 @@ class Connection:
                 self._channel, address, credentials, self._failures, options.connect_timeout_ms
             )
         self._unary: dict[str, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the server."""
+        return self._address
 
     async def close(self) -> None:
         """Ends every call on it and closes the channel."""
@@ -275,7 +308,7 @@ class Connection:
         request = admin_pb2.DescribeTopicRequest(topic=topic, with_sizes=with_sizes)
         return await self._topic("DescribeTopic", request)
 
-    async def _topic(self, method: str, request: _Request) -> TopicDescription:
+    async def _topic(self, method: str, request: Request) -> TopicDescription:
         decode = admin_pb2.TopicDescription.FromString
         return convert.topic_description(await self._ask("AdminService/" + method, request, decode))
 
@@ -316,13 +349,13 @@ class Connection:
         return convert.statistics(await self._ask("AdminService/GetStatistics", request, decode))
 
     async def ask(
-        self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
+        self, method: str, request: Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
     ) -> _Reply:
         """One unary call of `Service/Method`, within `call_timeout_ms` unless another time is given."""
         return await self._ask(method, request, decode, timeout_ms)
 
     async def _ask(
-        self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
+        self, method: str, request: Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
     ) -> _Reply:
         return await self.call(_SERVICE + method, request, decode, timeout_ms=timeout_ms)
 
@@ -331,7 +364,7 @@ class Connection:
     async def call(
         self,
         method: str,
-        request: _Request,
+        request: Request,
         decode: Callable[[bytes], _Reply],
         *,
         timeout_ms: int | None = None,
@@ -346,8 +379,11 @@ class Connection:
         asked = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)
         try:
             reply: _Reply = await asked
+        except TroveError as error:  # of a signed call
+            self._failed(error)
+            raise
         except self._failures as failure:
-            raise await error_of_call(asked, failure, self.address) from failure
+            raise await self._error(asked, failure) from failure
         return reply
 
     async def upload(
@@ -369,13 +405,13 @@ class Connection:
         try:
             reply: _Reply = await asked
         except self._failures as failure:
-            raise await error_of_call(asked, failure, self.address) from failure
+            raise await self._error(asked, failure) from failure
         return reply
 
     async def replies(
         self,
         method: str,
-        request: _Request,
+        request: Request,
         decode: Callable[[bytes], _Reply],
         *,
         timeout_ms: int | None = None,
@@ -388,12 +424,20 @@ class Connection:
         try:
             async for reply in call:
                 yield reply
+        except TroveError as error:  # of a signed call
+            self._failed(error)
+            raise
         except self._failures as failure:
-            raise await error_of_call(call, failure, self.address) from failure
+            raise await self._error(call, failure) from failure
         finally:
             call.cancel()
 
     def open(self, method: str, decode: Callable[[bytes], object], *, metadata: Metadata = ()) -> Stream:
         """A stream of serialised requests; `read` gives the decoded answers."""
         multi_call = self._channel.stream_stream(method, response_deserializer=decode)
-        return Stream(multi_call(metadata=metadata), self.address, self._transport)
+        return Stream(multi_call(metadata=metadata), self.address, self._transport, self._failed)
+
+    async def _error(self, call: Any, failure: BaseException) -> TroveError:
+        error = await error_of_call(call, failure, self.address)
+        self._failed(error)
+        return error

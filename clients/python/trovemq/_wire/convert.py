@@ -13,6 +13,8 @@ from trovemq.models.cluster import (
     BrokerStatistics,
     ClusterState,
     ConfigSummary,
+    GroupLeader,
+    GroupNode,
     LostBroker,
     OffsetReset,
     QueueOffsets,
@@ -23,7 +25,11 @@ from trovemq.models.cluster import (
     TopicRoute,
     TopicTraffic,
 )
+from trovemq_proto.positions import GROUP_EPOCH_MAX
 from trovemq_proto.v1 import admin_pb2, common_pb2, query_pb2, route_pb2
+
+NODES_MAX = 7
+"""Of a replica group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,16 @@ def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
         drained=info.drained,
         config=_config(info.config) if info.HasField("config") else None,
         topics_left_out=info.topics_left_out,
+        leader=_group_leader(info.leader) if info.HasField("leader") else None,
     )
+
+
+def _group_leader(leader: common_pb2.GroupLeader) -> GroupLeader | None:
+    """None if it is none that a server has sent."""
+    if not 1 <= leader.epoch <= GROUP_EPOCH_MAX:
+        return None
+    nodes = tuple(GroupNode(one.node, one.address) for one in leader.nodes[:NODES_MAX])
+    return GroupLeader(leader.group_id, leader.node, leader.epoch, nodes)
 
 
 def _config(config: common_pb2.ConfigSummary) -> ConfigSummary:
@@ -114,7 +129,10 @@ def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> Cluste
 
 def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
     role = route_pb2.ServerRole.Name(info.role).lower()
-    return ServerInfo(role, info.version, info.name, info.now, info.up_ms, info.other_brokers)
+    leader = _group_leader(info.leader) if info.HasField("leader") else None
+    return ServerInfo(
+        role, info.version, info.name, info.now, info.up_ms, info.other_brokers, info.node, leader
+    )
 
 
 def queue_offsets_of(data: bytes) -> Sequence[int] | None:

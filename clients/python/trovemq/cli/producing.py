@@ -16,7 +16,7 @@ import stat
 import sys
 import time
 from collections import deque
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
-    from trovemq import Producer
+    from trovemq import Client, Producer
 
 CHUNKS_IN_FLIGHT_MAX: Final = 8
 BATCH_MESSAGES_MIN: Final = 32
@@ -182,7 +182,10 @@ async def produce(
             session.progress.off()  # it would be drawn over the typed text
             sys.stderr.write("one message a line; Ctrl-D ends\n")
         messages = islice(read_messages(source, format_, fields), skipped, None)
-        async with session.client() as client, client.producer(topic) as producer:
+        async with AsyncExitStack() as clients:
+            client = await clients.enter_async_context(session.client())
+            repeats = await _recognises(client, topic)
+            producer = await clients.enter_async_context(client.producer(topic, retry_in_doubt=repeats))
             place = {"queue_id": queue, "broker": broker}
             sending = Sending(session, producer, position, tag, message_group, place)
             reading = ReadAhead(messages)
@@ -212,6 +215,16 @@ async def produce(
         session.output.show(
             card({name: value for name, value in fields_.items() if value != 0 or name != "skipped"})
         )
+
+
+async def _recognises(client: Client, topic: str) -> bool:
+    """Whether the topic stores a repeated unique key once: then a message that may have been stored, as in
+    the failover of a replica group, is sent again."""
+    try:
+        described = await client.admin.describe_topic(topic)
+    except TroveError:  # the caller may not ask, or the topic is not there: sending says so
+        return False
+    return bool(described) and all("deduplicate" in one.options for one in described)
 
 
 def _stored(position: Position) -> str:

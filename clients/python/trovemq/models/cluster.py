@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 NO_PLACEMENT: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -26,6 +26,35 @@ class ConfigSummary:
     id: str
     owner: str
     generation: int
+
+
+class GroupNode(NamedTuple):
+    """A node of a replica group.
+
+    Attributes:
+        node: Its name.
+        address: HOST:PORT of its services, without TLS.
+    """
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeader:
+    """The node that leads a replica group.
+
+    Attributes:
+        group_id: The group's id, made by chance when it was founded.
+        node: The node's name.
+        epoch: The number of its leadership: the highest one counts.
+        nodes: All nodes of the group.
+    """
+
+    group_id: str
+    node: str
+    epoch: int
+    nodes: tuple[GroupNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +77,7 @@ class BrokerInfo:
         drained: Whether it refuses new messages. (Of an older server: False.)
         config: The cluster's configuration, if it has that; None if its configuration is its own.
         topics_left_out: Of its topics, those that the nameserver's limits leave out of the routes.
+        leader: Of a replica group: the node that this is; None for a broker without one.
     """
 
     cluster: str
@@ -65,6 +95,12 @@ class BrokerInfo:
     drained: bool = False
     config: ConfigSummary | None = None
     topics_left_out: int = 0
+    leader: GroupLeader | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of its leadership; 0 without a replica group."""
+        return 0 if self.leader is None else self.leader.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +173,8 @@ class ClusterState:
 class ServerInfo:
     """The server that answered: `role` is `nameserver` or `broker`. `now`: the time of its clock, epoch ms; 0
     if it does not say. `up_ms`: of a nameserver, since its start; 0 if it does not say. `other_brokers`: of a
-    broker, how many others of its cluster are live."""
+    broker, how many others of its cluster are live. `node`: of a node of a replica group, its name; `leader`:
+    the node that leads the group, itself or another, None where it does not know one."""
 
     role: str
     version: str
@@ -145,6 +182,13 @@ class ServerInfo:
     now: int = 0
     up_ms: int = 0
     other_brokers: int = 0
+    node: str = ""
+    leader: GroupLeader | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is a node that leads its replica group."""
+        return self.leader is not None and self.leader.node == self.node
 
 
 @dataclass(frozen=True, slots=True)
