@@ -1,4 +1,5 @@
-"""Planted faults of a failover as clients see it: a stale leader, a message twice. See planted.py."""
+"""Planted faults of a failover as clients see it: a stale leader, a message twice, a call that goes astray.
+See planted.py."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from tests.durability.planted import Planted
 
 NAMESERVER: Final = "tests/unit/nameserver/test_leaders.py::"
 CLIENT: Final = "tests/unit/sdk/test_leaders.py::"
+CALLS: Final = "tests/unit/server/rocketmq/test_leader_calls.py::"
 LEADERS: Final = "nameserver/trovemq_nameserver/leaders.py"
 KNOWN: Final = "clients/python/trovemq/_net/leaders.py"
 DELIVERY: Final = "clients/python/trovemq/_produce/delivery.py"
+FORWARDED: Final = "broker/trovemq_broker/server/rocketmq/leader_calls.py"
 
 FAILOVER_FAULTS: Final = (
     Planted(
@@ -72,5 +75,12 @@ FAILOVER_FAULTS: Final = (
         "            if outcome.status == COPIES_LATE and self.owner.batch_is_late(self):\n",
         "            if False:\n",
         (f"{CLIENT}test_late_copies_are_asked_again_for_a_numbered_message",),
+    ),
+    Planted(
+        "a forwarded send whose outcome is open is repeated",
+        FORWARDED,
+        "                if has_begun or not _is_undone(error):\n",
+        "                if has_begun:\n",
+        (f"{CALLS}test_a_send_whose_outcome_is_open_is_not_repeated",),
     ),
 )

@@ -72,7 +72,7 @@ class ClusterClient:
     # --- calls at the endpoints ---------------------------------------------------------------------
     def at(self, message_queue: Any) -> RawClient:
         """The connection to the queue's broker, with this client's settings sent to it."""
-        (address,) = message_queue.broker.endpoints.addresses
+        address = message_queue.broker.endpoints.addresses[0]  # others are of nodes that forward to it
         place = f"{address.host}:{address.port}"
         if place not in self._at:
             made = self._at[place] = self._open.enter_context(RawClient(place, self.client_id))

@@ -14,13 +14,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 import trovemq
+from tests.integration.rocketmq_cluster import ClusterClient
 from tests.integration.test_cluster_local import Command, running
 from tests.integration.test_replica_groups import NAMES, SMALL, in_sync, leads, objects, until
 from tests.support.command_line import run_here
 from tests.support.fork_server import popen
+from tests.support.rocketmq_client import RawClient, message
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
 
 pytestmark = pytest.mark.slow
 
@@ -176,3 +181,41 @@ async def count_of(server: str) -> int:
 def lag(command: Command) -> int:
     code, out, _ = run_here(command.server, "group", "lag", "readers")
     return -1 if code else sum(json.loads(one).get("lag") or 0 for one in out.splitlines())
+
+
+def test_a_client_of_rocketmq_at_a_follower_lives_through_a_failover(tmp_path: Path) -> None:
+    """It knows the address of one node, and nothing of groups."""
+    with running(tmp_path, "--nodes", "3", *SMALL) as command:
+        ready(command)
+        command.run(*CREATE)
+        address = str(command.rows[THIRD]["address"])
+        with ClusterClient(address, "workers", "orders") as client:
+            client.until(lambda shown: shown == {"broker-1": "READ_WRITE"})
+            at = [f"{one.host}:{one.port}" for one in client.route()[0].broker.endpoints.addresses]
+            assert at[0] == command.rows[FIRST]["address"]
+            assert sorted(at[1:]) == sorted(str(command.rows[name]["address"]) for name in (SECOND, THIRD))
+        with RawClient(address, "client-1") as raw:
+            kept = [send_raw(raw, b"1")]
+            kill(command, FIRST)
+            promote(command, SECOND)
+            until("the follower forwards to the next leader", lambda: has_sent(raw, kept))
+        with ClusterClient(address, "workers", "orders") as client:
+            client.until(lambda shown: shown == {"broker-1": "READ_WRITE"})
+            route = client.route()[0].broker.endpoints.addresses[0]
+            assert f"{route.host}:{route.port}" == command.rows[SECOND]["address"]
+        assert command.ended(signal.SIGTERM)[0] == 0
+
+
+def send_raw(client: RawClient, body: bytes) -> str:
+    request = service.SendMessageRequest(messages=[message("orders", body)])
+    reply = client.call("SendMessage", request, service.SendMessageResponse)
+    assert reply.status.code == v2.OK, reply.status
+    return str(reply.entries[0].message_id)
+
+
+def has_sent(client: RawClient, kept: list[str]) -> bool:
+    try:
+        kept.append(send_raw(client, b"2"))
+    except (AssertionError, grpc.RpcError):
+        return False
+    return True

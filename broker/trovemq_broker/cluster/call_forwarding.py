@@ -29,8 +29,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from trovemq_broker.cluster.cluster_routes import ClusterRoutes
-from trovemq_broker.cluster.config_calls import Endpoint, Endpoints, reported
+from trovemq_broker.cluster.config_calls import Endpoint, Endpoints, RoutedBrokers, reported
 from trovemq_broker.cluster.nameserver_session import ReadCredentials, Session, open_session
 from trovemq_proto import errors
 from trovemq_proto.channels import Channel, open_channel
@@ -111,7 +110,7 @@ class CallForwarder:
     """`close` at the end."""
 
     def __init__(
-        self, routes: ClusterRoutes, endpoints: Endpoints, credentials: ReadCredentials | None
+        self, routes: RoutedBrokers, endpoints: Endpoints, credentials: ReadCredentials | None
     ) -> None:
         self._routes = routes
         self._endpoints = endpoints
@@ -302,12 +301,17 @@ class ForwardedTelemetry:
 
 
 async def _following(stream: Any, endpoint: Endpoint) -> bytes | None:
-    """The next reply of the stream; None at its end. Raises TroveError."""
-    with reported(endpoint):
-        try:
+    """The next reply of the stream; None at its end. Raises TroveError, with the field UNREAD if no broker
+    has looked at the call."""
+    try:
+        with reported(endpoint):
             reply = await stream.__anext__()
-        except StopAsyncIteration:
-            return None
+    except StopAsyncIteration:
+        return None
+    except TroveError as error:
+        if getattr(stream, "unprocessed", False):
+            error.fields[errors.UNREAD] = "true"
+        raise
     return bytes(reply.reply)
 
 

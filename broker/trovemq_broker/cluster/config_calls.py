@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from trovemq_broker.cluster.cluster_reply import RoutedBroker
-from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.nameserver_session import ReadCredentials, Session, error_in, open_session
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
@@ -45,11 +44,18 @@ class Endpoint:
         return self.channels.tls is not None or self.address.is_loopback
 
 
+class RoutedBrokers(Protocol):
+    """The brokers that are called."""
+
+    @property
+    def brokers(self) -> Sequence[RoutedBroker]: ...
+
+
 class Endpoints:
     """Finds brokers. `channels`: the settings of connections to nameservers; without TLS, brokers are called
     plain. `must_check`: of all endpoints."""
 
-    def __init__(self, routes: ClusterRoutes, channels: ChannelSettings, *, must_check: bool = False) -> None:
+    def __init__(self, routes: RoutedBrokers, channels: ChannelSettings, *, must_check: bool = False) -> None:
         self._routes = routes
         self._channels = channels
         self._must_check = must_check

@@ -53,7 +53,7 @@ from trovemq_broker.server.rocketmq.service import RocketmqService
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.transactions.transactions import TransactionCheck
 from trovemq_daemon import clocks
-from trovemq_daemon.addresses import Address
+from trovemq_daemon.addresses import Address, parse_address
 from trovemq_daemon.logging import set_log_level
 from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.reply_budget import ReplyBudget
@@ -181,6 +181,7 @@ class BrokerServices:
             tls_address=tls_address,
             placement_of=self._placement_of,
             forwards=forwards,
+            nodes=self._other_nodes,
         )
         self._forwarded = ForwardedService(
             self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, self._security
@@ -197,6 +198,13 @@ class BrokerServices:
     async def _check_transaction(self, check: TransactionCheck) -> None:
         if not self.remoting.transactions.ask(check):
             await self.rocketmq.check_transaction(check)
+
+    def _other_nodes(self) -> list[Address]:
+        """Of the replica group that this broker leads."""
+        leader = None if self._led is None else self._led.leader()
+        if leader is None:
+            return []
+        return [parse_address(one.address) for one in leader.nodes if one.node != leader.node]
 
     def _placement_of(self, topic: str) -> Mapping[str, int]:
         """The queues of a topic by broker, as the cluster's configuration has them."""

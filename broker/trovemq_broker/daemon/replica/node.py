@@ -136,6 +136,7 @@ class NodeApp:
             node_routes(self.status),
             ReplicaCollector(self.status),
             leader=lambda: None if role is None else role.leader(),
+            calls=self._calls,
         )
         listening = await self._bind(servers)
         try:

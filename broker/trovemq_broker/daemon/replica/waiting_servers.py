@@ -1,7 +1,8 @@
 """The servers of a node that takes no messages: a follower, or a leader before its first record is committed.
 
-The client's port has Health, GetServerInfo, empty routes, log-ins and ReplicaService; every other call of a
-broker's services is answered with NOT_LEADER.
+The client's port has Health, GetServerInfo, empty routes, log-ins and ReplicaService. Calls of RocketMQ's
+protocol go to the leader where it is known (server/rocketmq/leader_calls.py); every other call of a broker's
+services is answered with NOT_LEADER.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ from google.protobuf.descriptor import ServiceDescriptor
 from prometheus_client.registry import Collector
 from starlette.routing import BaseRoute
 
+from trovemq_broker.cluster.call_forwarding import CallForwarder
+from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.empty_routes import EmptyRoutes
+from trovemq_broker.cluster.leader_route import LeaderRoute
+from trovemq_broker.cluster.route_metrics import ForwardsCollector
 from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.opening import clock_ms
+from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.security import access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.native.replica_service import ReplicaCalls, ReplicaService
+from trovemq_broker.server.rocketmq import leader_calls
 from trovemq_broker.server.wire import (
     admin_messages,
     broker_messages,
@@ -79,7 +86,8 @@ CALLS_END_S: Final = 1.0
 
 class WaitingServers:
     """`bind()`, `open()` once the store is open, `stop()`. `refusal`: NOT_LEADER, with the leader where it is
-    known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known."""
+    known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known; `calls`:
+    how it is called, None: no calls are forwarded."""
 
     def __init__(
         self,
@@ -92,6 +100,7 @@ class WaitingServers:
         collector: Collector,
         *,
         leader: Callable[[], GroupLeader | None] = lambda: None,
+        calls: NodeCalls | None = None,
     ) -> None:
         self._settings = settings
         self._leader = leader
@@ -104,6 +113,14 @@ class WaitingServers:
         self._gate = gate_of(settings)
         serving = ServingGate()
         serving.refusal = lambda: _unread(refusal())
+        self._forwarder: CallForwarder | None = None
+        if calls is not None:
+            route = LeaderRoute(settings.name, leader)
+            endpoints = Endpoints(route, calls.channels, must_check=settings.authentication_enable)
+            self._forwarder = CallForwarder(route, endpoints, calls.credentials)
+            registry.register(ForwardsCollector(self._forwarder))
+            names = (*leader_calls.FORWARDED, leader_calls.TELEMETRY)
+            serving.forwarded = frozenset(f"/{MESSAGING_SERVICE}/{name}" for name in names)
         access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
         readiness = Readiness()
@@ -139,6 +156,11 @@ class WaitingServers:
         for name, service in REFUSED:
             several = _refused_calls(service, self._refusal)
             handlers = service_handlers(service, refusing, on_calls=several)
+            if service is MESSAGING and self._forwarder is not None:
+                forwarded = leader_calls.LeaderCalls(
+                    self._forwarder, self._settings.name, self._refused_forward
+                )
+                handlers |= forwarded.handlers()
             server.add_registered_method_handlers(name, handlers)
         log_in = _LogIn(SecurityService(self._settings.name, clock_ms, security), self._refusal)
         security_name = security_messages.SERVICE.full_name
@@ -150,10 +172,16 @@ class WaitingServers:
         ReplicaService(self._node).add_to(server)
         await self._grpc.start()
 
+    def _refused_forward(self) -> TroveError | None:
+        leader = self._leader()
+        return None if leader is not None and leader.address else self._refusal()
+
     async def stop(self) -> None:
         """Ends the calls that run, the addresses are free afterwards."""
         self._stopping.set()
         await self._grpc.stop(CALLS_END_S)
+        if self._forwarder is not None:
+            await self._forwarder.close()
         await self._http.stop()
 
 

@@ -44,10 +44,12 @@ class ServingGate:
     def __init__(self) -> None:
         self.refusal: Callable[[], TroveError | None] | None = None
         """None: everything is served."""
+        self.forwarded: frozenset[str] = frozenset()
+        """Paths whose calls another broker handles. Set before handlers are added."""
 
     def handler(self, path: str, handler: Any) -> Any:
         """The handler with the gate before it."""
-        if not path.startswith(_SERVICES) or path in _SERVED:
+        if not path.startswith(_SERVICES) or path in _SERVED or path in self.forwarded:
             return handler
         if takes_one_request(handler):
             return self._calls(path, calls_of(handler))

@@ -111,7 +111,8 @@ class _Away(NamedTuple):
 
 class Routes:
     """`offers_writes`: whether routes may offer queues of this broker for writing. `tls_address`: the one it
-    advertises for TLS, None if there is none. `forwards`: to other brokers, None: this broker cannot."""
+    advertises for TLS, None if there is none. `forwards`: to other brokers, None: this broker cannot.
+    `nodes`: the addresses of the other nodes of its replica group."""
 
     def __init__(
         self,
@@ -121,9 +122,11 @@ class Routes:
         tls_address: Address | None = None,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
         forwards: Forwards | None = None,
+        nodes: Callable[[], Sequence[Address]] = lambda: (),
     ) -> None:
         self._core = core
         self._forwards = forwards
+        self._nodes = nodes
         self._placement_of = placement_of
         self._offers_writes = offers_writes
         self._others = others
@@ -285,8 +288,12 @@ class Routes:
         return self._tls_address if by_tls and self._tls_address is not None else self._core.advertised
 
     def _is_advertised(self, dialled: Sequence[Address], own: Address, by_tls: bool) -> bool:
+        nodes = () if by_tls else [one.canonical for one in self._nodes()]
         return not dialled or any(
-            one.canonical == own.canonical or self._others.advertises(one, by_tls=by_tls) for one in dialled
+            one.canonical == own.canonical
+            or one.canonical in nodes
+            or self._others.advertises(one, by_tls=by_tls)
+            for one in dialled
         )
 
     def _alone(
@@ -352,7 +359,8 @@ class Routes:
         written = config.write_queue_count if self._offers_writes() else 0
         written = placement.get(self._core.broker, 0) if placement else written
         queues = _with_permissions(config, numbers, config.queue_count, written)
-        return BrokerQueues(self._core.broker, address, config, queues)
+        nodes = tuple(self._nodes()) if address == self._core.advertised else ()
+        return BrokerQueues(self._core.broker, address, config, queues, nodes=nodes)
 
 
 def _without_tls(topic: str) -> TroveError:

@@ -10,7 +10,7 @@ no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -60,7 +60,7 @@ class RocketmqService:
     `offers_writes`: whether routes may offer queues of this broker for writing. `others`: the cluster's other
     brokers. `tls_address`: the one that this broker advertises, None without TLS. `placement_of`:
     the queues of a topic by broker. `forwards`: forwards the calls that belong to other brokers; None: all
-    calls are handled here.
+    calls are handled here. `nodes`: the addresses of the other nodes of its replica group.
     """
 
     def __init__(
@@ -73,10 +73,11 @@ class RocketmqService:
         tls_address: Address | None = None,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
         forwards: Forwards | None = None,
+        nodes: Callable[[], Sequence[Address]] = lambda: (),
     ) -> None:
         self._core = core
         self._forwards = forwards
-        self.routes = Routes(core, offers_writes, others, tls_address, placement_of, forwards)
+        self.routes = Routes(core, offers_writes, others, tls_address, placement_of, forwards, nodes)
         mirrors = None if forwards is None else forwards.mirrors
         self.liveness = Liveness(core.registry, core.clock_ms, mirrors)
         note = None if forwards is None else forwards.note
@@ -128,7 +129,7 @@ class RocketmqService:
         read = reader(GetMessageClass(method.input_type))
         telemetry = method_handler(method, self.telemetry.telemetry, read)
         return {
-            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
+            **{name: status_handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
             **self._often_called(self._often),
             "Telemetry": telemetry,
         }
@@ -137,7 +138,10 @@ class RocketmqService:
         """The handlers of the methods with one request, for calls that another broker has forwarded: they are
         handled here."""
         return {
-            **{name: _handler(MESSAGING.methods_by_name[name], call) for name, call in self._calls().items()},
+            **{
+                name: status_handler(MESSAGING.methods_by_name[name], call)
+                for name, call in self._calls().items()
+            },
             **self._often_called(self._own),
         }
 
@@ -186,7 +190,8 @@ class RocketmqService:
             "GetProxyRuntimeStats": admin.get_proxy_runtime_stats,
         }
         return {
-            name: _handler(ADMIN.methods_by_name[name], call, anonymous=True) for name, call in calls.items()
+            name: status_handler(ADMIN.methods_by_name[name], call, anonymous=True)
+            for name, call in calls.items()
         }
 
 
@@ -200,7 +205,9 @@ def _forwarding(core: BrokerCore, own: _Often, others: OtherBrokers, forwards: F
     )
 
 
-def _handler(method: MethodDescriptor, call: Callable[..., Any], *, anonymous: bool = False) -> CallHandler:
+def status_handler(
+    method: MethodDescriptor, call: Callable[..., Any], *, anonymous: bool = False
+) -> CallHandler:
     """The coroutine or generator with its errors inside of the reply, and with the types that the protocol
     gives it."""
     handler = method_handler(method, call, reader(GetMessageClass(method.input_type)))

@@ -67,13 +67,15 @@ class RouteQuery(NamedTuple):
 
 class BrokerQueues(NamedTuple):
     """A topic on one broker. queues: ids, each with its bits of PERM_READ and PERM_WRITE. address: None for
-    the endpoints of the request. first_id: the id of its queue 0."""
+    the endpoints of the request. first_id: the id of its queue 0. nodes: where the other nodes of its replica
+    group are, which forward calls to it."""
 
     broker: str
     address: Address | None
     topic: TopicConfig
     queues: Sequence[tuple[QueueId, int]]
     first_id: int = 0
+    nodes: tuple[Address, ...] = ()
 
 
 class Route(NamedTuple):
@@ -125,7 +127,7 @@ def _queues(topic: v2.Resource, came_by: v2.Endpoints, route: Route) -> Iterator
     ends = [
         _end_at(one.broker, came_by, message_types(one.topic))
         if one.address is None
-        else _end(one.broker, one.address, message_types(one.topic))
+        else _end(one.broker, (one.address, *one.nodes), message_types(one.topic))
         for one in route.brokers
     ]
     places = sorted(
@@ -139,8 +141,14 @@ def _queues(topic: v2.Resource, came_by: v2.Endpoints, route: Route) -> Iterator
 
 
 @lru_cache(BROKERS_KEPT)
-def _end(broker: str, address: Address, types: tuple[v2.MessageType, ...]) -> bytes:
-    return _end_at(broker, endpoints_of(address), types)
+def _end(broker: str, addresses: tuple[Address, ...], types: tuple[v2.MessageType, ...]) -> bytes:
+    """The first address is the broker's. Clients read several IP addresses of one family, and one name."""
+    endpoints = endpoints_of(addresses[0])
+    for other in addresses[1:]:
+        more = endpoints_of(other)
+        if more.scheme == endpoints.scheme != v2.DOMAIN_NAME:
+            endpoints.addresses.extend(more.addresses)
+    return _end_at(broker, endpoints, types)
 
 
 def _end_at(broker: str, endpoints: v2.Endpoints, types: tuple[v2.MessageType, ...]) -> bytes:
