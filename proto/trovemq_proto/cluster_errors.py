@@ -216,3 +216,8 @@ STORE_DIVERGED = _add(
     "The log differs from another node's below the known commit offset, and was not cut.",
     "Keep this store aside, and find out which node has the acknowledged messages before either is removed.",
 )  # fmt: skip
+REPLICA_LAG_EXCEEDED = _add(
+    "REPLICA_LAG_EXCEEDED", 475, "FAILED_PRECONDITION", False,
+    "A replica has a longer lag than the request's max_lag_ms, or has not had all of its leader's log yet.",
+    "Read from the leader, from another replica, or allow a longer lag; trovemq cluster status names the leader.",
+)  # fmt: skip

@@ -20,6 +20,7 @@ from tests.durability.planted import Planted
 from tests.durability.record_faults import RECORD_FAULTS
 from tests.durability.remoting_faults import REMOTING_FAULTS
 from tests.durability.replica_faults import REPLICA_FAULTS
+from tests.durability.replica_read_faults import REPLICA_READ_FAULTS
 from tests.durability.replication_faults import REPLICATION_FAULTS
 from tests.durability.rpc_faults import RPC_FAULTS
 from tests.durability.sdk_faults import SDK_FAULTS
@@ -42,6 +43,7 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *ACK_FAULTS,
     *REPLICA_FAULTS,
     *TABLE_FAULTS,
+    *REPLICA_READ_FAULTS,
     *REPLICATION_FAULTS,
     *STREAM_FAULTS,
     *REMOTING_FAULTS,

@@ -88,6 +88,7 @@ def test_every_page_of_a_real_cluster(tmp_path: Path) -> None:
             "/delayed?topic=orders&key=late": "Recall",
             "/transactions": "None is in doubt",
             "/storage": "Segments</dt><dd>1<",
+            "/replicas": "No broker is a node of a replica group",
             "/configuration": "share no configuration",
             "/access": "AUTHENTICATION_DISABLED",
         }.items():
@@ -177,6 +178,7 @@ PAGES = (
     "/dead-letters",
     "/delayed",
     "/storage",
+    "/replicas",
     "/configuration",
     "/access",
 )

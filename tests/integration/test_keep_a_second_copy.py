@@ -21,7 +21,7 @@ from trovemq_broker.__main__ import main as broker_main
 pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/keep-a-second-copy.md"
-PROMOTED, SINGLE = "127.0.0.1:8102", "10.0.0.1:8081"
+PROMOTED, READ, SINGLE = "127.0.0.1:8102", "127.0.0.1:8103", "10.0.0.1:8081"
 FIRST, SECOND, THIRD = "broker-1-1", "broker-1-2", "broker-1-3"
 
 
@@ -55,8 +55,8 @@ class Operator(Reader):
 
     def here(self, text: str) -> str:
         """With the address of the node that the page names."""
-        if text == PROMOTED:
-            return self.row(SECOND)[3]
+        if text in (PROMOTED, READ):
+            return self.row(SECOND if text == PROMOTED else THIRD)[3]
         return self.single[0].address if text == SINGLE else text
 
     def until_in_sync(self, leader: str) -> None:

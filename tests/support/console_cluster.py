@@ -23,6 +23,7 @@ from trovemq import (
     GroupDescription,
     LostBroker,
     MessageTrack,
+    ReplicaGroup,
     SearchAnswer,
     SettingDescription,
     TopicDescription,
@@ -117,6 +118,19 @@ class FakeBrokers:
         ]
 
 
+@dataclass
+class FakeReplicas:
+    """The replica groups; or the refusal to show them."""
+
+    known: list[ReplicaGroup] = field(default_factory=list)
+    refusal: TroveError | None = None
+
+    async def groups(self) -> list[ReplicaGroup]:
+        if self.refusal is not None:
+            raise self.refusal
+        return self.known
+
+
 class FakeAdmin:
     """The cluster's own calls, beside those about brokers."""
 
@@ -124,6 +138,7 @@ class FakeAdmin:
         self._cluster = cluster
         self.brokers = cluster.settings
         self.config = cluster.config
+        self.replicas = cluster.replicas
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
@@ -144,6 +159,7 @@ class FakeCluster(FakeClient):
     known_groups: list[GroupDescription] = field(default_factory=list)
     counts_sizes_for_ever: bool = False
     settings: FakeBrokers = field(default_factory=FakeBrokers)
+    replicas: FakeReplicas = field(default_factory=FakeReplicas)
 
     @property
     def admin(self) -> Any:

@@ -42,6 +42,7 @@ PAGES = {
     "delayed": "/delayed",
     "transactions": "/transactions",
     "storage": "/storage",
+    "replicas": "/replicas",
     "access": "/access",
     "error": "/message?id=none",
     "nowhere": "/nowhere",

@@ -4,7 +4,7 @@ broker."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from grpc.aio import Server, ServicerContext
@@ -90,7 +90,7 @@ class SelfRouteService:
 
     async def watch_routes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
-    ) -> AsyncIterator[route_pb2.ClusterReply]:
+    ) -> AsyncGenerator[route_pb2.ClusterReply, None]:
         """The present state, and after each change the latest one: of the requested topics their whole state,
         of all topics only the changes."""
         asked = list(request.topics)

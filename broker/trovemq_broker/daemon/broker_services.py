@@ -15,6 +15,7 @@ from trovemq_broker.cluster.view import NO_PLACEMENT, BrokerDescription, LocalBr
 from trovemq_broker.cluster_config.entries import Kind
 from trovemq_broker.cluster_config.shared import SharedConfig
 from trovemq_broker.daemon.background import StoreTasks
+from trovemq_broker.daemon.broker_description import description_of
 from trovemq_broker.daemon.config_wiring import ClusterParts, config_node, single
 from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.live_settings import LiveSettings
@@ -23,7 +24,6 @@ from trovemq_broker.daemon.process_condition import look
 from trovemq_broker.daemon.routed_topics import RoutedTopics
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.maintenance import consumer_tasks
-from trovemq_broker.produce.append import batch_size_limit
 from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, ReplicatedCommit
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.security_service import SecurityService
@@ -133,7 +133,7 @@ class BrokerServices:
             store_service=self.store_service.counters,
         )
         self._led = led
-        self.view = self._own_view(_description(store, advertised, tls_address, version, led))
+        self.view = self._own_view(description_of(store, advertised, tls_address, version, led))
         self._route = SelfRouteService(self.view, clock_ms, others=lambda: len(others.names()))
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
@@ -329,26 +329,3 @@ class BrokerServices:
         await self.producers.streams.end_all(timeout_s)
         await self.rocketmq.end_streams(timeout_s)
         self._route.close()
-
-
-def _description(
-    store: MessageStore,
-    advertised: Address,
-    tls_address: Address | None,
-    version: str,
-    led: LedStore | None,
-) -> BrokerDescription:
-    settings = store.settings
-    return BrokerDescription(
-        cluster=settings.cluster,
-        name=settings.broker,
-        address=str(advertised),
-        store_host_ipv6=settings.store_host.startswith("["),
-        append_property_crc=settings.append_property_crc,
-        body_size_max=settings.body_size_max,
-        batch_size_max=batch_size_limit(settings),
-        flush_mode=settings.flush_mode,
-        version=version,
-        tls_address=str(tls_address or ""),
-        leader=None if led is None else led.leader(),
-    )

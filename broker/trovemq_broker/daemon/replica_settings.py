@@ -70,6 +70,10 @@ class ReplicaSettings:
     )
     """A copy that has not had all of the leader's log for this long is removed from the in-sync set."""
 
+    read_from_replicas: Annotated[bool, setting(rocketmq="slaveReadEnable")] = False
+    """A node that follows answers pulls by offset, queries, searches and tracks, too, from its copy: its
+    replies have the lag."""
+
     @property
     def is_node(self) -> bool:
         """Whether this broker is a node of a replica group."""

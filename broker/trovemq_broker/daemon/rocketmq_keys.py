@@ -104,7 +104,7 @@ _KEYS: Final = """
     serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable
     serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize
     serverWorkerThreads shortPollingTimeMills shutdownWaitTimeSeconds skipPreOnline
-    skipWhenCKRePutReachMaxTimes slaveReadEnable spinLockCollisionRetreatOptimalDegree
+    skipWhenCKRePutReachMaxTimes spinLockCollisionRetreatOptimalDegree
     splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec
     storePathBrokerIdentity storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog
     storePathEpochFile storePathIndex storeReplyMessageEnable storeType subscriptionExpiredTimeout

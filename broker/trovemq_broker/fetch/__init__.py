@@ -1,5 +1,6 @@
 """Messages by queue offset: `pull` reads, `long_poll` waits for new ones, `offsets` keeps the committed
-offsets.
+offsets. `replica_puller` pulls
+from a copy of the log.
 
 It imports the store alone.
 """

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_broker.fetch.gathered_records import GatheredRecords
+from trovemq_broker.replication.read_lag import ReaderLag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
@@ -56,6 +57,7 @@ class PullRequest(NamedTuple):
     bytes_max: int = 0  # 0 = the default
     tags: tuple[str, ...] = ()
     topic_identity: PhysicalOffset | None = None  # of the topic that has the offset; None: not checked
+    max_lag_ms: int = 0  # of a replica; 0 = any
 
 
 class PullResult(NamedTuple):
@@ -70,6 +72,7 @@ class PullResult(NamedTuple):
     max_offset: QueueOffset
     queue_offsets: bytes = b""  # i64 little-endian, one per record; empty if those of the records hold
     damaged_offsets: tuple[QueueOffset, ...] = ()
+    replica: ReaderLag | None = None  # of a replica alone
 
     @property
     def at_end(self) -> bool:
@@ -88,7 +91,7 @@ class Puller:
     def pull(self, request: PullRequest) -> PullResult:
         """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, TOPIC_RECREATED, OFFSET_OUT_OF_RANGE,
         REQUEST_ILLEGAL; PERMISSION_MISSING for a topic without any permission."""
-        topic, queue_id, offset, messages_max, bytes_max, tags, identity = request
+        topic, queue_id, offset, messages_max, bytes_max, tags, identity, _ = request
         config = self._store.topics.get(topic)
         if config is not None and not config.perm:
             what = f"topic {topic} may not be read{reason_text(config.attributes)}"

@@ -39,8 +39,10 @@ from trovemq_broker.replication.follower import (
 from trovemq_broker.replication.frames import (
     Data,
     Epoch,
+    Heartbeat,
     Identity,
     InSyncSet,
+    LeaderFrame,
     NowMs,
     Offset,
     Progress,
@@ -90,6 +92,7 @@ class FollowerStream:
         clock_ms: Never steps back.
         retries, jitter: Of the pauses between two attempts.
         learner: It is never in the in-sync set.
+        heard: Called with each heartbeat, once it was applied; with None when a stream begins.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class FollowerStream:
         retries: BackOff,
         jitter: Jitter,
         learner: bool = False,
+        heard: Callable[[Heartbeat | None], None] = lambda _heartbeat: None,
         settings: StreamSettings | None = None,
     ) -> None:
         self._names = (cluster, group, me)
@@ -119,6 +123,7 @@ class FollowerStream:
         self._credentials = credentials
         self._clock_ms = clock_ms
         self._learner = learner
+        self._heard = heard
         self._settings = settings or StreamSettings()
         self._retries = retries
         self._attempts = Attempts(retries, jitter)
@@ -221,6 +226,7 @@ class FollowerStream:
         follower = Follower(cluster, group, me, self._log, self._state, self._segment_size)
         self.follower, self._progress = follower, None
         self._progress_wanted.clear()
+        self._heard(None)
         hello = follower.hello(self._clock_ms(), learner=self._learner)
         sending = asyncio.create_task(self._send(call, sign, wire.follower_bytes(hello)))
         try:
@@ -246,6 +252,7 @@ class FollowerStream:
         reading: asyncio.Task[Any] | None = None
         try:
             while not self._retargeted:
+                frame: LeaderFrame | None = None
                 reading = reading or asyncio.create_task(call.read())
                 await asyncio.wait((reading,), timeout=tick_s)
                 if not reading.done():
@@ -260,6 +267,8 @@ class FollowerStream:
                         self._store.appended()
                 if (error := await self._carry_out(call, follower, actions)) is not None:
                     return error
+                if isinstance(frame, Heartbeat):
+                    self._heard(frame)
             return TroveError(errors.BROKER_UNREACHABLE, "another node leads")
         finally:
             if reading is not None:

@@ -9,6 +9,7 @@ clock or a file.
 - `joining`   the point from which a follower continues
 - `leader`    the leader: hello, data by window, progress, commit
 - `follower`  the follower: promise, cut, append, progress
+- `read_lag`  the lag of a follower's readers
 - `peers`     a follower as its leader sees it; the copies that a commit waits for
 - `members`   the list of members, and its changes
 - `promotion` the choice of the next leader by an operator

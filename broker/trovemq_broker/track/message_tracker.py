@@ -70,11 +70,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class MessageTracker:
-    """`members_of` is (group, topic) -> the connected members; `subscribed_groups`: topic -> groups that
-    subscribe it."""
+    """`model`: None on a follower, which has copies and events, but no state of groups. `members_of` is
+    (group, topic) -> the connected members; `subscribed_groups`: topic -> groups that subscribe it."""
 
     store: MessageStore
-    model: ConsumerState
+    model: ConsumerState | None
     members_of: MembersOf = lambda _group, _topic: Members()
     subscribed_groups: Callable[[str], Iterable[str]] = lambda _topic: ()
     limits: Limits = field(default_factory=Limits)
@@ -105,6 +105,9 @@ class MessageTracker:
         stories.reverse()
         notes += scan.notes
         complete = complete and scan.complete and not any(note == _TOO_MANY_GROUPS for note in notes)
+        if self.model is None:
+            complete = False
+            notes.append(_NO_GROUPS)
         return MessageTrack(stories, complete, notes)
 
     def _priorities(self, messages: Iterable[TrackedMessage]) -> dict[RecordPosition, int]:
@@ -127,12 +130,12 @@ class MessageTracker:
             self.store,
             places,
             lowest,
-            self.model.events.view_pending(),
+            () if self.model is None else self.model.events.view_pending(),
             priorities=priorities,
             records_max=self.limits.event_records_max,
             bytes_max=self.limits.event_bytes_max,
         )
-        if readable < self.model.events.next_offset:
+        if self.model is not None and readable < self.model.events.next_offset:
             scan.complete = False
             scan.notes.append("the newest events are not on disk yet")
         return scan
@@ -148,15 +151,15 @@ class MessageTracker:
         mine = set(_places_of(tracked))
         groups = GroupEvents()
         groups.add((place, event) for place, event in scan.events if place in mine)
-        names = self._groups_of(tracked, groups)
+        names = [] if self.model is None else self._groups_of(self.model, tracked, groups)
         if len(names) > groups_max:
             names = names[:groups_max]
             if _TOO_MANY_GROUPS not in notes:
                 notes.append(_TOO_MANY_GROUPS)
         statuses = []
-        for name in names:
+        for model, name in [(self.model, name) for name in names if self.model is not None]:
             now_ms = clock_ms()
-            diagnosis = ConsumptionDiagnosis(self.store, self.model, self.members_of, now_ms)
+            diagnosis = ConsumptionDiagnosis(self.store, model, self.members_of, now_ms)
             statuses.append((yield from diagnosis.status(tracked, name, groups.last_events)))
             self._expire(groups, statuses[-1], now_ms)
             yield
@@ -167,10 +170,10 @@ class MessageTracker:
         events.sort(key=_in_time)
         return TrackedEvents(tracked.topic, tracked.copies, events, statuses)
 
-    def _groups_of(self, tracked: TrackedMessage, groups: GroupEvents) -> list[str]:
+    def _groups_of(self, model: ConsumerState, tracked: TrackedMessage, groups: GroupEvents) -> list[str]:
         """The groups with a state, an offset or a subscription of the topic, and those that received the
         message."""
-        names = {group for group, topic in self.model.delivery.pairs() if topic == tracked.topic}
+        names = {group for group, topic in model.delivery.pairs() if topic == tracked.topic}
         names.update(self.store.offsets.groups(tracked.topic))
         names.update(self.subscribed_groups(tracked.topic))
         names.update(group for group, _ in groups.last_events)
@@ -187,7 +190,9 @@ class MessageTracker:
         """The time when the transaction of a half message ended without a commit, from its op record."""
         half = tracked.newest(CopyRole.HALF)
         ended_otherwise = tracked.newest(CopyRole.COMMITTED, CopyRole.GIVEN_UP) is not None
-        if half is None or ended_otherwise or self.model.transactions.status_of(half.queue_offset):
+        if half is None or ended_otherwise:
+            return []
+        if self.model is not None and self.model.transactions.status_of(half.queue_offset):
             return []
         queue = self.store.consume_queues.get(OP_TOPIC, TRANSACTION_QUEUE_ID)
         begin = queue.lower_bound(half.physical_offset) if queue is not None else QUEUE_ORIGIN
@@ -207,6 +212,7 @@ class MessageTracker:
 
 
 _BEGINNINGS: Final = frozenset({*CONSUMABLE, CopyRole.HALF, CopyRole.DELAYED})
+_NO_GROUPS: Final = "the state of its groups is known to the leader alone: this is a replica"
 _TOO_MANY_GROUPS: Final = "the topic has too many groups: not all of them were judged"
 
 

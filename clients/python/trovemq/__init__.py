@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         QueueLag,
         ResentDeadLetter,
     )
-    from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaNode
+    from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaLag, ReplicaNode
     from trovemq.models.search import SearchAnswer, SearchPart, Where
     from trovemq.models.security import (
         AccessDecision,
@@ -146,6 +146,7 @@ __all__ = [
     "RecordBatch",
     "Remainder",
     "ReplicaGroup",
+    "ReplicaLag",
     "ReplicaNode",
     "ResentDeadLetter",
     "Retry",
@@ -191,7 +192,7 @@ _MODULES = {
     "trovemq.models.all_brokers": ("BrokerAnswers", "TopicDeletion"),
     "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "Remainder", "SettingDescription"),
     "trovemq.models.config": ("ConfigMember", "ConfigName", "ConfigStatus", "ConfigTakeOver"),
-    "trovemq.models.replica": ("CutRecords", "Promotion", "ReplicaGroup", "ReplicaNode"),
+    "trovemq.models.replica": ("CutRecords", "Promotion", "ReplicaGroup", "ReplicaLag", "ReplicaNode"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trovemq.models.replica import ReplicaLag
 from trovemq_proto.records import Message
 
 
@@ -16,12 +17,14 @@ class GetAnswer:
         messages: One message, or all with that unique key, newest first.
         unreachable: Brokers that did not answer and might have more messages with the unique key.
         more: There are older messages with that unique key; `Client.query` with type `unique` pages through.
+        replica: The lag of the replica that answered; None from a leader.
     """
 
     kind: str
     messages: tuple[Message, ...]
     unreachable: tuple[str, ...] = ()
     more: bool = False
+    replica: ReplicaLag | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class QueryAnswer:
         index_last_update_physical_offset: Its physical offset, on the broker with the largest lag.
         unreachable: Brokers that have the topic and did not answer; `complete` is then False.
         notes: Remarks of the brokers, for example on a damaged record that was left out.
+        replica: The lag of the replica that answered; None from a leader.
     """
 
     messages: tuple[Message, ...]
@@ -46,3 +50,4 @@ class QueryAnswer:
     index_last_update_physical_offset: int
     unreachable: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    replica: ReplicaLag | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trovemq._common.arguments import (
     check_amount,
     check_callable,
+    check_number,
     check_numbers,
     check_optional_text,
     check_text,
@@ -88,6 +89,8 @@ def connect(
         check_type("options", options, ClientOptions)
     named = parse_server(server)
     options = named.options_over(options)
+    check_number("max_lag_ms", options.max_lag_ms)
+    check_amount("max_lag_ms", options.max_lag_ms)
     if tls is not None:
         options = replace(options, tls=tls)
     if access_key is not None or secret_key is not None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from trovemq.models.replica import ReplicaLag
     from trovemq_proto.records.batch import RecordBatch
 
 Buffer = bytes | bytearray | memoryview
@@ -43,6 +44,7 @@ class FetchedBatch:
         damaged_offsets: Queue offsets whose record could not be read; they are missing from `data`.
         topic_identity: Which topic of that name on that broker the offsets are of; it changes when the topic
             is deleted and recreated. None from a broker that does not know it.
+        replica: The lag of the replica that answered; None from a leader.
     """
 
     data: Buffer
@@ -52,6 +54,7 @@ class FetchedBatch:
     queue_offsets: Sequence[int] | NDArray[np.int64] | None = None
     damaged_offsets: tuple[int, ...] = ()
     topic_identity: int | None = None
+    replica: ReplicaLag | None = None
 
     @cached_property
     def records(self) -> RecordBatch:

@@ -41,6 +41,11 @@ class ClientOptions:
             repeated while a replica group has no leader, or too few copies.
         reconnect_timeout_ms: How long a pull retries while its broker is unreachable; how long the
             acknowledgement or the return of a received message is retried.
+        replica: Whether the client stays with the given servers, nodes of a replica group, also where they do
+            not lead: they answer pulls and look-ups (`read_from_replicas`), and refuse all else.
+        max_lag_ms: A replica with a longer lag refuses pulls and look-ups with REPLICA_LAG_EXCEEDED, in
+            milliseconds; 0: it answers with any lag. A healthy one has up to 600 while nothing is sent.
+            Leaders answer always.
         producers_max: The most topics for which `Client.send` keeps a producer; the least recently used one
             is closed first.
         tls: True for TLS, or TlsOptions; None: as TROVEMQ_TLS and its like say, else a plain connection.
@@ -68,6 +73,8 @@ class ClientOptions:
     backoff: Backoff = field(default_factory=Backoff)
     failover_timeout_ms: int = 15_000
     reconnect_timeout_ms: int = 60_000
+    replica: bool = False
+    max_lag_ms: int = 0
     producers_max: int = 1024
     tls: bool | TlsOptions | None = None
     grpc_transport: GrpcTransport | None = None

@@ -25,6 +25,7 @@ NAVIGATION: Final = (
     ("/delayed", "Delayed"),
     ("/transactions", "Transactions"),
     ("/storage", "Storage"),
+    ("/replicas", "Replicas"),
     ("/configuration", "Configuration"),
     ("/access", "Access"),
 )

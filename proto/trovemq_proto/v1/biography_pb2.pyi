@@ -1,3 +1,4 @@
+from trovemq_proto.v1 import common_pb2 as _common_pb2
 from trovemq_proto.v1 import query_pb2 as _query_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -8,14 +9,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BiographyRequest(_message.Message):
-    __slots__ = ("id", "location", "topic")
+    __slots__ = ("id", "location", "topic", "max_lag_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MAX_LAG_MS_FIELD_NUMBER: _ClassVar[int]
     id: str
     location: _query_pb2.QueueLocation
     topic: str
-    def __init__(self, id: _Optional[str] = ..., location: _Optional[_Union[_query_pb2.QueueLocation, _Mapping]] = ..., topic: _Optional[str] = ...) -> None: ...
+    max_lag_ms: int
+    def __init__(self, id: _Optional[str] = ..., location: _Optional[_Union[_query_pb2.QueueLocation, _Mapping]] = ..., topic: _Optional[str] = ..., max_lag_ms: _Optional[int] = ...) -> None: ...
 
 class MessageCopy(_message.Message):
     __slots__ = ("message", "role", "topic", "queue_id", "queue_offset", "physical_offset", "size", "offset_msg_id", "unique_key", "keys", "tag", "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times", "group", "producer_group", "message_group", "deliver_timestamp")
@@ -132,15 +135,17 @@ class GroupVerdict(_message.Message):
     def __init__(self, message: _Optional[int] = ..., group: _Optional[str] = ..., reason: _Optional[str] = ..., consumed: _Optional[bool] = ..., until: _Optional[int] = ..., attempt: _Optional[int] = ..., client_id: _Optional[str] = ..., ahead: _Optional[int] = ..., ahead_estimated: _Optional[bool] = ..., blocked_by: _Optional[int] = ..., committed: _Optional[int] = ..., next_offset: _Optional[int] = ..., online: _Optional[int] = ..., subscribed: _Optional[int] = ..., filter: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class BiographyReply(_message.Message):
-    __slots__ = ("copies", "events", "verdicts", "complete", "notes")
+    __slots__ = ("copies", "events", "verdicts", "complete", "notes", "replica")
     COPIES_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     copies: _containers.RepeatedCompositeFieldContainer[MessageCopy]
     events: _containers.RepeatedCompositeFieldContainer[BiographyEvent]
     verdicts: _containers.RepeatedCompositeFieldContainer[GroupVerdict]
     complete: bool
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, copies: _Optional[_Iterable[_Union[MessageCopy, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[BiographyEvent, _Mapping]]] = ..., verdicts: _Optional[_Iterable[_Union[GroupVerdict, _Mapping]]] = ..., complete: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    replica: _common_pb2.ReplicaLag
+    def __init__(self, copies: _Optional[_Iterable[_Union[MessageCopy, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[BiographyEvent, _Mapping]]] = ..., verdicts: _Optional[_Iterable[_Union[GroupVerdict, _Mapping]]] = ..., complete: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ..., replica: _Optional[_Union[_common_pb2.ReplicaLag, _Mapping]] = ...) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrovemq_proto/v1/common.proto\x12\ntrovemq.v1\"\x94\x01\n\x05\x45rror\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12-\n\x06\x66ields\x18\x04 \x03(\x0b\x32\x1d.trovemq.v1.Error.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb2\x01\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12\x38\n\tplacement\x18\x04 \x03(\x0b\x32%.trovemq.v1.TopicRoute.PlacementEntry\x1a\x30\n\x0ePlacementEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x81\x03\n\nBrokerInfo\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x17\n\x0fstore_host_ipv6\x18\x04 \x01(\x08\x12\x1b\n\x13\x61ppend_property_crc\x18\x05 \x01(\x08\x12\x15\n\rbody_size_max\x18\x06 \x01(\x03\x12\x16\n\x0e\x62\x61tch_size_max\x18\x07 \x01(\x03\x12\x14\n\x0c\x64\x61ta_version\x18\x08 \x01(\x03\x12\x12\n\nflush_mode\x18\t \x01(\t\x12\x0f\n\x07version\x18\n \x01(\t\x12\x13\n\x0btls_address\x18\x0b \x01(\t\x12\x10\n\x08\x64raining\x18\x0c \x01(\x08\x12\x0f\n\x07\x64rained\x18\r \x01(\x08\x12)\n\x06\x63onfig\x18\x0e \x01(\x0b\x32\x19.trovemq.v1.ConfigSummary\x12\x17\n\x0ftopics_left_out\x18\x0f \x01(\x05\x12\'\n\x06leader\x18\x10 \x01(\x0b\x32\x17.trovemq.v1.GroupLeader\"p\n\x0bGroupLeader\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0c\n\x04role\x18\x04 \x01(\t\x12$\n\x05nodes\x18\x05 \x03(\x0b\x32\x15.trovemq.v1.GroupNode\"*\n\tGroupNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"]\n\rConfigSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x0c\n\x04mark\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x04\"u\n\x0b\x42rokerRoute\x12&\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x16.trovemq.v1.BrokerInfo\x12&\n\x06topics\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.TopicRoute\x12\x16\n\x0eremoved_topics\x18\x03 \x03(\t*>\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\n\n\x06MEMORY\x10\x01\x12\x08\n\x04\x44ISK\x10\x02*\xa4\x02\n\x10PutMessageStatus\x12\x1a\n\x16PUT_STATUS_UNSPECIFIED\x10\x00\x12\n\n\x06PUT_OK\x10\x01\x12\x16\n\x12\x46LUSH_DISK_TIMEOUT\x10\x02\x12\x19\n\x15SERVICE_NOT_AVAILABLE\x10\x03\x12\x1d\n\x19\x43REATE_MAPPED_FILE_FAILED\x10\x04\x12\x13\n\x0fMESSAGE_ILLEGAL\x10\x05\x12\x1c\n\x18PROPERTIES_SIZE_EXCEEDED\x10\x06\x12\x16\n\x12OS_PAGE_CACHE_BUSY\x10\x07\x12\x11\n\rUNKNOWN_ERROR\x10\x08\x12\x17\n\x13\x46LUSH_SLAVE_TIMEOUT\x10\t\x12\x1f\n\x1bIN_SYNC_REPLICAS_NOT_ENOUGH\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrovemq_proto/v1/common.proto\x12\ntrovemq.v1\"\x94\x01\n\x05\x45rror\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12-\n\x06\x66ields\x18\x04 \x03(\x0b\x32\x1d.trovemq.v1.Error.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\nReplicaLag\x12\x12\n\x05\x62ytes\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x02ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_bytesB\x05\n\x03_ms\"\xb2\x01\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12\x38\n\tplacement\x18\x04 \x03(\x0b\x32%.trovemq.v1.TopicRoute.PlacementEntry\x1a\x30\n\x0ePlacementEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x81\x03\n\nBrokerInfo\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x17\n\x0fstore_host_ipv6\x18\x04 \x01(\x08\x12\x1b\n\x13\x61ppend_property_crc\x18\x05 \x01(\x08\x12\x15\n\rbody_size_max\x18\x06 \x01(\x03\x12\x16\n\x0e\x62\x61tch_size_max\x18\x07 \x01(\x03\x12\x14\n\x0c\x64\x61ta_version\x18\x08 \x01(\x03\x12\x12\n\nflush_mode\x18\t \x01(\t\x12\x0f\n\x07version\x18\n \x01(\t\x12\x13\n\x0btls_address\x18\x0b \x01(\t\x12\x10\n\x08\x64raining\x18\x0c \x01(\x08\x12\x0f\n\x07\x64rained\x18\r \x01(\x08\x12)\n\x06\x63onfig\x18\x0e \x01(\x0b\x32\x19.trovemq.v1.ConfigSummary\x12\x17\n\x0ftopics_left_out\x18\x0f \x01(\x05\x12\'\n\x06leader\x18\x10 \x01(\x0b\x32\x17.trovemq.v1.GroupLeader\"p\n\x0bGroupLeader\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0c\n\x04role\x18\x04 \x01(\t\x12$\n\x05nodes\x18\x05 \x03(\x0b\x32\x15.trovemq.v1.GroupNode\"*\n\tGroupNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"]\n\rConfigSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x0c\n\x04mark\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x04\"u\n\x0b\x42rokerRoute\x12&\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x16.trovemq.v1.BrokerInfo\x12&\n\x06topics\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.TopicRoute\x12\x16\n\x0eremoved_topics\x18\x03 \x03(\t*>\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\n\n\x06MEMORY\x10\x01\x12\x08\n\x04\x44ISK\x10\x02*\xa4\x02\n\x10PutMessageStatus\x12\x1a\n\x16PUT_STATUS_UNSPECIFIED\x10\x00\x12\n\n\x06PUT_OK\x10\x01\x12\x16\n\x12\x46LUSH_DISK_TIMEOUT\x10\x02\x12\x19\n\x15SERVICE_NOT_AVAILABLE\x10\x03\x12\x1d\n\x19\x43REATE_MAPPED_FILE_FAILED\x10\x04\x12\x13\n\x0fMESSAGE_ILLEGAL\x10\x05\x12\x1c\n\x18PROPERTIES_SIZE_EXCEEDED\x10\x06\x12\x16\n\x12OS_PAGE_CACHE_BUSY\x10\x07\x12\x11\n\rUNKNOWN_ERROR\x10\x08\x12\x17\n\x13\x46LUSH_SLAVE_TIMEOUT\x10\t\x12\x1f\n\x1bIN_SYNC_REPLICAS_NOT_ENOUGH\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,26 +35,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERROR_FIELDSENTRY']._serialized_options = b'8\001'
   _globals['_TOPICROUTE_PLACEMENTENTRY']._loaded_options = None
   _globals['_TOPICROUTE_PLACEMENTENTRY']._serialized_options = b'8\001'
-  _globals['_DURABILITY']._serialized_start=1137
-  _globals['_DURABILITY']._serialized_end=1199
-  _globals['_PUTMESSAGESTATUS']._serialized_start=1202
-  _globals['_PUTMESSAGESTATUS']._serialized_end=1494
+  _globals['_DURABILITY']._serialized_start=1205
+  _globals['_DURABILITY']._serialized_end=1267
+  _globals['_PUTMESSAGESTATUS']._serialized_start=1270
+  _globals['_PUTMESSAGESTATUS']._serialized_end=1562
   _globals['_ERROR']._serialized_start=46
   _globals['_ERROR']._serialized_end=194
   _globals['_ERROR_FIELDSENTRY']._serialized_start=149
   _globals['_ERROR_FIELDSENTRY']._serialized_end=194
-  _globals['_TOPICROUTE']._serialized_start=197
-  _globals['_TOPICROUTE']._serialized_end=375
-  _globals['_TOPICROUTE_PLACEMENTENTRY']._serialized_start=327
-  _globals['_TOPICROUTE_PLACEMENTENTRY']._serialized_end=375
-  _globals['_BROKERINFO']._serialized_start=378
-  _globals['_BROKERINFO']._serialized_end=763
-  _globals['_GROUPLEADER']._serialized_start=765
-  _globals['_GROUPLEADER']._serialized_end=877
-  _globals['_GROUPNODE']._serialized_start=879
-  _globals['_GROUPNODE']._serialized_end=921
-  _globals['_CONFIGSUMMARY']._serialized_start=923
-  _globals['_CONFIGSUMMARY']._serialized_end=1016
-  _globals['_BROKERROUTE']._serialized_start=1018
-  _globals['_BROKERROUTE']._serialized_end=1135
+  _globals['_REPLICALAG']._serialized_start=196
+  _globals['_REPLICALAG']._serialized_end=262
+  _globals['_TOPICROUTE']._serialized_start=265
+  _globals['_TOPICROUTE']._serialized_end=443
+  _globals['_TOPICROUTE_PLACEMENTENTRY']._serialized_start=395
+  _globals['_TOPICROUTE_PLACEMENTENTRY']._serialized_end=443
+  _globals['_BROKERINFO']._serialized_start=446
+  _globals['_BROKERINFO']._serialized_end=831
+  _globals['_GROUPLEADER']._serialized_start=833
+  _globals['_GROUPLEADER']._serialized_end=945
+  _globals['_GROUPNODE']._serialized_start=947
+  _globals['_GROUPNODE']._serialized_end=989
+  _globals['_CONFIGSUMMARY']._serialized_start=991
+  _globals['_CONFIGSUMMARY']._serialized_end=1084
+  _globals['_BROKERROUTE']._serialized_start=1086
+  _globals['_BROKERROUTE']._serialized_end=1203
 # @@protoc_insertion_point(module_scope)

@@ -60,6 +60,14 @@ class Error(_message.Message):
     fields: _containers.ScalarMap[str, str]
     def __init__(self, symbol: _Optional[str] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class ReplicaLag(_message.Message):
+    __slots__ = ("bytes", "ms")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MS_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    ms: int
+    def __init__(self, bytes: _Optional[int] = ..., ms: _Optional[int] = ...) -> None: ...
+
 class TopicRoute(_message.Message):
     __slots__ = ("topic", "queue_count", "message_type", "placement")
     class PlacementEntry(_message.Message):

@@ -129,7 +129,7 @@ class OutgoingMessage(_message.Message):
     def __init__(self, body: _Optional[bytes] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., unique_key: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., flag: _Optional[int] = ..., born_timestamp: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("fetch_id", "topic", "queue_id", "offset", "messages_max", "bytes_max", "wait_ms", "tags", "replies_max", "replies_more", "topic_identity")
+    __slots__ = ("fetch_id", "topic", "queue_id", "offset", "messages_max", "bytes_max", "wait_ms", "tags", "replies_max", "replies_more", "topic_identity", "max_lag_ms")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class FetchRequest(_message.Message):
     REPLIES_MAX_FIELD_NUMBER: _ClassVar[int]
     REPLIES_MORE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    MAX_LAG_MS_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     topic: str
     queue_id: int
@@ -152,10 +153,11 @@ class FetchRequest(_message.Message):
     replies_max: int
     replies_more: int
     topic_identity: int
-    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., replies_max: _Optional[int] = ..., replies_more: _Optional[int] = ..., topic_identity: _Optional[int] = ...) -> None: ...
+    max_lag_ms: int
+    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., replies_max: _Optional[int] = ..., replies_more: _Optional[int] = ..., topic_identity: _Optional[int] = ..., max_lag_ms: _Optional[int] = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("fetch_id", "error", "records", "next_offset", "min_offset", "max_offset", "queue_offsets", "damaged_offsets", "replies_left", "topic_identity")
+    __slots__ = ("fetch_id", "error", "records", "next_offset", "min_offset", "max_offset", "queue_offsets", "damaged_offsets", "replies_left", "topic_identity", "replica")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +168,7 @@ class FetchReply(_message.Message):
     DAMAGED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     REPLIES_LEFT_FIELD_NUMBER: _ClassVar[int]
     TOPIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     error: _common_pb2.Error
     records: bytes
@@ -176,4 +179,5 @@ class FetchReply(_message.Message):
     damaged_offsets: _containers.RepeatedScalarFieldContainer[int]
     replies_left: int
     topic_identity: int
-    def __init__(self, fetch_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., queue_offsets: _Optional[bytes] = ..., damaged_offsets: _Optional[_Iterable[int]] = ..., replies_left: _Optional[int] = ..., topic_identity: _Optional[int] = ...) -> None: ...
+    replica: _common_pb2.ReplicaLag
+    def __init__(self, fetch_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., queue_offsets: _Optional[bytes] = ..., damaged_offsets: _Optional[_Iterable[int]] = ..., replies_left: _Optional[int] = ..., topic_identity: _Optional[int] = ..., replica: _Optional[_Union[_common_pb2.ReplicaLag, _Mapping]] = ...) -> None: ...

@@ -22,39 +22,40 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/query.proto\x12\ntrovemq.v1\"F\n\rQueueLocation\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\"m\n\x11GetMessageRequest\x12\x0c\n\x02id\x18\x01 \x01(\tH\x00\x12-\n\x08location\x18\x02 \x01(\x0b\x32\x19.trovemq.v1.QueueLocationH\x00\x12\r\n\x05topic\x18\x03 \x01(\tB\x0c\n\nidentifier\"q\n\x0fGetMessageReply\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.trovemq.v1.IdentifierKind\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x15\n\rqueue_offsets\x18\x03 \x01(\x0c\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\x94\x01\n\x11QueryByKeyRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12!\n\x04type\x18\x03 \x01(\x0e\x32\x13.trovemq.v1.KeyType\x12\r\n\x05\x62\x65gin\x18\x04 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x14\n\x0cmessages_max\x18\x06 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\"\xab\x01\n\tQueryPage\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12#\n\x1bindex_last_update_timestamp\x18\x05 \x01(\x03\x12)\n!index_last_update_physical_offset\x18\x06 \x01(\x03\x12\r\n\x05notes\x18\x07 \x03(\t\"X\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x11\n\ttimestamp\x18\x03 \x01(\x03\x12\r\n\x05upper\x18\x04 \x01(\x08\"#\n\x11SearchOffsetReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"7\n\x13QueueOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\"H\n\x0cQueueOffsets\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\"m\n\x11QueueOffsetsReply\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.trovemq.v1.QueueOffsets\x12\x1b\n\x0etopic_identity\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_topic_identity*c\n\x0eIdentifierKind\x12\x1a\n\x16IDENTIFIER_UNSPECIFIED\x10\x00\x12\x11\n\rOFFSET_MSG_ID\x10\x01\x12\x0e\n\nUNIQUE_KEY\x10\x02\x12\x12\n\x0eQUEUE_LOCATION\x10\x03*\'\n\x07KeyType\x12\x07\n\x03KEY\x10\x00\x12\n\n\x06UNIQUE\x10\x01\x12\x07\n\x03TAG\x10\x02\x32\xbe\x02\n\x0cQueryService\x12H\n\nGetMessage\x12\x1d.trovemq.v1.GetMessageRequest\x1a\x1b.trovemq.v1.GetMessageReply\x12\x44\n\nQueryByKey\x12\x1d.trovemq.v1.QueryByKeyRequest\x1a\x15.trovemq.v1.QueryPage0\x01\x12N\n\x0cSearchOffset\x12\x1f.trovemq.v1.SearchOffsetRequest\x1a\x1d.trovemq.v1.SearchOffsetReply\x12N\n\x0cQueueOffsets\x12\x1f.trovemq.v1.QueueOffsetsRequest\x1a\x1d.trovemq.v1.QueueOffsetsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/query.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"F\n\rQueueLocation\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\"\x81\x01\n\x11GetMessageRequest\x12\x0c\n\x02id\x18\x01 \x01(\tH\x00\x12-\n\x08location\x18\x02 \x01(\x0b\x32\x19.trovemq.v1.QueueLocationH\x00\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x12\n\nmax_lag_ms\x18\x04 \x01(\x03\x42\x0c\n\nidentifier\"\x9a\x01\n\x0fGetMessageReply\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.trovemq.v1.IdentifierKind\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x15\n\rqueue_offsets\x18\x03 \x01(\x0c\x12\x0c\n\x04more\x18\x04 \x01(\x08\x12\'\n\x07replica\x18\x05 \x01(\x0b\x32\x16.trovemq.v1.ReplicaLag\"\xa8\x01\n\x11QueryByKeyRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12!\n\x04type\x18\x03 \x01(\x0e\x32\x13.trovemq.v1.KeyType\x12\r\n\x05\x62\x65gin\x18\x04 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x14\n\x0cmessages_max\x18\x06 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12\x12\n\nmax_lag_ms\x18\x08 \x01(\x03\"\xd4\x01\n\tQueryPage\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12#\n\x1bindex_last_update_timestamp\x18\x05 \x01(\x03\x12)\n!index_last_update_physical_offset\x18\x06 \x01(\x03\x12\r\n\x05notes\x18\x07 \x03(\t\x12\'\n\x07replica\x18\x08 \x01(\x0b\x32\x16.trovemq.v1.ReplicaLag\"l\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x11\n\ttimestamp\x18\x03 \x01(\x03\x12\r\n\x05upper\x18\x04 \x01(\x08\x12\x12\n\nmax_lag_ms\x18\x05 \x01(\x03\"L\n\x11SearchOffsetReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\'\n\x07replica\x18\x02 \x01(\x0b\x32\x16.trovemq.v1.ReplicaLag\"K\n\x13QueueOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\x12\x12\n\nmax_lag_ms\x18\x03 \x01(\x03\"H\n\x0cQueueOffsets\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\"\x96\x01\n\x11QueueOffsetsReply\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.trovemq.v1.QueueOffsets\x12\x1b\n\x0etopic_identity\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\'\n\x07replica\x18\x03 \x01(\x0b\x32\x16.trovemq.v1.ReplicaLagB\x11\n\x0f_topic_identity*c\n\x0eIdentifierKind\x12\x1a\n\x16IDENTIFIER_UNSPECIFIED\x10\x00\x12\x11\n\rOFFSET_MSG_ID\x10\x01\x12\x0e\n\nUNIQUE_KEY\x10\x02\x12\x12\n\x0eQUEUE_LOCATION\x10\x03*\'\n\x07KeyType\x12\x07\n\x03KEY\x10\x00\x12\n\n\x06UNIQUE\x10\x01\x12\x07\n\x03TAG\x10\x02\x32\xbe\x02\n\x0cQueryService\x12H\n\nGetMessage\x12\x1d.trovemq.v1.GetMessageRequest\x1a\x1b.trovemq.v1.GetMessageReply\x12\x44\n\nQueryByKey\x12\x1d.trovemq.v1.QueryByKeyRequest\x1a\x15.trovemq.v1.QueryPage0\x01\x12N\n\x0cSearchOffset\x12\x1f.trovemq.v1.SearchOffsetRequest\x1a\x1d.trovemq.v1.SearchOffsetReply\x12N\n\x0cQueueOffsets\x12\x1f.trovemq.v1.QueueOffsetsRequest\x1a\x1d.trovemq.v1.QueueOffsetsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_IDENTIFIERKIND']._serialized_start=1036
-  _globals['_IDENTIFIERKIND']._serialized_end=1135
-  _globals['_KEYTYPE']._serialized_start=1137
-  _globals['_KEYTYPE']._serialized_end=1176
-  _globals['_QUEUELOCATION']._serialized_start=44
-  _globals['_QUEUELOCATION']._serialized_end=114
-  _globals['_GETMESSAGEREQUEST']._serialized_start=116
-  _globals['_GETMESSAGEREQUEST']._serialized_end=225
-  _globals['_GETMESSAGEREPLY']._serialized_start=227
-  _globals['_GETMESSAGEREPLY']._serialized_end=340
-  _globals['_QUERYBYKEYREQUEST']._serialized_start=343
-  _globals['_QUERYBYKEYREQUEST']._serialized_end=491
-  _globals['_QUERYPAGE']._serialized_start=494
-  _globals['_QUERYPAGE']._serialized_end=665
-  _globals['_SEARCHOFFSETREQUEST']._serialized_start=667
-  _globals['_SEARCHOFFSETREQUEST']._serialized_end=755
-  _globals['_SEARCHOFFSETREPLY']._serialized_start=757
-  _globals['_SEARCHOFFSETREPLY']._serialized_end=792
-  _globals['_QUEUEOFFSETSREQUEST']._serialized_start=794
-  _globals['_QUEUEOFFSETSREQUEST']._serialized_end=849
-  _globals['_QUEUEOFFSETS']._serialized_start=851
-  _globals['_QUEUEOFFSETS']._serialized_end=923
-  _globals['_QUEUEOFFSETSREPLY']._serialized_start=925
-  _globals['_QUEUEOFFSETSREPLY']._serialized_end=1034
-  _globals['_QUERYSERVICE']._serialized_start=1179
-  _globals['_QUERYSERVICE']._serialized_end=1497
+  _globals['_IDENTIFIERKIND']._serialized_start=1314
+  _globals['_IDENTIFIERKIND']._serialized_end=1413
+  _globals['_KEYTYPE']._serialized_start=1415
+  _globals['_KEYTYPE']._serialized_end=1454
+  _globals['_QUEUELOCATION']._serialized_start=75
+  _globals['_QUEUELOCATION']._serialized_end=145
+  _globals['_GETMESSAGEREQUEST']._serialized_start=148
+  _globals['_GETMESSAGEREQUEST']._serialized_end=277
+  _globals['_GETMESSAGEREPLY']._serialized_start=280
+  _globals['_GETMESSAGEREPLY']._serialized_end=434
+  _globals['_QUERYBYKEYREQUEST']._serialized_start=437
+  _globals['_QUERYBYKEYREQUEST']._serialized_end=605
+  _globals['_QUERYPAGE']._serialized_start=608
+  _globals['_QUERYPAGE']._serialized_end=820
+  _globals['_SEARCHOFFSETREQUEST']._serialized_start=822
+  _globals['_SEARCHOFFSETREQUEST']._serialized_end=930
+  _globals['_SEARCHOFFSETREPLY']._serialized_start=932
+  _globals['_SEARCHOFFSETREPLY']._serialized_end=1008
+  _globals['_QUEUEOFFSETSREQUEST']._serialized_start=1010
+  _globals['_QUEUEOFFSETSREQUEST']._serialized_end=1085
+  _globals['_QUEUEOFFSETS']._serialized_start=1087
+  _globals['_QUEUEOFFSETS']._serialized_end=1159
+  _globals['_QUEUEOFFSETSREPLY']._serialized_start=1162
+  _globals['_QUEUEOFFSETSREPLY']._serialized_end=1312
+  _globals['_QUERYSERVICE']._serialized_start=1457
+  _globals['_QUERYSERVICE']._serialized_end=1775
 # @@protoc_insertion_point(module_scope)

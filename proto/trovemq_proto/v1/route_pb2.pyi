@@ -60,18 +60,20 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterReply(_message.Message):
-    __slots__ = ("brokers", "version", "changes", "lost", "removed_brokers")
+    __slots__ = ("brokers", "version", "changes", "lost", "removed_brokers", "refusal")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     REMOVED_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
     version: int
     changes: bool
     lost: _containers.RepeatedCompositeFieldContainer[LostBroker]
     removed_brokers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ..., removed_brokers: _Optional[_Iterable[str]] = ...) -> None: ...
+    refusal: _common_pb2.Error
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ..., removed_brokers: _Optional[_Iterable[str]] = ..., refusal: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class LostBroker(_message.Message):
     __slots__ = ("name", "cluster", "address", "lost_ms", "topics", "topics_alone")

@@ -22,29 +22,30 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrovemq_proto/v1/search.proto\x12\ntrovemq.v1\"c\n\tSearchHas\x12&\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x17.trovemq.v1.SearchField\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\x12\x11\n\tis_prefix\x18\x04 \x01(\x08\">\n\x10SearchConditions\x12*\n\x05parts\x18\x01 \x03(\x0b\x32\x1b.trovemq.v1.SearchCondition\"\xa4\x01\n\x0fSearchCondition\x12$\n\x03has\x18\x01 \x01(\x0b\x32\x15.trovemq.v1.SearchHasH\x00\x12.\n\x06\x61ll_of\x18\x02 \x01(\x0b\x32\x1c.trovemq.v1.SearchConditionsH\x00\x12.\n\x06\x61ny_of\x18\x03 \x01(\x0b\x32\x1c.trovemq.v1.SearchConditionsH\x00\x42\x0b\n\tcondition\"\xb3\x01\n\rSearchRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12*\n\x05where\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.SearchCondition\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\x12\x14\n\x0coldest_first\x18\x05 \x01(\x08\x12\x14\n\x0cmessages_max\x18\x06 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12\x0f\n\x07\x65xplain\x18\x08 \x01(\x08\"Z\n\nSearchPart\x12\r\n\x05index\x18\x01 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x04 \x01(\x03\x12\x10\n\x08\x61t_least\x18\x05 \x01(\x08\"\xd5\x01\n\nSearchPage\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x15\n\rqueue_offsets\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x05 \x01(\t\x12%\n\x05parts\x18\x06 \x03(\x0b\x32\x16.trovemq.v1.SearchPart\x12\x0f\n\x07\x65ntries\x18\x07 \x01(\x03\x12\x15\n\rscanned_bytes\x18\x08 \x01(\x03\x12\x11\n\tlag_bytes\x18\t \x01(\x03\x12\r\n\x05notes\x18\n \x03(\t*v\n\x0bSearchField\x12\x1c\n\x18SEARCH_FIELD_UNSPECIFIED\x10\x00\x12\x0e\n\nSEARCH_KEY\x10\x01\x12\x14\n\x10SEARCH_UNIQUE_ID\x10\x02\x12\x0e\n\nSEARCH_TAG\x10\x03\x12\x13\n\x0fSEARCH_PROPERTY\x10\x04\x32N\n\rSearchService\x12=\n\x06Search\x12\x19.trovemq.v1.SearchRequest\x1a\x16.trovemq.v1.SearchPage0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrovemq_proto/v1/search.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"c\n\tSearchHas\x12&\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x17.trovemq.v1.SearchField\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\x12\x11\n\tis_prefix\x18\x04 \x01(\x08\">\n\x10SearchConditions\x12*\n\x05parts\x18\x01 \x03(\x0b\x32\x1b.trovemq.v1.SearchCondition\"\xa4\x01\n\x0fSearchCondition\x12$\n\x03has\x18\x01 \x01(\x0b\x32\x15.trovemq.v1.SearchHasH\x00\x12.\n\x06\x61ll_of\x18\x02 \x01(\x0b\x32\x1c.trovemq.v1.SearchConditionsH\x00\x12.\n\x06\x61ny_of\x18\x03 \x01(\x0b\x32\x1c.trovemq.v1.SearchConditionsH\x00\x42\x0b\n\tcondition\"\xc7\x01\n\rSearchRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12*\n\x05where\x18\x02 \x01(\x0b\x32\x1b.trovemq.v1.SearchCondition\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\x12\x14\n\x0coldest_first\x18\x05 \x01(\x08\x12\x14\n\x0cmessages_max\x18\x06 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12\x0f\n\x07\x65xplain\x18\x08 \x01(\x08\x12\x12\n\nmax_lag_ms\x18\t \x01(\x03\"Z\n\nSearchPart\x12\r\n\x05index\x18\x01 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x04 \x01(\x03\x12\x10\n\x08\x61t_least\x18\x05 \x01(\x08\"\xfe\x01\n\nSearchPage\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x15\n\rqueue_offsets\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x05 \x01(\t\x12%\n\x05parts\x18\x06 \x03(\x0b\x32\x16.trovemq.v1.SearchPart\x12\x0f\n\x07\x65ntries\x18\x07 \x01(\x03\x12\x15\n\rscanned_bytes\x18\x08 \x01(\x03\x12\x11\n\tlag_bytes\x18\t \x01(\x03\x12\r\n\x05notes\x18\n \x03(\t\x12\'\n\x07replica\x18\x0b \x01(\x0b\x32\x16.trovemq.v1.ReplicaLag*v\n\x0bSearchField\x12\x1c\n\x18SEARCH_FIELD_UNSPECIFIED\x10\x00\x12\x0e\n\nSEARCH_KEY\x10\x01\x12\x14\n\x10SEARCH_UNIQUE_ID\x10\x02\x12\x0e\n\nSEARCH_TAG\x10\x03\x12\x13\n\x0fSEARCH_PROPERTY\x10\x04\x32N\n\rSearchService\x12=\n\x06Search\x12\x19.trovemq.v1.SearchRequest\x1a\x16.trovemq.v1.SearchPage0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.search_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SEARCHFIELD']._serialized_start=867
-  _globals['_SEARCHFIELD']._serialized_end=985
-  _globals['_SEARCHHAS']._serialized_start=45
-  _globals['_SEARCHHAS']._serialized_end=144
-  _globals['_SEARCHCONDITIONS']._serialized_start=146
-  _globals['_SEARCHCONDITIONS']._serialized_end=208
-  _globals['_SEARCHCONDITION']._serialized_start=211
-  _globals['_SEARCHCONDITION']._serialized_end=375
-  _globals['_SEARCHREQUEST']._serialized_start=378
-  _globals['_SEARCHREQUEST']._serialized_end=557
-  _globals['_SEARCHPART']._serialized_start=559
-  _globals['_SEARCHPART']._serialized_end=649
-  _globals['_SEARCHPAGE']._serialized_start=652
-  _globals['_SEARCHPAGE']._serialized_end=865
-  _globals['_SEARCHSERVICE']._serialized_start=987
-  _globals['_SEARCHSERVICE']._serialized_end=1065
+  _globals['_SEARCHFIELD']._serialized_start=959
+  _globals['_SEARCHFIELD']._serialized_end=1077
+  _globals['_SEARCHHAS']._serialized_start=76
+  _globals['_SEARCHHAS']._serialized_end=175
+  _globals['_SEARCHCONDITIONS']._serialized_start=177
+  _globals['_SEARCHCONDITIONS']._serialized_end=239
+  _globals['_SEARCHCONDITION']._serialized_start=242
+  _globals['_SEARCHCONDITION']._serialized_end=406
+  _globals['_SEARCHREQUEST']._serialized_start=409
+  _globals['_SEARCHREQUEST']._serialized_end=608
+  _globals['_SEARCHPART']._serialized_start=610
+  _globals['_SEARCHPART']._serialized_end=700
+  _globals['_SEARCHPAGE']._serialized_start=703
+  _globals['_SEARCHPAGE']._serialized_end=957
+  _globals['_SEARCHSERVICE']._serialized_start=1079
+  _globals['_SEARCHSERVICE']._serialized_end=1157
 # @@protoc_insertion_point(module_scope)

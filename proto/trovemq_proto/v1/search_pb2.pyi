@@ -1,3 +1,4 @@
+from trovemq_proto.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -49,7 +50,7 @@ class SearchCondition(_message.Message):
     def __init__(self, has: _Optional[_Union[SearchHas, _Mapping]] = ..., all_of: _Optional[_Union[SearchConditions, _Mapping]] = ..., any_of: _Optional[_Union[SearchConditions, _Mapping]] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("topic", "where", "begin", "end", "oldest_first", "messages_max", "cursor", "explain")
+    __slots__ = ("topic", "where", "begin", "end", "oldest_first", "messages_max", "cursor", "explain", "max_lag_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +59,7 @@ class SearchRequest(_message.Message):
     MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_LAG_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     where: SearchCondition
     begin: int
@@ -66,7 +68,8 @@ class SearchRequest(_message.Message):
     messages_max: int
     cursor: str
     explain: bool
-    def __init__(self, topic: _Optional[str] = ..., where: _Optional[_Union[SearchCondition, _Mapping]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., oldest_first: _Optional[bool] = ..., messages_max: _Optional[int] = ..., cursor: _Optional[str] = ..., explain: _Optional[bool] = ...) -> None: ...
+    max_lag_ms: int
+    def __init__(self, topic: _Optional[str] = ..., where: _Optional[_Union[SearchCondition, _Mapping]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., oldest_first: _Optional[bool] = ..., messages_max: _Optional[int] = ..., cursor: _Optional[str] = ..., explain: _Optional[bool] = ..., max_lag_ms: _Optional[int] = ...) -> None: ...
 
 class SearchPart(_message.Message):
     __slots__ = ("index", "begin", "end", "entries", "at_least")
@@ -83,7 +86,7 @@ class SearchPart(_message.Message):
     def __init__(self, index: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., entries: _Optional[int] = ..., at_least: _Optional[bool] = ...) -> None: ...
 
 class SearchPage(_message.Message):
-    __slots__ = ("records", "queue_offsets", "last", "complete", "cursor", "parts", "entries", "scanned_bytes", "lag_bytes", "notes")
+    __slots__ = ("records", "queue_offsets", "last", "complete", "cursor", "parts", "entries", "scanned_bytes", "lag_bytes", "notes", "replica")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +97,7 @@ class SearchPage(_message.Message):
     SCANNED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     queue_offsets: bytes
     last: bool
@@ -104,4 +108,5 @@ class SearchPage(_message.Message):
     scanned_bytes: int
     lag_bytes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, records: _Optional[bytes] = ..., queue_offsets: _Optional[bytes] = ..., last: _Optional[bool] = ..., complete: _Optional[bool] = ..., cursor: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[SearchPart, _Mapping]]] = ..., entries: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    replica: _common_pb2.ReplicaLag
+    def __init__(self, records: _Optional[bytes] = ..., queue_offsets: _Optional[bytes] = ..., last: _Optional[bool] = ..., complete: _Optional[bool] = ..., cursor: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[SearchPart, _Mapping]]] = ..., entries: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., replica: _Optional[_Union[_common_pb2.ReplicaLag, _Mapping]] = ...) -> None: ...

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import FakeClient
+from trovemq import GetAnswer, ReplicaLag
+from trovemq.cli.away import Away
 
 READS = [("topic", "list")]
 CHANGES = [
@@ -42,6 +44,33 @@ def test_a_topic_that_another_broker_had_is_said_to_exist(run: Any, client: Fake
     ran = run("topic", "create", "bills")
     assert (ran.code, "it existed on broker-b already, with the same settings" in ran.err) == (0, True)
     assert "existed" not in run("topic", "create", "bills", "--exist-ok").err
+
+
+class Written:
+    """An Output that keeps notes and remarks."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, object] = {}
+        self.remarks: list[str] = []
+
+    def note(self, **fields: object) -> None:
+        self.notes |= fields
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+
+def test_the_lag_of_a_replica_is_said_once_beside_all_its_answers() -> None:
+    written: Any = Written()
+    away = Away(written)
+    for lag_ms in (40, 41):
+        away.note(GetAnswer("unique_key", (), replica=ReplicaLag(7, lag_ms)))
+    away.note(GetAnswer("unique_key", ()))
+    assert written.notes == {"replica": {"lagBytes": 7, "lagMs": 41}}
+    assert written.remarks == ["from a replica, whose lag is 40 ms"]
+    other: Any = Written()
+    Away(other).note(GetAnswer("unique_key", (), replica=ReplicaLag(None, None)))
+    assert other.remarks == ["from a replica, whose lag is not known yet"]
 
 
 @pytest.mark.parametrize(("count", "named"), [(1, "1 more broker,"), (2, "2 more brokers,")])

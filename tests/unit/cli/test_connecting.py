@@ -44,6 +44,14 @@ def test_what_is_not_given_comes_from_the_environment(run: Any, monkeypatch: pyt
     assert options.tls is None, "the SDK reads the environment itself"
 
 
+def test_a_lag_is_borne_by_every_read_of_the_command(run: Any) -> None:
+    options = options_of(run, "--replica", "cluster", "--max-lag-ms", "1500")
+    assert options is not None
+    assert (options.replica, options.max_lag_ms) == (True, 1_500)
+    for wrong in ("soon", "-1", "1.5"):
+        assert run("cluster", "--max-lag-ms", wrong).code == 2
+
+
 def test_a_file_or_a_transport_that_does_not_work_is_an_error(run: Any) -> None:
     ran = run("--json", "cluster", "--grpc-transport", "http")
     assert (ran.code, ran.note["error"]) == (1, "REQUEST_ILLEGAL")

@@ -13,6 +13,7 @@ import pytest
 from tests.support.console_cluster import Browser, FakeCluster, console, elements, rule, structure, user
 from trovemq.models.config import ConfigMember, ConfigName, ConfigStatus
 from trovemq.models.group import DelayedMessage, GroupMember, GroupSettings
+from trovemq.models.replica import ReplicaGroup, ReplicaNode
 from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
 from trovemq_console.guard import CONTENT_POLICY
 
@@ -61,6 +62,18 @@ def cluster_with(text: str) -> FakeCluster:
         ConfigStatus(broker="b", state="current", dropped=names, **copy),
     ]
     cluster.config.missing = (text,)
+    replica = ReplicaNode(node=text, role="follower", address=text, is_voter=True, problem=text)
+    cluster.replicas.known = [
+        ReplicaGroup(
+            group=text,
+            leader=text,
+            epoch=1,
+            in_sync=(text,),
+            in_sync_min=1,
+            ack="leader",
+            nodes=(replica, replica),
+        )
+    ]
     place: dict[str, Any] = {"topic": text, "queue_id": 0, "queue_offset": 0}
     cluster.tracks[receipt.offset_msg_id] = MessageTrack(
         copies=tuple(copy_of(text, receipt.offset_msg_id) for _ in range(2)),
@@ -145,6 +158,7 @@ VISITS: dict[str, Visit] = {
     "no such group": page("/group", name="TEXT-none"),
     "delayed": page("/delayed", topic="TEXT", key="TEXT"),
     "storage": page("/storage"),
+    "replicas": page("/replicas"),
     "configuration": page("/configuration"),
     "access": page("/access"),
     "found": lambda browser, text: browser.get("/search", q=text[0] + "*", topic=text),

@@ -26,6 +26,7 @@ def answer(node: str, **changes: Any) -> NodeAnswer:
         "leader": "a",
         "end": 100,
         "flushed": 100,
+        "commit": 90,
         "in_sync": ("a", "b"),
         "in_sync_version": (64, 2),
         "in_sync_min": 2,
@@ -33,6 +34,7 @@ def answer(node: str, **changes: Any) -> NodeAnswer:
         "members": MEMBERS,
         "copies": {},
         "lag_bytes": 0,
+        "lag_ms": None,
         "problem": "",
         "ack": "replicated",
     }
@@ -59,11 +61,13 @@ def test_the_leader_knows_the_lag_and_an_absent_node_has_its_error() -> None:
     )
 
 
-def test_without_a_leader_the_newest_set_is_shown_and_no_lag() -> None:
-    later = answer("b", in_sync=("b", "c"), in_sync_version=(64, 3), leader="")
+def test_without_a_leader_the_newest_set_is_shown_and_each_node_s_own_lag() -> None:
+    later = answer("b", in_sync=("b", "c"), in_sync_version=(64, 3), leader="", lag_ms=7_000)
     group = found(answer("a", leader=""), later).group("g")
     assert (group.leader, group.in_sync) == (None, ("b", "c"))
     assert {one.lag_bytes for one in group.nodes} == {None}
+    assert [one.lag_ms for one in group.nodes] == [None, 7_000, None]
+    assert [one.commit for one in group.nodes] == [90, 90, None]
 
 
 def test_of_two_leaders_the_one_of_the_higher_epoch_counts() -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trovemq import TroveError, Where, errors
+from trovemq import ReplicaLag, TroveError, Where, errors
 from trovemq._lookup import message_search
 from trovemq._lookup.message_search import Searches
+from trovemq._wire.replica_lags import longest_lag
 from trovemq._wire.searches import SearchPageAnswer, SearchQuestion
 from trovemq.models.search import EVERY_MESSAGE, SearchPart, combined
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
@@ -51,6 +52,7 @@ class Brokers:
         }
         self.down: set[str] = set()
         self.without_topic: set[str] = set()
+        self.replicas: set[str] = set()
         infos = [SimpleNamespace(name=name) for name in self.records]
         routes = SimpleNamespace(
             brokers=lambda _=None: infos,
@@ -98,7 +100,8 @@ class Brokers:
             )
         complete = end == len(found)
         on = "" if complete else str(end)
-        yield SearchPageAnswer(b"", None, True, complete, on, (part,), 5, 7, 3, ("a note",))
+        lag = ReplicaLag(int(broker[1:]), 9) if broker in self.replicas else None
+        yield SearchPageAnswer(b"", None, True, complete, on, (part,), 5, 7, 3, ("a note",), lag)
 
 
 TIMES = st.lists(st.lists(st.integers(1, 20), max_size=8), min_size=1, max_size=3)
@@ -133,6 +136,16 @@ async def test_pages_of_all_brokers_are_one_answer_in_the_order_of_time(
     assert times_found == sorted(times_found, reverse=newest_first)
     at_once = [m async for m in searches.search_all(question(newest_first), page_size, None)]
     assert [m.unique_key for m in at_once] == [m.unique_key for m in found]
+
+
+async def test_an_answer_has_the_longest_lag_of_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers([[1], [2], [3]])
+    monkeypatch.setattr(message_search, "search_pages", brokers.pages)
+    searches = Searches(brokers.pool)
+    assert (await searches.search(question(), 9, None, None, explain=False)).replica is None
+    brokers.replicas = {"b1", "b2"}
+    assert (await searches.search(question(), 9, None, None, explain=False)).replica == ReplicaLag(2, 9)
+    assert longest_lag([ReplicaLag(5, None), ReplicaLag(1, 2), None]) == ReplicaLag(5, None)
 
 
 async def test_a_broker_that_does_not_answer_makes_the_answer_incomplete(

@@ -33,6 +33,13 @@ def test_options_of_a_url_win() -> None:
     assert (options.call_timeout_ms, options.send_attempts_max, options.connect_timeout_ms) == (2000, 3, 7)
 
 
+def test_a_url_bears_a_lag() -> None:
+    assert parse_server("trovemq://a?max_lag_ms=2000").options_over(None).max_lag_ms == 2_000
+    assert parse_server("trovemq://a?replica=true").options_over(None).replica
+    assert parse_server("trovemq://a").options_over(ClientOptions(replica=True)).replica
+    assert parse_server("trovemq://a?max_lag_ms=0").options_over(ClientOptions(max_lag_ms=5)).max_lag_ms == 0
+
+
 def test_a_url_switches_polling_off() -> None:
     assert parse_server("trovemq://a?busy_poll_us=0").options_over(None).busy_poll_us == 0
     assert parse_server("a:1").options_over(None) == ClientOptions()
@@ -90,6 +97,8 @@ def test_keys_of_a_url_count_where_nothing_else_names_any() -> None:
         ("trovemq://user:hunter2@a:b:c", "is not HOST:PORT"),
         ("trovemq://a?call_timeout_ms=0", "whole number from 1 on"),
         ("trovemq://a?busy_poll_us=-1", "whole number from 0 on"),
+        ("trovemq://a?max_lag_ms=soon", "max_lag_ms=soon is not a whole number from 0 on"),
+        ("trovemq://a?replica=perhaps", "replica=perhaps is neither true nor false"),
         ("trovemq://a?call_timeout_ms=1.5", "whole number"),
         ("trovemq://a?tls=perhaps", "neither true nor false"),
         ("trovemq://a?colour=red", "no option 'colour'"),

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from trovemq import MessageCopy, MessageTrack, TrackEvent
+from trovemq import MessageCopy, MessageTrack, ReplicaLag, TrackEvent
 from trovemq._lookup import tracks
 from trovemq._lookup.tracks import ask_all
 from trovemq._wire.tracks import track
@@ -100,6 +100,8 @@ async def test_an_error_is_never_an_empty_answer(
 class Connection:
     """Answers with a reply; remembers the request."""
 
+    max_lag_ms = 7
+
     def __init__(self, reply: pb.BiographyReply) -> None:
         self.reply = reply
         self.request = pb.BiographyRequest()
@@ -129,3 +131,8 @@ async def test_what_is_unknown_is_none() -> None:
     assert connection.request.location.queue_offset == 7
     await track(cast(Any, connection), "broker-a", "key", "orders")
     assert (connection.request.id, connection.request.topic) == ("key", "orders")
+    assert connection.request.max_lag_ms == 7
+    assert found.replica is None
+    reply.replica.ms = 40
+    found = await track(cast(Any, connection), "broker-a", "key", "orders")
+    assert found.replica == ReplicaLag(None, 40)

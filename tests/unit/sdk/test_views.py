@@ -14,7 +14,7 @@ from trovemq._wire.convert import changed_state, cluster_state
 from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import route_pb2
+from trovemq_proto.v1 import common_pb2, route_pb2
 
 NAMESERVER = ServerInfo("nameserver", "1", "ns")
 
@@ -95,6 +95,27 @@ def test_a_broker_that_was_given_by_its_address() -> None:
     assert made.address_of(broker("b1").broker) == "127.0.0.1:8081"
     assert made.address_of(broker("b2").broker) is None
     assert made.is_known("127.0.0.1:8081")
+
+
+def test_nodes_that_do_not_lead_say_why_no_broker_is_in_the_routes() -> None:
+    """The client said that no broker is in the routes."""
+    refusal = common_pb2.Error(symbol="NOT_LEADER", message="node b follows", fields={"leader": "a"})
+    state = cluster_state(route_pb2.ClusterReply(refusal=refusal))
+    unsure = ClusterState((), refusal=TroveError(errors.NOT_LEADER, "no leader is known"))
+    made = Views()
+    made.update("c:1", unsure, ServerInfo("broker", "1", "g"))
+    made.update("b:1", state, ServerInfo("broker", "1", "g"))
+    table = RouteTable()
+    table.apply(made.whole(0.0))
+    for ask in (table.brokers, lambda: table.broker("g"), lambda: table.brokers_of("orders")):
+        with pytest.raises(TroveError, match="node b follows") as refused:
+            ask()
+        assert refused.value.fields["leader"] == "a"
+    made.update("a:1", ClusterState((broker("g"),)), ServerInfo("broker", "1", "g"))
+    table.apply(made.whole(0.0))
+    assert [one.name for one in table.brokers()] == ["g"]
+    with pytest.raises(TroveError, match="BROKER_NOT_FOUND"):
+        table.broker("other")
 
 
 def test_changes_alone_make_the_state_that_a_whole_reply_has() -> None:

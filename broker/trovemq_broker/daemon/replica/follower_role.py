@@ -15,17 +15,20 @@ from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
 from trovemq_broker.daemon.replica.finding import Finding, known_members
+from trovemq_broker.daemon.replica.follower_reads import FollowerReads
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.produce.replica_acks import Grown
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replication.frames import Epoch, Identity
+from trovemq_broker.replication.frames import Epoch, Heartbeat, Identity
 from trovemq_broker.replication.promotion import Promised, epoch_of_leader, epoch_to_promise
+from trovemq_broker.replication.read_lag import ReaderLag, ReadLag
 from trovemq_broker.replication.status import (
     MembersChange,
     NodeStatus,
@@ -34,6 +37,7 @@ from trovemq_broker.replication.status import (
     Role,
 )
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
+from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.lifecycle import Stop
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread, until_done
@@ -49,12 +53,23 @@ RETRY_LEADING_MAX_S: Final = 30.0
 class FollowerRole:
     """`run()` on an open node; see role.Role for the calls."""
 
-    def __init__(self, node: OpenNode, settings: BrokerSettings, calls: NodeCalls) -> None:
+    def __init__(
+        self,
+        node: OpenNode,
+        settings: BrokerSettings,
+        calls: NodeCalls,
+        reads: FollowerReads | None = None,
+    ) -> None:
+        """`reads`: where clients may read from this node."""
         self.node: Final = node
         self._settings = settings
         self._calls = calls
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        self._work = FollowerWork(settings, self._flushed, self._failed)
+        self._reads = reads
+        self._read_lag = ReadLag()
+        grown = reads.grown if reads is not None else _nothing
+        self._work = FollowerWork(settings, self._flushed, self._failed, grown)
+        self._available = grown
         self._finding = Finding(settings.node_name, calls, self._members, self._found)
         self._finding.is_following = lambda: self._stream is not None and self._stream.is_following
         self._stream: FollowerStream | None = None
@@ -71,6 +86,7 @@ class FollowerRole:
     async def run(self, stop: Stop) -> Ended:
         """Until this node leads, or the process stops. Raises the error that ends it."""
         self._work.start(self.node.store)
+        self._open_reads()
         finding = asyncio.create_task(self._finding.run(), name="replica-finding")
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -87,7 +103,7 @@ class FollowerRole:
             self._is_over = True
             async with self._changing:  # a call's change has ended, and no other begins
                 await self._stop_following()
-                await self._work.stop()
+                await self._close_store()
 
     @property
     def problem(self) -> str:
@@ -141,6 +157,7 @@ class FollowerRole:
                 self._problem = await run_in_thread(work)
                 if self._problem:
                     return
+                self._open_reads()
             await self._learn_members()
             if self._finding.leader(node.place.cluster, node.state.promised) is None:
                 await self._lead_again()
@@ -188,18 +205,6 @@ class FollowerRole:
         if self._following is not None:
             return
         node, place = self.node, self.node.place
-        store = EngineStore(
-            node.log,
-            node.file,
-            node.state,
-            store_set=node.store_set,
-            wall_ms=wall_ms,
-            closing=self._work.stop,
-            reopen=node.reopen,
-            opened=self._reopened,
-            appended=self._work.appended,
-            available=lambda _grown: None,
-        )
         self._stream = FollowerStream(
             place.cluster,
             place.group,
@@ -207,19 +212,57 @@ class FollowerRole:
             node.log,
             node.state,
             node.store.settings.commit_log_file_size,
-            store,
+            self._engine_store(),
             target=lambda: self._finding.target(place.cluster, node.state.promised),
             credentials=self._calls.credentials,
             clock_ms=monotonic_ms,
             retries=self._settings,
             jitter=random.random,
             learner=self._settings.replica_role == "learner",
+            heard=self._heard,
         )
         self._following = asyncio.create_task(self._stream.run(), name="replica-follow")
         self._following.add_done_callback(self._following_ended)
 
+    def _engine_store(self) -> EngineStore:
+        node = self.node
+        return EngineStore(
+            node.log,
+            node.file,
+            node.state,
+            store_set=node.store_set,
+            wall_ms=wall_ms,
+            closing=self._close_store,
+            reopen=node.reopen,
+            opened=self._reopened,
+            appended=self._work.appended,
+            available=self._available,
+        )
+
+    async def _close_store(self) -> None:
+        """Nothing uses the store afterwards."""
+        if self._reads is not None:
+            await self._reads.close()
+        await self._work.stop()
+
     async def _reopened(self, store: MessageStore) -> None:
         self._work.start(store)
+        self._open_reads()
+
+    # --- reads --------------------------------------------------------------------------------------------
+    def _open_reads(self) -> None:
+        if self._reads is not None and self.node.place_if_any is not None:
+            self._reads.open(self.node.store, self._reader_lag)
+
+    def _reader_lag(self) -> ReaderLag:
+        return self._read_lag.lag(self.node.store.visible_offset, boot_ms())
+
+    def _heard(self, heartbeat: Heartbeat | None) -> None:
+        if heartbeat is None:
+            self._read_lag.new_stream()
+        else:
+            visible = self.node.store.visible_offset
+            self._read_lag.heard(heartbeat.commit, heartbeat.sent_ms, visible, boot_ms())
 
     def _following_ended(self, task: asyncio.Task[TroveError]) -> None:
         if task.cancelled():
@@ -270,6 +313,7 @@ class FollowerRole:
             listed=place.listed,
             problem=self.problem,
             lag_bytes=0 if stream is None else stream.lag_bytes,
+            lag_ms=self._reader_lag().ms,
             ack=self._settings.ack,
             store_id=place.store_id,
             incarnation=place.incarnation,
@@ -386,3 +430,7 @@ class FollowerRole:
 
     async def remove_node(self, node: str) -> None:
         raise self.refusal()
+
+
+def _nothing(_queues: Grown) -> None:
+    """Nobody waits for messages."""

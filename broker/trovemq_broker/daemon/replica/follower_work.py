@@ -10,7 +10,7 @@ from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.maintenance import background
 from trovemq_broker.maintenance.projection_flushes import ProjectionFlushes
 from trovemq_broker.maintenance.tree_task import TreeTask
-from trovemq_broker.produce.group_commit import GroupCommit
+from trovemq_broker.produce.group_commit import GroupCommit, Grown
 from trovemq_daemon.threads import until_done
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.kernel_sync import KernelSync
@@ -18,15 +18,18 @@ from trovemq_store.files.kernel_sync import KernelSync
 
 class FollowerWork:
     """`start()`, `stop()`, and again where the store is opened again. `flushed`: the log's synced end has
-    moved. `failed`: the work has ended by that error, and the store with it."""
+    moved. `failed`: the work has ended by that error, and the store with it. `grown`: these queues have new
+    messages that are on disk."""
 
     def __init__(
         self,
         settings: BrokerSettings,
         flushed: Callable[[], None],
         failed: Callable[[BaseException], None],
+        grown: Callable[[Grown], None] = lambda _queues: None,
     ) -> None:
         self._settings: Final = settings
+        self._grown = grown
         self._flushed = flushed
         self._failed = failed
         self._commit: GroupCommit | None = None
@@ -36,7 +39,7 @@ class FollowerWork:
     def start(self, store: MessageStore) -> None:
         settings = self._settings
         kernel = KernelSync.open() if settings.flush_in_kernel_enable else None
-        self._commit = GroupCommit(store, settings, lambda _grown: self._flushed(), kernel)
+        self._commit = GroupCommit(store, settings, self._dispatched, kernel)
         flushes = ProjectionFlushes(
             store, settings.projection_flush_interval_ms, settings.many_queues_flush_interval_ms
         )
@@ -51,6 +54,10 @@ class FollowerWork:
         self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
         for task in self._tasks:
             task.add_done_callback(self._ended)
+
+    def _dispatched(self, queues: Grown) -> None:
+        self._flushed()
+        self._grown(queues)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -135,6 +135,7 @@ class NodeApp:
             lambda: "opening the store" if role is None else role.problem,
             node_routes(self.status),
             ReplicaCollector(self.status),
+            reads=settings.read_from_replicas,
             leader=lambda: None if role is None else role.leader(),
             calls=self._calls,
         )
@@ -145,7 +146,7 @@ class NodeApp:
                 return Ended()
             node = await OpenNode.open(settings, self._written, own)
             try:
-                role = FollowerRole(node, settings, self._calls)
+                role = FollowerRole(node, settings, self._calls, servers.reads)
                 await servers.open(node.store)
                 await self._take_role(role)
                 self._report_serving(listening)

@@ -148,6 +148,8 @@ class OpenNode:
     def enter_group(self, place: Membership) -> None:
         """A new node gets its place. All of its log that is on disk is committed. StorageError."""
         self.store.limit_commits(self.store.visible_offset)
+        if self.store.tables is not None:
+            self.store.tables.follows = True  # it was opened as a store that has no group
         with self._changing:
             self._take_place(place)
         self.state.commit = self.store.visible_offset

@@ -47,6 +47,7 @@ def shown(status: NodeStatus) -> dict[str, Any]:
         "in_sync": [] if status.in_sync is None else status.in_sync.nodes,
         "in_sync_min": status.in_sync_min,
         "lag_bytes": status.lag_bytes,
+        "lag_ms": status.lag_ms,
         "problem": status.problem or None,
     }
 
@@ -85,7 +86,7 @@ class ReplicaCollector(Collector):
         )
         seconds = GaugeMetricFamily(
             "trovemq_group_replica_lag_seconds",
-            "How long ago a copy had all of the leader's log, as the leader sees it.",
+            "How long ago a copy had all of the leader's log, as the leader, or the copy itself, sees it.",
             labels=("group", "node"),
         )
         if status.leads:
@@ -94,5 +95,7 @@ class ReplicaCollector(Collector):
                 seconds.add_metric((status.group, one.node), one.lag_ms / 1000)
         elif status.role is Role.FOLLOWER:
             lag.add_metric((status.group, status.node), status.lag_bytes)
+            if status.lag_ms is not None:
+                seconds.add_metric((status.group, status.node), status.lag_ms / 1000)
         yield lag
         yield seconds

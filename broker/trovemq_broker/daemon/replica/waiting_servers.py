@@ -2,13 +2,14 @@
 
 The client's port has Health, GetServerInfo, empty routes, log-ins and ReplicaService. Calls of RocketMQ's
 protocol go to the leader where it is known (server/rocketmq/leader_calls.py); every other call of a broker's
-services is answered with NOT_LEADER.
+services is answered with NOT_LEADER. With read_from_replicas a follower's has reads,
+and a route to itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -22,12 +23,16 @@ from trovemq_broker.cluster.leader_route import LeaderRoute
 from trovemq_broker.cluster.route_metrics import ForwardsCollector
 from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.opening import clock_ms
+from trovemq_broker.daemon.replica.follower_reads import FollowerReads
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.security import access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.access.serving_gate import ServingGate
+from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.replica_reads import PATHS, READS, ReplicaReads
 from trovemq_broker.server.native.replica_service import ReplicaCalls, ReplicaService
 from trovemq_broker.server.rocketmq import leader_calls
 from trovemq_broker.server.wire import (
@@ -99,9 +104,11 @@ class WaitingServers:
         routes: Sequence[BaseRoute],
         collector: Collector,
         *,
+        reads: bool = False,
         leader: Callable[[], GroupLeader | None] = lambda: None,
         calls: NodeCalls | None = None,
     ) -> None:
+        """`reads`: it serves reads once `self.reads` is open."""
         self._settings = settings
         self._leader = leader
         self._version = version
@@ -111,7 +118,8 @@ class WaitingServers:
         registry.register(collector)
         metrics = RpcMetrics(registry, cluster=settings.cluster, node_type="broker", node_id=settings.name)
         self._gate = gate_of(settings)
-        serving = ServingGate()
+        self._services = ReplicaReads(refusal) if reads else None
+        serving = ServingGate(PATHS if reads else ())
         serving.refusal = lambda: _unread(refusal())
         self._forwarder: CallForwarder | None = None
         if calls is not None:
@@ -129,6 +137,21 @@ class WaitingServers:
             registry, readiness, routes, name=f"TroveMQ: {settings.name}", console_url=settings.console_url
         )
         self._stopping = asyncio.Event()
+        self._routes = EmptyRoutes(
+            *(settings.name, version, self._stopping, settings.node_name, leader),
+            clock_ms=clock_ms,
+            refusal=refusal,
+        )
+        self.reads: Final = (
+            None
+            if self._services is None
+            else FollowerReads(
+                *(settings, version, self._services, self._routes),
+                traffic=Traffic(metrics.observe, metrics.slow),
+                replies=self._grpc.replies,
+            )
+        )
+        """Of a follower, where its setting allows them."""
 
     async def bind(self) -> tuple[Address, Address | None, Address | None]:
         """Takes the addresses of gRPC, of HTTP and of TLS: with their real ports. AddressInUseError,
@@ -138,24 +161,38 @@ class WaitingServers:
         tls = await bind_tls(self._grpc, settings, settings.advertised(address))
         http = settings.http_address
         http = await self._http.start(http, settings.http_tls_files) if http is not None else None
+        if self.reads is not None:
+            advertised = settings.advertised(address)
+            self.reads.addresses = advertised, settings.tls_advertised(advertised, tls) if tls else None
         return address, http, tls
 
     async def open(self, store: MessageStore) -> None:
         """Serves. TroveError of open_security."""
-        security = None
+        security: BrokerSecurity | None = None
         if self._gate is not None:
             settings, gate = self._settings, self._gate
-            security = await asyncio.to_thread(
+            opened = await asyncio.to_thread(
                 lambda: open_security(settings, store, gate, makes_first_user=False)
             )
+            security = opened
             groups = await asyncio.to_thread(SubscriptionGroups.load, store.files)
-            entries: dict[str, Entries] = {"topic": store.topics, "group": groups}
-            self._gate.open(security.table, security.sessions, entries)
+
+            def admit(store: MessageStore) -> None:
+                entries: dict[str, Entries] = {"topic": store.topics, "group": groups}
+                gate.open(opened.table, opened.sessions, entries)
+
+            admit(store)
+            if self.reads is not None:
+                self.reads.admit = admit
         server = self._grpc.server
         refusing = _Refusing(self._refusal)
         for name, service in REFUSED:
-            several = _refused_calls(service, self._refusal)
-            handlers = service_handlers(service, refusing, on_calls=several)
+            several, servicer = _refused_calls(service, self._refusal), refusing
+            if self._services is not None and (reads := self._services.handlers(service)):
+                servicer = _Reading(reads, self._refusal)
+                several = {one: calls for one, calls in several.items() if one not in READS[name]}
+                several |= self._services.on_calls(service)
+            handlers = service_handlers(service, servicer, on_calls=several)
             if service is MESSAGING and self._forwarder is not None:
                 forwarded = leader_calls.LeaderCalls(
                     self._forwarder, self._settings.name, self._refused_forward
@@ -167,8 +204,7 @@ class WaitingServers:
         server.add_registered_method_handlers(
             security_name, service_handlers(security_messages.SERVICE, log_in)
         )
-        node, name = self._settings.node_name, self._settings.name
-        EmptyRoutes(name, self._version, self._stopping, node, self._leader).add_to(server)
+        self._routes.add_to(server)
         ReplicaService(self._node).add_to(server)
         await self._grpc.start()
 
@@ -202,6 +238,14 @@ class _Refusing:
 
     def __getattr__(self, name: str) -> Any:
         return self._refused
+
+
+class _Reading(_Refusing):
+    """A servicer of which these methods are served."""
+
+    def __init__(self, reads: Mapping[str, Any], refusal: Callable[[], TroveError]) -> None:
+        super().__init__(refusal)
+        self.__dict__.update(reads)
 
 
 class _LogIn(_Refusing):

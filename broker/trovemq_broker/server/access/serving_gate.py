@@ -7,7 +7,7 @@ served. Where messages flow it costs one check for all calls that arrived togeth
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
@@ -39,9 +39,11 @@ _SERVED: Final = frozenset(
 
 
 class ServingGate:
-    """`refusal`: returns the error for messages, None where they are served. Set before requests come."""
+    """`refusal`: returns the error for messages, None where they are served. Set before requests come.
+    `served`: more methods that have no gate, by path."""
 
-    def __init__(self) -> None:
+    def __init__(self, served: Collection[str] = ()) -> None:
+        self._served = _SERVED.union(served)
         self.refusal: Callable[[], TroveError | None] | None = None
         """None: everything is served."""
         self.forwarded: frozenset[str] = frozenset()
@@ -49,7 +51,8 @@ class ServingGate:
 
     def handler(self, path: str, handler: Any) -> Any:
         """The handler with the gate before it."""
-        if not path.startswith(_SERVICES) or path in _SERVED or path in self.forwarded:
+        is_served = path in self._served or path in self.forwarded
+        if not path.startswith(_SERVICES) or is_served:
             return handler
         if takes_one_request(handler):
             return self._calls(path, calls_of(handler))

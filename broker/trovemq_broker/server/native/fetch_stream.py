@@ -10,7 +10,7 @@ from typing import Final
 
 from trovemq_broker.fetch.long_poll import LongPolls, Waiter
 from trovemq_broker.fetch.pull import PullRequest, PullResult
-from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.core.read_core import ReadCore
 from trovemq_broker.server.core.refused_message import RefusedMessage
 from trovemq_broker.server.native.reply_stream import ReplyStream, fail
 from trovemq_broker.server.wire.fetch_frames import Fetch, MoreReplies, fetch_id_of, read_fetch, read_pull
@@ -34,7 +34,7 @@ class FetchWait:
     """
 
     def __init__(
-        self, core: BrokerCore, fetch_id: int, request: PullRequest, wait_ms: int, replies_max: int
+        self, core: ReadCore, fetch_id: int, request: PullRequest, wait_ms: int, replies_max: int
     ) -> None:
         self._core = core
         self._started = time.perf_counter()
@@ -94,7 +94,7 @@ class FetchWait:
 
 
 class FetchStream(ReplyStream):
-    def __init__(self, core: BrokerCore, context: Context) -> None:
+    def __init__(self, core: ReadCore, context: Context) -> None:
         super().__init__(context, core.settings.fetch_frames_in_flight_max, core.replies)
         self._core = core
         self._waiters: dict[FetchWait, Waiter] = {}
@@ -218,7 +218,7 @@ class FetchStream(ReplyStream):
         self._standing.clear()
 
 
-def begin_pull(core: BrokerCore, call: Call) -> None:
+def begin_pull(core: ReadCore, call: Call) -> None:
     """The unary form: waits up to wait_ms, in a task. The answer is a serialised FetchReply. TroveError."""
     command = read_pull(call.request)
     own = _of_one_topic(core, command.pull)
@@ -232,7 +232,7 @@ def begin_pull(core: BrokerCore, call: Call) -> None:
 
 
 async def _pull_until(
-    core: BrokerCore, call: Call, fetch_id: int, own: PullRequest, result: PullResult, until: float
+    core: ReadCore, call: Call, fetch_id: int, own: PullRequest, result: PullResult, until: float
 ) -> None:
     """Many calls may wait for the same message: each reply is made when there is space for it."""
     loop = asyncio.get_running_loop()
@@ -256,9 +256,7 @@ async def _growth(long_polls: LongPolls, request: PullRequest, wait_ms: int) -> 
         waiter.cancel()
 
 
-def counted_reply(
-    core: BrokerCore, fetch_id: int, topic: str, result: PullResult, remaining: int = 0
-) -> bytes:
+def counted_reply(core: ReadCore, fetch_id: int, topic: str, result: PullResult, remaining: int = 0) -> bytes:
     core.traffic.fetched(topic, result.message_count, result.byte_count)
     return fetch_reply(fetch_id, result, core.puller.topic_identity(topic), remaining)
 
@@ -267,15 +265,15 @@ def wait_limit(wait_ms: int, wait_ms_max: int) -> int:
     return max(0, min(wait_ms, wait_ms_max))
 
 
-def _of_one_topic(core: BrokerCore, request: PullRequest) -> PullRequest:
+def _of_one_topic(core: ReadCore, request: PullRequest) -> PullRequest:
     """The request, which is refused from now on once its topic is deleted and recreated."""
-    topic, queue_id, offset, messages_max, bytes_max, tags, identity = request
-    if identity is not None:
+    if request.topic_identity is not None:
         return request
+    topic, queue_id, offset, messages_max, bytes_max, tags, _, lag = request
     identity = core.puller.topic_identity(topic)
-    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity)
+    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity, lag)
 
 
 def _from(request: PullRequest, offset: QueueOffset, bytes_max: int) -> PullRequest:
-    topic, queue_id, _, messages_max, _, tags, identity = request
-    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity)
+    topic, queue_id, _, messages_max, _, tags, identity, lag = request
+    return PullRequest(topic, queue_id, offset, messages_max, bytes_max, tags, identity, lag)

@@ -12,6 +12,7 @@ import grpc
 from trovemq_broker.produce.batches import Batch, Done
 from trovemq_broker.produce.put_status import STORED
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.core.read_core import ReadCore
 from trovemq_broker.server.native.append_stream import AppendStream
 from trovemq_broker.server.native.fetch_stream import FetchStream, begin_pull
 from trovemq_broker.server.native.reply_stream import OpenStreams
@@ -26,10 +27,29 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.engine.append_result import AppendResult
 
 
-class MessageService:
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
+class MessageReads:
+    """The part that changes nothing, of a broker and of a follower."""
+
+    def __init__(self, core: ReadCore) -> None:
+        self._reads = core
         self.streams: Final = OpenStreams()
+
+    async def fetch(self, _requests: object, context: Context) -> None:
+        await self.streams.serve(FetchStream(self._reads, context))
+
+    def on_pulls(self, calls: Sequence[Call]) -> None:
+        """Pull: waits up to wait_ms."""
+        for call in calls:
+            try:
+                begin_pull(self._reads, call)
+            except Exception as error:
+                call.answer(error)
+
+
+class MessageService(MessageReads):
+    def __init__(self, core: BrokerCore) -> None:
+        super().__init__(core)
+        self._core = core
 
     def add_to(self, server: grpc.aio.Server) -> None:
         of_turns = {"Send": self.on_sends, "Pull": self.on_pulls}
@@ -38,17 +58,6 @@ class MessageService:
 
     async def append(self, _requests: object, context: Context) -> None:
         await self.streams.serve(AppendStream(self._core, context))
-
-    async def fetch(self, _requests: object, context: Context) -> None:
-        await self.streams.serve(FetchStream(self._core, context))
-
-    def on_pulls(self, calls: Sequence[Call]) -> None:
-        """Pull: waits up to wait_ms."""
-        for call in calls:
-            try:
-                begin_pull(self._core, call)
-            except Exception as error:
-                call.answer(error)
 
     async def get_producer(self, request: Request, _context: Context) -> Reply:
         producer = wire.producer_of(request)

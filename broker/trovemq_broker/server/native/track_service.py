@@ -12,6 +12,7 @@ import grpc
 from trovemq_broker.filters.filter import Filter, parse_filter
 from trovemq_broker.query.lacking import lacking_note
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.core.read_core import ReadCore
 from trovemq_broker.server.wire import track_messages as wire
 from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.statuses import Context
@@ -23,25 +24,43 @@ from trovemq_proto.errors import TroveError
 SYNC_WAIT_MAX_S: Final = 5.0
 
 
-class TrackService:
-    """The method is that of biography.proto; every refusal is a TroveError."""
+class TrackReads:
+    """Of a follower, which knows no groups, and a part of the broker's service. The method is that of
+    biography.proto; every refusal is a TroveError."""
 
-    def __init__(self, core: BrokerCore, one_more: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self,
+        core: ReadCore,
+        one_more: Callable[[], AbstractContextManager[None]],
+        tracker: MessageTracker | None = None,
+    ) -> None:
         """`one_more` counts a query while it runs, and raises if there are too many."""
-        self._core = core
+        self._reads = core
         self._one_more = one_more
-        self._tracker = MessageTracker(core.store, core.model, self._members_of, self._subscribed_groups)
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        add_service(server, wire.SERVICE, self)
+        self._tracker = tracker or MessageTracker(core.store, None)
 
     async def biography(self, request: Request, _context: Context) -> Reply:
         with self._one_more():
             await self._bring_events_to_disk()
             command = wire.track_of(request)
-            steps = self._tracker.steps(command.identifier, command.topic, self._core.clock_ms)
-            found = await self._core.turns.run(steps)
-            return wire.track_reply(found, lacking_note(self._core.store, "", _first_ms(found)))
+            steps = self._tracker.steps(command.identifier, command.topic, self._reads.clock_ms)
+            found = await self._reads.turns.run(steps)
+            return wire.track_reply(found, lacking_note(self._reads.store, "", _first_ms(found)))
+
+    async def _bring_events_to_disk(self) -> None:
+        """A follower has no others."""
+
+
+class TrackService(TrackReads):
+    """Of a broker."""
+
+    def __init__(self, core: BrokerCore, one_more: Callable[[], AbstractContextManager[None]]) -> None:
+        self._core = core
+        tracker = MessageTracker(core.store, core.model, self._members_of, self._subscribed_groups)
+        super().__init__(core, one_more, tracker)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_service(server, wire.SERVICE, self)
 
     async def _bring_events_to_disk(self) -> None:
         """Writes pending events to the log, so that the answer has everything up to now. If that fails, the

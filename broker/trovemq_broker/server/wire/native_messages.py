@@ -15,6 +15,7 @@ from trovemq_broker.produce.append import Durability
 from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.produce.put_status import put_status
 from trovemq_broker.server.wire.frames import write_with_records
+from trovemq_broker.server.wire.replica_reads import replica_lag
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -133,6 +134,7 @@ def pull_request(request: message_pb2.FetchRequest) -> PullRequest:
         request.bytes_max,
         tuple(request.tags),
         PhysicalOffset(request.topic_identity) if request.HasField("topic_identity") else None,
+        request.max_lag_ms,
     )
 
 
@@ -149,6 +151,7 @@ def fetch_reply(
         damaged_offsets=result.damaged_offsets,
         replies_left=replies_left,
         topic_identity=topic_identity,
+        replica=None if result.replica is None else replica_lag(result.replica),
     )
     return write_with_records(head, result.slices, result.byte_count)
 

@@ -171,6 +171,7 @@ CODES: Final[dict[str, Code]] = {
     "REPLICA_TIMEOUT": Code.SLAVE_PERSISTENCE_TIMEOUT,
     "REPLICA_STATE_ILLEGAL": Code.PRECONDITION_FAILED,
     "STORE_DIVERGED": Code.INTERNAL_SERVER_ERROR,
+    "REPLICA_LAG_EXCEEDED": Code.HA_NOT_AVAILABLE,
     "FIFO_BROKER_AWAY": Code.TOO_MANY_REQUESTS,  # official clients try again after a pause
     "FIFO_SENDER_UNKNOWN": Code.TOO_MANY_REQUESTS,
     "TOPIC_CLOSED": Code.TOO_MANY_REQUESTS,  # official clients try again after a pause

@@ -280,7 +280,7 @@ class _Answers:
                 is_voter=member.is_voter,
                 problem="it was not asked" if error is None else error.message,
             )
-        lag_bytes = lag_ms = None
+        lag_bytes, lag_ms = None, answer.lag_ms
         if leader is not None and leader.node == answer.node:
             lag_bytes, lag_ms = 0, 0
         elif leader is not None:
@@ -295,6 +295,7 @@ class _Answers:
             epoch=answer.epoch,
             end=answer.end,
             flushed=answer.flushed,
+            commit=answer.commit,
             lag_bytes=lag_bytes,
             lag_ms=lag_ms,
             problem=answer.problem,

@@ -173,4 +173,5 @@ class Puller:
             tags=request.tags,
             replies_max=fetch.replies_max,
             topic_identity=self._topic_identity,
+            max_lag_ms=self._pool.options.max_lag_ms,
         )

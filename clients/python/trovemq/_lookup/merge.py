@@ -22,7 +22,9 @@ from trovemq._lookup.cursor import BrokerProgress, decode_cursor, encode_cursor,
 from trovemq._net.all_brokers import NOT_ANSWERED, lost_names
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
+from trovemq._wire.replica_lags import longest_lag
 from trovemq.answers import QueryAnswer
+from trovemq.models.replica import ReplicaLag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueOffset
@@ -53,6 +55,9 @@ class AnswerPage(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]: ...
+
+    @property
+    def replica(self) -> ReplicaLag | None: ...
 
 
 PageT = TypeVar("PageT", bound=AnswerPage)
@@ -171,6 +176,7 @@ class MergedAnswer(Generic[PageT]):
     unreachable: tuple[str, ...]
     notes: tuple[str, ...]
     answers: tuple[list[PageT], ...]
+    replica: ReplicaLag | None
 
 
 async def merged_answer(
@@ -204,6 +210,7 @@ async def merged_answer(
         tuple(source.name for source in sources if source.unreachable),
         (*notes, *_body_notes(messages)),
         tuple(source.answers for source in sources),
+        longest_lag(page.replica for source in sources for page in source.answers),
     )
 
 

@@ -55,6 +55,7 @@ class Searches:
             sum(page.lag_bytes for page in last),
             found.unreachable,
             found.notes,
+            found.replica,
         )
 
     def search_all(

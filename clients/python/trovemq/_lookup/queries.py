@@ -12,9 +12,11 @@ from trovemq._net.all_brokers import NOT_ANSWERED, ask_brokers, lost_names, outc
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
 from trovemq._wire.convert import FoundRecords, QueryPageAnswer
+from trovemq._wire.replica_lags import longest_lag
 from trovemq.answers import GetAnswer, QueryAnswer
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import BrokerInfo, QueueOffsets
+from trovemq.models.replica import ReplicaLag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
@@ -111,6 +113,7 @@ class Queries:
             physical_offset,
             found.unreachable,
             found.notes,
+            found.replica,
         )
 
     def query_all(
@@ -162,10 +165,12 @@ class _IdentifierAnswers:
         self.unreachable: list[str] = []
         self.refusals: list[TroveError] = []
         self.more = False
+        self.lags: list[ReplicaLag | None] = []
 
     def add_records(self, found: FoundRecords) -> None:
         messages = decoded(found.records, found.queue_offsets)
         self.more |= found.more
+        self.lags.append(found.replica)
         (self.by_offset_msg_id if found.kind == "offset_msg_id" else self.by_unique_key).extend(messages)
 
     def add_failure(self, broker: str, error: TroveError) -> None:
@@ -180,6 +185,7 @@ class _IdentifierAnswers:
         self.unreachable += other.unreachable
         self.refusals += other.refusals
         self.more |= other.more
+        self.lags += other.lags
 
     @property
     def lacks_topic(self) -> bool:
@@ -187,11 +193,12 @@ class _IdentifierAnswers:
         return bool(self.refusals) and all(one.spec is errors.TOPIC_NOT_FOUND for one in self.refusals)
 
     def answer(self, identifier: str) -> GetAnswer:
+        lag = longest_lag(self.lags)
         if self.by_offset_msg_id:
-            return GetAnswer("offset_msg_id", tuple(self.by_offset_msg_id[:1]))
+            return GetAnswer("offset_msg_id", tuple(self.by_offset_msg_id[:1]), replica=lag)
         if self.by_unique_key:
             newest_first = sorted(self.by_unique_key, key=lambda message: -message.store_timestamp)
-            return GetAnswer("unique_key", tuple(newest_first), tuple(self.unreachable), self.more)
+            return GetAnswer("unique_key", tuple(newest_first), tuple(self.unreachable), self.more, lag)
         for error in self.refusals:
             if error.spec not in (errors.MESSAGE_NOT_FOUND, errors.TOPIC_NOT_FOUND):
                 raise error

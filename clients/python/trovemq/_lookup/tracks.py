@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trovemq._net.all_brokers import NOT_ANSWERED, lost_names, outcomes_of
 from trovemq._net.connections import ConnectionPool
+from trovemq._wire.replica_lags import longest_lag
 from trovemq._wire.tracks import Place, track
 from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
 from trovemq_proto import errors
@@ -73,4 +74,5 @@ def _merged(answers: Sequence[MessageTrack], unreachable: Sequence[str]) -> Mess
         all(answer.complete for answer in answers) and not unreachable,
         tuple(unreachable),
         tuple(notes),
+        longest_lag(answer.replica for answer in answers),
     )

@@ -128,8 +128,9 @@ class ConnectionPool:
 
     async def _follow_nodes(self, address: str, server: ServerInfo) -> None:
         """Without a nameserver, follows all nodes of a replica group of which one was given, and waits for
-        the routes of their leader."""
-        if not server.node or self._channels.tls is not None or self._views.nameservers():
+        the routes of their leader. Not where reads are to come from the given node."""
+        is_elsewhere = self._channels.tls is not None or self._views.nameservers()
+        if not server.node or self.options.replica or is_elsewhere:
             return
         if server.leader is None:
             self._task(self._learn(address))

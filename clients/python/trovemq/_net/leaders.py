@@ -75,7 +75,8 @@ class Leaders:
                 ends = group.missing_since + self._patience_s
                 again = ends if again is None else min(again, ends)
         lost = tuple(one for one in state.lost if one.name not in routes)
-        return ClusterState(tuple(routes[name] for name in sorted(routes)), state.version, lost), again
+        brokers = tuple(routes[name] for name in sorted(routes))
+        return ClusterState(brokers, state.version, lost, state.refusal if not brokers else None), again
 
     def _applied(self, route: BrokerRoute, now: float) -> BrokerRoute:
         broker, group = route.broker, self._groups.get(route.broker.name)

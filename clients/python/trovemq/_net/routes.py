@@ -213,6 +213,7 @@ class RouteTable:
         """The live broker of that name. Raises TroveError BROKER_NOT_FOUND."""
         broker = self._brokers.get(name)
         if broker is None:
+            self.check_refused()
             names = ", ".join(sorted(self._brokers)) or "none"
             raise TroveError(
                 errors.BROKER_NOT_FOUND, f"broker {name} is not in the routes (live: {names})", broker=name
@@ -229,8 +230,16 @@ class RouteTable:
             return [self.broker(name)]
         found = sorted(self._brokers.values(), key=lambda broker: broker.name)
         if not found:
+            self.check_refused()
             raise TroveError(errors.BROKER_NOT_FOUND, "no broker is in the routes")
         return found
+
+    def check_refused(self) -> None:
+        """Raises TroveError NOT_LEADER if no broker is in the routes because each server is a node that does
+        not lead its replica group."""
+        refusal = self.state.refusal
+        if refusal is not None:
+            raise TroveError(refusal.spec, refusal.message, **refusal.fields)
 
     def brokers_of(self, topic: str, name: str | None = None) -> list[BrokerInfo]:
         """The live brokers that have the topic; all live brokers if it is not in the routes.

@@ -26,7 +26,7 @@ from trovemq_proto.tls import TlsOptions
 SCHEME: Final = "trovemq://"
 _SECRET: Final = re.compile(r"^(trovemq://[^:@]*:).*@")
 _NUMBERS: Final = tuple(one.name for one in fields(ClientOptions) if one.type == "int")
-_MAY_BE_ZERO: Final = {"busy_poll_us"}
+_MAY_BE_ZERO: Final = {"busy_poll_us", "max_lag_ms"}
 _TLS_NAMES: Final = {
     "tls": "",
     "tls_ca": "ca",
@@ -36,6 +36,7 @@ _TLS_NAMES: Final = {
 }
 _FILES: Final = {"tls_ca", "tls_cert", "tls_key"}
 _FAULTS: Final = "faults"
+_REPLICA: Final = "replica"
 BROKER_PORT: Final = 8081
 NAMESERVER_PORT: Final = 9876
 """For addresses in a URL without a port: one is a broker's, several are nameservers'."""
@@ -121,6 +122,8 @@ def _parse_url(url: str) -> Server:
     given = dict(_option(pair) for pair in query.split("&") if pair)
     tls = _tls({name: text for name, text in given.items() if name in _TLS_NAMES})
     options: dict[str, Any] = {name: _number(name, text) for name, text in given.items() if name in _NUMBERS}
+    if _REPLICA in given:
+        options[_REPLICA] = _switch(_REPLICA, given[_REPLICA])
     if _FAULTS in given:
         options[_FAULTS] = Faults.parse(given[_FAULTS])
     return Server(addresses, options, tls, keys)
@@ -134,7 +137,7 @@ def _with_port(host: str, port: int) -> str:
 
 def _option(pair: str) -> tuple[str, str]:
     name, _, text = pair.partition("=")
-    known = sorted([*_NUMBERS, *_TLS_NAMES, _FAULTS])
+    known = sorted([*_NUMBERS, *_TLS_NAMES, _FAULTS, _REPLICA])
     if name not in known:
         raise TroveError(
             errors.REQUEST_ILLEGAL, f"a URL has no option {name[:80]!r}; it may have {', '.join(known)}"
@@ -149,11 +152,17 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
+def _switch(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{name}={text[:80]} is neither true nor false")
+    return text == "true"
+
+
 def _tls(given: Mapping[str, str]) -> bool | TlsOptions | None:
     """The TLS options of a URL; None if it names none."""
     switch = given.get("tls", "true" if given else "")
-    if switch not in ("", "true", "false"):
-        raise TroveError(errors.REQUEST_ILLEGAL, f"tls={switch[:80]} is neither true nor false")
+    if switch:
+        _switch("tls", switch)
     files = {_TLS_NAMES[name]: text for name, text in given.items() if name != "tls"}
     if switch == "true" and files:
         return TlsOptions(**files)

@@ -46,13 +46,15 @@ class TopicBrokers:
         called again, or `stop`.
 
         Raises:
-            TroveError: TOPIC_NOT_FOUND if no broker has the topic; BROKER_UNREACHABLE; and as `first`.
+            TroveError: TOPIC_NOT_FOUND if no broker has the topic; NOT_LEADER, BROKER_UNREACHABLE; and as
+                `first`.
         """
         self._pool.check_open()
         self._pool.check_loop()
         if not self._brokers():
             await self._pool.refresh()
         if not self._brokers():
+            self._pool.routes.check_refused()
             raise await self._pool.explained(self._not_found())
         self._pool.routes.listen(self._changed.set)
         self._adjust()

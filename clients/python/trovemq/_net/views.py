@@ -98,10 +98,12 @@ class Views:
                 if name not in best or _rank(one) > _rank(best[name]):
                     best[name] = one
         lost = {one.name: one for view in views for one in view.state.lost if one.name not in best}
+        refusals = [view.state.refusal for view in views if view.state.refusal is not None]
         return ClusterState(
             tuple(best[name][0] for name in sorted(best)),
             max((v.state.version for v in views), default=0),
             tuple(lost[name] for name in sorted(lost)),
+            min(refusals, key=_names_no_leader, default=None) if not best else None,
         )
 
     def unseen(self) -> int:
@@ -126,6 +128,10 @@ class Views:
     def nameservers(self) -> bool:
         """Whether a nameserver is among the servers."""
         return any(view.server.role != "broker" for view in self._views.values())
+
+
+def _names_no_leader(refusal: TroveError) -> bool:
+    return "leader" not in refusal.fields
 
 
 def _rank(one: tuple[BrokerRoute, int]) -> tuple[int, int, int]:

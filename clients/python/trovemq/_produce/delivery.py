@@ -42,7 +42,8 @@ from trovemq.receipts import AppendOutcome
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-_AWAY: Final = (errors.BROKER_NOT_FOUND, errors.BROKER_UNREACHABLE, errors.SERVICE_NOT_AVAILABLE)
+_NO_ROUTE: Final = (errors.BROKER_NOT_FOUND, errors.NOT_LEADER)
+_AWAY: Final = (*_NO_ROUTE, errors.BROKER_UNREACHABLE, errors.SERVICE_NOT_AVAILABLE)
 _WAITED_FOR: Final = (*_AWAY, errors.TOPIC_CLOSED)
 
 
@@ -288,7 +289,7 @@ class Delivery:
 
     def _no_route(self, batch: Batch, error: TroveError) -> None:
         """Nothing can be sent to the batch's queue now."""
-        if error.spec is errors.BROKER_NOT_FOUND:
+        if error.spec in _NO_ROUTE:
             self._again(batch, error)
         elif error.spec is errors.TLS_FAILED:
             self._give_up(batch, error)

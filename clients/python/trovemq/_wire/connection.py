@@ -159,6 +159,11 @@ class Connection:
         """HOST:PORT of the server."""
         return self._address
 
+    @property
+    def max_lag_ms(self) -> int:
+        """The longest lag of a replica that reads bear; 0: any."""
+        return self._options.max_lag_ms
+
     async def close(self) -> None:
         """Ends every call on it and closes the channel."""
         await self._channel.close()
@@ -199,6 +204,7 @@ class Connection:
             end=end,
             messages_max=messages_max,
             cursor=cursor,
+            max_lag_ms=self.max_lag_ms,
         )
         timeout_ms = self._options.call_timeout_ms
         method, decode = _SERVICE + "QueryService/QueryByKey", query_pb2.QueryPage.FromString
@@ -234,12 +240,13 @@ class Connection:
 
     async def get_message(self, id: str, topic: str) -> convert.FoundRecords:  # noqa: A002  RocketMQ's word
         """The records with that offsetMsgId or unique key."""
-        return await self._get(query_pb2.GetMessageRequest(id=id, topic=topic))
+        return await self._get(query_pb2.GetMessageRequest(id=id, topic=topic, max_lag_ms=self.max_lag_ms))
 
     async def get_message_at(self, topic: str, queue_id: int, queue_offset: int) -> convert.FoundRecords:
         """The record at that place of a queue."""
         location = query_pb2.QueueLocation(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
-        return await self._get(query_pb2.GetMessageRequest(location=location, topic=topic))
+        request = query_pb2.GetMessageRequest(location=location, topic=topic, max_lag_ms=self.max_lag_ms)
+        return await self._get(request)
 
     async def _get(self, request: query_pb2.GetMessageRequest) -> convert.FoundRecords:
         decode = query_pb2.GetMessageReply.FromString
@@ -248,14 +255,14 @@ class Connection:
     async def search_offset(self, topic: str, queue_id: int, timestamp: int, upper: bool) -> int:
         """The queue offset that belongs to a time."""
         request = query_pb2.SearchOffsetRequest(
-            topic=topic, queue_id=queue_id, timestamp=timestamp, upper=upper
+            topic=topic, queue_id=queue_id, timestamp=timestamp, upper=upper, max_lag_ms=self.max_lag_ms
         )
         decode = query_pb2.SearchOffsetReply.FromString
         return (await self._ask("QueryService/SearchOffset", request, decode)).offset
 
     async def queue_offsets(self, topic: str, queue_ids: tuple[int, ...], broker: str) -> list[QueueOffsets]:
         """The valid offsets of these queues of the topic; of all queues if none is named."""
-        request = query_pb2.QueueOffsetsRequest(topic=topic, queue_ids=queue_ids)
+        request = query_pb2.QueueOffsetsRequest(topic=topic, queue_ids=queue_ids, max_lag_ms=self.max_lag_ms)
         decode = query_pb2.QueueOffsetsReply.FromString
         return convert.queue_offsets(await self._ask("QueryService/QueueOffsets", request, decode), broker)
 

@@ -25,8 +25,12 @@ from trovemq.models.cluster import (
     TopicRoute,
     TopicTraffic,
 )
+from trovemq.models.replica import ReplicaLag
 from trovemq_proto.positions import GROUP_EPOCH_MAX
 from trovemq_proto.v1 import admin_pb2, common_pb2, query_pb2, route_pb2
+
+from .failures import error_from_wire
+from .replica_lags import replica_lag
 
 NODES_MAX = 7
 """Of a replica group."""
@@ -40,6 +44,7 @@ class FoundRecords:
     records: bytes
     queue_offsets: Sequence[int] | None
     more: bool = False
+    replica: ReplicaLag | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class QueryPageAnswer:
     index_last_update_timestamp: int
     index_last_update_physical_offset: int
     notes: tuple[str, ...]
+    replica: ReplicaLag | None
     queue_offsets: None = None  # each record has its own
 
 
@@ -101,7 +107,8 @@ def _topic_route(topic: common_pb2.TopicRoute) -> TopicRoute:
 
 def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
     routes = tuple(broker_route(route) for route in reply.brokers)
-    return ClusterState(routes, reply.version, lost_brokers(reply))
+    refusal = error_from_wire(reply.refusal) if reply.HasField("refusal") else None
+    return ClusterState(routes, reply.version, lost_brokers(reply), refusal)
 
 
 def lost_brokers(reply: route_pb2.ClusterReply | route_pb2.RouteReply) -> tuple[LostBroker, ...]:
@@ -142,7 +149,9 @@ def queue_offsets_of(data: bytes) -> Sequence[int] | None:
 
 def found_records(reply: query_pb2.GetMessageReply) -> FoundRecords:
     kind = query_pb2.IdentifierKind.Name(reply.kind).lower()
-    return FoundRecords(kind, reply.records, queue_offsets_of(reply.queue_offsets), reply.more)
+    return FoundRecords(
+        kind, reply.records, queue_offsets_of(reply.queue_offsets), reply.more, replica_lag(reply)
+    )
 
 
 def query_page(page: query_pb2.QueryPage) -> QueryPageAnswer:
@@ -154,6 +163,7 @@ def query_page(page: query_pb2.QueryPage) -> QueryPageAnswer:
         page.index_last_update_timestamp,
         page.index_last_update_physical_offset,
         tuple(page.notes),
+        replica_lag(page),
     )
 
 

@@ -37,6 +37,7 @@ class NodeAnswer:
     leader: str
     end: int
     flushed: int
+    commit: int
     in_sync: tuple[str, ...]
     in_sync_version: tuple[int, int]
     in_sync_min: int
@@ -44,6 +45,7 @@ class NodeAnswer:
     members: tuple[MemberAddress, ...]
     copies: dict[str, tuple[int, int, bool]]
     lag_bytes: int
+    lag_ms: int | None
     problem: str
     ack: str
 
@@ -131,6 +133,7 @@ def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
         leader=found.leader,
         end=found.end,
         flushed=found.flushed,
+        commit=found.commit,
         in_sync=tuple(found.in_sync),
         in_sync_version=(found.in_sync_epoch, found.in_sync_version),
         in_sync_min=found.in_sync_min,
@@ -140,6 +143,7 @@ def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
         ),
         copies={one.node: (one.end, one.lag_ms, one.connected) for one in found.copies},
         lag_bytes=found.lag_bytes,
+        lag_ms=found.lag_ms if found.HasField("lag_ms") else None,
         problem=found.problem,
         ack=found.ack,
     )

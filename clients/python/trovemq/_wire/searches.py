@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from trovemq.models.replica import ReplicaLag
 from trovemq.models.search import SearchPart, Where
 from trovemq_proto.v1 import search_pb2
 
 from .connection import Connection
 from .convert import queue_offsets_of
+from .replica_lags import replica_lag
 
 _METHOD = "/trovemq.v1.SearchService/Search"
 _FIELDS = {
@@ -45,6 +47,7 @@ class SearchPageAnswer:
     scanned_bytes: int
     lag_bytes: int
     notes: tuple[str, ...]
+    replica: ReplicaLag | None = None
 
 
 async def search_pages(
@@ -67,6 +70,7 @@ async def search_pages(
         messages_max=messages_max,
         cursor=cursor,
         explain=explain,
+        max_lag_ms=connection.max_lag_ms,
     )
     decode = search_pb2.SearchPage.FromString
     async for page in connection.replies(_METHOD, request, decode, timeout_ms=timeout_ms):
@@ -101,4 +105,5 @@ def _page(page: search_pb2.SearchPage, broker: str) -> SearchPageAnswer:
         page.scanned_bytes,
         page.lag_bytes,
         tuple(page.notes),
+        replica_lag(page),
     )

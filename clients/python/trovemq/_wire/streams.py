@@ -16,6 +16,7 @@ from trovemq_proto.v1 import common_pb2, message_pb2
 
 from .failures import error_from_wire
 from .frames import split_records
+from .replica_lags import replica_lag
 
 COPIED_SIZE_MAX: Final = 8_192
 """A reply up to this size is copied: that takes less time than to find its records."""
@@ -84,6 +85,7 @@ def fetch_answer(data: bytes) -> FetchAnswer:
         queue_offsets=offsets_column(reply.queue_offsets),
         damaged_offsets=tuple(reply.damaged_offsets),
         topic_identity=reply.topic_identity if reply.HasField("topic_identity") else None,
+        replica=replica_lag(reply),
     )
     error = error_from_wire(reply.error) if reply.HasField("error") else None
     return FetchAnswer(reply.fetch_id, error, batch, reply.replies_left)
@@ -101,6 +103,7 @@ def fetch_request(
     tags: tuple[str, ...],
     replies_max: int = 0,
     topic_identity: int | None = None,
+    max_lag_ms: int = 0,
 ) -> bytes:
     """A serialised FetchRequest."""
     return message_pb2.FetchRequest(
@@ -114,6 +117,7 @@ def fetch_request(
         tags=tags,
         replies_max=replies_max,
         topic_identity=topic_identity,
+        max_lag_ms=max_lag_ms,
     ).SerializeToString()
 
 

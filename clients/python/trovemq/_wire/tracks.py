@@ -6,13 +6,14 @@ from trovemq.models.track import ConsumptionStatus, MessageCopy, MessageTrack, T
 from trovemq_proto.v1 import biography_pb2, query_pb2
 
 from .connection import Connection
+from .replica_lags import replica_lag
 
 Place = tuple[str, int, int]
 
 
 async def track(connection: Connection, broker: str, identifier: str | Place, topic: str) -> MessageTrack:
     """The broker's tracks of the messages; raises TroveError."""
-    request = biography_pb2.BiographyRequest(topic=topic)
+    request = biography_pb2.BiographyRequest(topic=topic, max_lag_ms=connection.max_lag_ms)
     if isinstance(identifier, str):
         request.id = identifier
     else:
@@ -30,6 +31,7 @@ async def track(connection: Connection, broker: str, identifier: str | Place, to
         reply.complete,
         (),
         tuple(f"{broker}: {note}" for note in reply.notes),
+        replica_lag(reply),
     )
 
 

@@ -19,6 +19,8 @@ import typer
 
 from trovemq.cli.connecting import (
     Connecting,
+    MaxLagOption,
+    ReplicaOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
@@ -201,9 +203,13 @@ def shared(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_server_name: TlsServerNameOption = None,
+    replica: ReplicaOption = None,
+    max_lag_ms: MaxLagOption = None,
 ) -> None:
     """Options before the verb; the same ones after it win."""
-    connecting = Connecting(grpc_transport, tls, tls_ca, tls_cert, tls_key, tls_server_name)
+    connecting = Connecting(
+        grpc_transport, tls, tls_ca, tls_cert, tls_key, tls_server_name, replica, max_lag_ms
+    )
     context.obj = SharedOptions.given(server, context_name, json, output, timeout, connecting)
 
 

@@ -1,4 +1,5 @@
-"""Says on standard error which brokers are not in an answer, each once for all calls of a verb."""
+"""Says on standard error which parts an answer may lack, once for all calls of a verb: those of brokers that
+did not answer, and the newest messages, where a replica has answered."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trovemq.cli.output import Output
+from trovemq.models.replica import ReplicaLag
 
 TEXTS: Final = {
     "missing": "not all brokers answered, {0} is missing: see trovemq doctor",
@@ -21,13 +23,24 @@ class Away:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._known: dict[str, set[str]] = {kind: set() for kind in TEXTS}
+        self._is_said = False
+        """Whether a remark says that a replica has answered."""
 
     def note(self, answer: object) -> None:
-        """Adds the brokers that the answer of a call names."""
+        """Adds the brokers that the answer of a call names, and the replica's lag that it has."""
+        if isinstance(lag := getattr(answer, "replica", None), ReplicaLag):
+            self._note_replica(lag)
         for kind in TEXTS:
             names = getattr(answer, kind, ())
             if isinstance(names, tuple):
                 self.add(kind, names, getattr(answer, "later", ()))
+
+    def _note_replica(self, lag: ReplicaLag) -> None:
+        self._output.note(replica={"lagBytes": lag.lag_bytes, "lagMs": lag.lag_ms})
+        if not self._is_said:
+            self._is_said = True
+            lag_text = "not known yet" if lag.lag_ms is None else f"{lag.lag_ms} ms"
+            self._output.remark(f"from a replica, whose lag is {lag_text}")
 
     def clear(self) -> None:
         """Forgets them, for an answer that is shown again."""

@@ -1,4 +1,5 @@
-"""The command line's options for transport and TLS; they win over their environment variables."""
+"""The command line's options for transport, TLS and replicas; the first two win over their environment
+variables."""
 
 from __future__ import annotations
 
@@ -61,6 +62,25 @@ TlsServerNameOption = Annotated[
     ),
 ]
 
+ReplicaOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--replica",
+        help="Reads: of the node that --server names, also where it does not lead.",
+        show_default=False,
+    ),
+]
+MaxLagOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-lag-ms",
+        metavar="MS",
+        min=0,
+        help="Reads: refuse a replica with a longer lag.",
+        show_default=False,
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
@@ -72,6 +92,8 @@ class Connecting:
     tls_cert: TlsCertOption = None
     tls_key: TlsKeyOption = None
     tls_server_name: TlsServerNameOption = None
+    replica: ReplicaOption = None
+    max_lag_ms: MaxLagOption = None
 
     def over(self, outer: Connecting) -> Connecting:
         """These options; those of the outer command where one is not given."""
@@ -88,7 +110,12 @@ class Connecting:
         from trovemq import ClientOptions
         from trovemq_proto.channels import chosen_transport
 
-        return ClientOptions(tls=self._tls(), grpc_transport=chosen_transport(self.grpc_transport))
+        return ClientOptions(
+            tls=self._tls(),
+            grpc_transport=chosen_transport(self.grpc_transport),
+            replica=bool(self.replica),
+            max_lag_ms=self.max_lag_ms or 0,
+        )
 
     def _tls(self) -> bool | TlsOptions | None:
         given = (self.tls_ca, self.tls_cert, self.tls_key, self.tls_server_name)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from trovemq_proto.errors import TroveError
 
 NO_PLACEMENT: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -158,11 +161,13 @@ class LostBroker:
 @dataclass(frozen=True, slots=True)
 class ClusterState:
     """The routes of every live broker, as one server knew them; `version` rises with each change. `lost`:
-    brokers that nameservers lost in the last 24 hours and since their own start."""
+    brokers that nameservers lost in the last 24 hours and since their own start. `refusal`: why there are no
+    brokers, of a node that does not lead its replica group: NOT_LEADER."""
 
     brokers: tuple[BrokerRoute, ...]
     version: int = 0
     lost: tuple[LostBroker, ...] = ()
+    refusal: TroveError | None = field(default=None, compare=False)
 
     def broker(self, name: str) -> BrokerRoute | None:
         """The broker of that name; None if it is not in the routes."""

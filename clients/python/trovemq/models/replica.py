@@ -5,6 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaLag:
+    """The lag of a replica that answered a read.
+
+    Attributes:
+        lag_bytes: Bytes of the log that the leader's readers saw, and the replica's did not; None if the
+            replica has not heard from a leader yet.
+        lag_ms: How long ago the replica had all that the leader's readers saw; None if it never had.
+    """
+
+    lag_bytes: int | None
+    lag_ms: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaNode:
     """A node of a replica group.
@@ -18,8 +32,10 @@ class ReplicaNode:
         epoch: The leadership that it leads or follows; 0: none.
         end: Where its log ends, in bytes; None if it does not answer.
         flushed: Up to where its log is synced.
+        commit: Up to where the log is committed, as it knows.
         lag_bytes: Bytes of the leader's log that it lacks; None if that is not known.
-        lag_ms: How long ago it had all of the leader's log, as the leader sees it; None if that is not known.
+        lag_ms: How long ago it had all of the leader's log, as the leader sees it; as it sees that itself
+            where no leader answers; None if that is not known.
         problem: Why it does not answer, lead or follow; empty if there is none.
     """
 
@@ -30,6 +46,7 @@ class ReplicaNode:
     epoch: int = 0
     end: int | None = None
     flushed: int | None = None
+    commit: int | None = None
     lag_bytes: int | None = None
     lag_ms: int | None = None
     problem: str = ""

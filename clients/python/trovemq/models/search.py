@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trovemq.models.replica import ReplicaLag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
@@ -165,6 +166,7 @@ class SearchAnswer:
         lag_bytes: Bytes of the log that the indexes lack now, of all brokers.
         unreachable: Brokers that have the topic and did not answer; `complete` is then False.
         notes: Remarks of the brokers, for example on a damaged record that was left out.
+        replica: The lag of the replica that answered; None from a leader.
     """
 
     messages: tuple[Message, ...]
@@ -176,3 +178,4 @@ class SearchAnswer:
     lag_bytes: int = 0
     unreachable: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    replica: ReplicaLag | None = None

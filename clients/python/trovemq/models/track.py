@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trovemq.models.replica import ReplicaLag
+
 
 @dataclass(frozen=True, slots=True)
 class MessageCopy:
@@ -144,6 +146,7 @@ class MessageTrack:
         complete: Nothing was left out, and every broker answered; otherwise the notes name the gaps.
         unreachable: Brokers that did not answer.
         notes: The gaps, in words.
+        replica: The lag of the replica that answered, which knows no statuses; None from a leader.
     """
 
     copies: tuple[MessageCopy, ...]
@@ -152,6 +155,7 @@ class MessageTrack:
     complete: bool
     unreachable: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    replica: ReplicaLag | None = None
 
     @property
     def verdicts(self) -> tuple[ConsumptionStatus, ...]:
