@@ -12,6 +12,8 @@ ENGINE: Final = "tests/unit/engine/test_table_log.py::"
 RETENTION: Final = "tests/unit/engine/test_retention_tables.py::"
 CHANGES: Final = "tests/unit/server/test_change_saver.py::"
 DELETIONS: Final = "tests/unit/engine/test_deletion_records.py::"
+OFFSETS: Final = "tests/unit/engine/test_offset_records.py::"
+COMMITS: Final = "tests/unit/consume/test_offset_records.py::"
 BACKUPS: Final = "tests/unit/backup/test_tables.py::"
 
 TABLE_FAULTS: Final = (
@@ -39,7 +41,7 @@ TABLE_FAULTS: Final = (
     Planted(
         "a table's file wins over the records after it",
         LOG,
-        "        for place, record in self._records(end):\n            if record.kind == table.NOUN:",
+        "        for place, record in self._records(end):\n            if record.kind == kind:",
         "        for place, record in self._records(end):\n            if False:",
         (f"{ENGINE}test_a_power_cut_takes_no_synced_change",),
     ),
@@ -105,8 +107,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "a deletion under way is undone by a trim",
         LOG,
-        "                values = {**table.values, **pending}\n",
-        "                values = dict(table.values)\n",
+        "pending.get(name, table.value_of(name))",
+        "table.value_of(name)",
         (f"{ENGINE}test_a_deletion_under_way_was_undone_by_a_trim",),
     ),
     Planted(
@@ -164,8 +166,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "a table's file is ahead of the commit",
         "store/trovemq_store/engine/table_log.py",
-        "        if work is not None and work.end <= self._store.commit_limit:",
-        "        if work is not None:",
+        "        work = self.begin_write(limit=self._store.commit_limit)\n",
+        "        work = self.begin_write()\n",
         ("tests/unit/engine/test_table_follow.py::test_a_topic_that_a_later_leader_cut_was_in_the_file",),
     ),
     Planted(
@@ -216,5 +218,56 @@ TABLE_FAULTS: Final = (
         "                if not one.is_earlier:",
         "                if True:",
         (f"{DELETIONS}test_a_record_appended_again_removes_no_queue",),
+    ),
+    Planted(
+        "the file of offsets wins over their records",
+        LOG,
+        "            if record.kind == kind:\n                _apply(record, place, values, places)\n"
+        "                version, end = ",
+        "            if record.kind == kind:\n                _ = kind == OFFSETS_KIND or "
+        "_apply(record, place, values, places)\n                version, end = ",
+        (f"{OFFSETS}test_the_file_of_offsets_won_over_later_records",),
+    ),
+    Planted(
+        "a commit of an offset is answered before its record is on disk",
+        "broker/trovemq_broker/fetch/offset_records.py",
+        "        await self._durable(await asyncio.shield(self._gathered))\n",
+        "        await asyncio.shield(self._gathered)\n",
+        (f"{COMMITS}test_the_reply_waits_for_the_record_on_disk",),
+    ),
+    Planted(
+        "offsets of a deleted topic are those of a new one of its name",
+        LOG,
+        "        return place < deleted_below and (end is None or deleted_below < end)\n",
+        "        return False\n",
+        (f"{OFFSETS}test_a_topic_that_was_made_again_had_the_offsets_of_the_deleted_one",),
+    ),
+    Planted(
+        "a file of offsets is captured during a topic's deletion",
+        LOG,
+        "(not offsets or self._deletes_topic())",
+        "not offsets",
+        (f"{OFFSETS}test_a_file_written_during_a_deletion_had_the_deleted_topics_offsets",),
+    ),
+    Planted(
+        "a log is trimmed without the offsets that deliveries have moved",
+        "store/trovemq_store/topics/offsets.py",
+        "        found = list(islice(self._without_record, count_max))\n",
+        "        found: list[str] = []\n",
+        (f"{OFFSETS}test_offsets_are_appended_again_before_their_segment_goes",),
+    ),
+    Planted(
+        "offsets that were lowered are not recorded",
+        LOG,
+        "            self._append_again(self._offsets, above)\n",
+        "            pass\n",
+        (f"{OFFSETS}test_offsets_above_the_end_of_an_emptied_log_are_lowered_on_disk",),
+    ),
+    Planted(
+        "offsets that could not be recorded are forgotten",
+        LOG,
+        "        names = list(offsets.unrecorded)\n",
+        "        names = list(offsets.unrecorded)\n        offsets.unrecorded.clear()\n",
+        (f"{OFFSETS}test_what_could_not_be_recorded_is_recorded_next",),
     ),
 )

@@ -230,7 +230,11 @@ def test_held_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> No
     groups = held_together(rehearsal)
     for number in trials.numbers(len(groups), default=len(groups), part=part, parts=PARTS):
         with trials.one(number) as source:
-            hold_at_each(moments(groups[number], rehearsal, source), source)
+            waiting = moments(groups[number], rehearsal, source)
+            while waiting:
+                before = len(waiting)
+                hold_at_each(waiting, source)
+                assert len(waiting) < before, f"no pass of {list(waiting)} came"
         trials.count("R4", WHAT, len(groups[number]))
 
 
@@ -245,6 +249,8 @@ def held_together(rehearsal: Passes) -> list[list[str]]:
 
 
 def hold_at_each(waiting: dict[str, int], source: random.Random) -> None:
+    """One run; the points at which it was held wait no more. A pass of the others may not have come, because
+    the script takes another path beside held work: the next run has another one."""
     script = ConsumerScript(MemoryFileSystem(), SEED)
     passes = Passes(script)
 
@@ -263,7 +269,7 @@ def hold_at_each(waiting: dict[str, int], source: random.Random) -> None:
 
     with armed(act):
         script.run()
-    assert not waiting, "every moment came"
+    waiting.update({name: source.randint(1, max(1, passes.counts[name])) for name in waiting})
     check_end(script, source)
 
 

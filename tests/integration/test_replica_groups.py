@@ -108,6 +108,7 @@ def test_a_group_lives_through_the_loss_of_its_leader_and_of_a_disk(tmp_path: Pa
         until("all are in sync", lambda: in_sync(command, first))
 
         sent = send(command.server, 5)
+        objects(command.server, "group", "offset", "commit", "auditors", TOPIC, "0", "0")
         until("the copies have all", lambda: in_sync(command, first))
         end = group(command, first)["nodes"][0]["end"]
         logs = {log_of(command, name, end) for name in NAMES}
@@ -121,6 +122,8 @@ def test_a_group_lives_through_the_loss_of_its_leader_and_of_a_disk(tmp_path: Pa
         assert promoted["leader"] == second
         until("the promoted node leads", lambda: leads(command, second))
         until("the former leader follows", lambda: in_sync(command, second))
+        (kept,) = objects(str(rows[second]["address"]), "group", "offset", "get", "auditors", TOPIC, "0")
+        assert kept["offset"] == 0, "no event has it, and it was in the file of the former leader"
         sent |= send(str(rows[second]["address"]), 2, first=5)
         assert stored(str(rows[second]["address"])) == sent, "all that was acknowledged is read"
 

@@ -3,8 +3,8 @@
 Invariants
 - A stored offset lies within the queue, and never beyond the synced part of the log: a commit beyond that
   (async mode) waits for the sync of the log first.
-- A reply is sent after the file with the offset was written; commits that arrive during a write share the
-  next one.
+- A reply is sent when the log has a record with the offset on disk (offset_records.py), or, where tables are
+  in files alone, after the file was written; commits that arrive during a write share the next one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
+from trovemq_broker.fetch.offset_records import OffsetRecords
 from trovemq_broker.fetch.pull import out_of_range, recreated
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -50,11 +51,16 @@ def _nothing_moved(
     return {}
 
 
+async def _no_file() -> None:
+    """Of a store whose file of offsets is written at its end."""
+
+
 class OffsetKeeper:
     """Commits, reads and resets offsets. `sync_log` returns when the log is on disk, and committed, up to a
     physical offset; `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is called with (group,
     topic, offsets by queue) for every offset that is set here, and returns for each queue the number of
-    messages in flight that are forgotten."""
+    messages in flight that are forgotten. `write_file` writes the file of offsets that are records of the
+    log, if they have changed."""
 
     def __init__(
         self,
@@ -62,12 +68,15 @@ class OffsetKeeper:
         sync_log: Callable[[PhysicalOffset], Awaitable[None]],
         search: Callable[[str, QueueId, EpochMs], QueueOffset],
         moved: Moved = _nothing_moved,
+        write_file: Callable[[], Awaitable[None]] = _no_file,
     ) -> None:
         self._store = store
         self._sync_log = sync_log
         self._search = search
         self._moved = moved
+        self._write_file = write_file
         self._writing = asyncio.Lock()
+        self._records = None if store.tables is None else OffsetRecords(store, store.tables, sync_log)
 
     async def commit(self, group: str, topic: str, queue_id: QueueId, offset: QueueOffset) -> None:
         """`offset` is the next one to consume. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
@@ -78,8 +87,8 @@ class OffsetKeeper:
         await self._log_behind(topic, {queue_id: offset})
         self._check_range(topic, queue_id, offset)  # the topic may have been deleted during the wait
         self._moved(group, topic, {queue_id: offset})
-        self._store.offsets.commit(group, topic, queue_id, offset)
-        await self.persist()
+        self._set(group, topic, {queue_id: offset})
+        await self.save()
 
     def get(self, group: str, topic: str, queue_id: QueueId) -> QueueOffset | None:
         """The group's offset; None if it has none for the queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
@@ -98,9 +107,8 @@ class OffsetKeeper:
         planned = self._planned(group, topic, targets, whole=queue_id is None, only_new=only_new)
         targets = {entry.queue_id: entry.offset for entry in planned}
         forgotten = self._moved(group, topic, targets)
-        for entry in planned:
-            self._store.offsets.commit(group, topic, entry.queue_id, entry.offset)
-        await self.persist()
+        self._set(group, topic, targets)
+        await self.save()
         return [replace(entry, in_flight=forgotten.get(entry.queue_id, 0)) for entry in planned]
 
     def preview(
@@ -127,6 +135,13 @@ class OffsetKeeper:
         if whole and self._store.offsets.of(group, topic):
             return [replace(each, offset=queue_range(self._store, topic, each.queue_id)[0]) for each in new]
         return new
+
+    def _set(self, group: str, topic: str, targets: Mapping[QueueId, QueueOffset]) -> None:
+        offsets = self._store.offsets
+        for queue_id, offset in targets.items():
+            if offsets.get(group, topic, queue_id) != offset or not offsets.has_record(group, topic):
+                offsets.commit(group, topic, queue_id, offset)
+                offsets.record_next(group, topic)
 
     def _targets(
         self, group: str, topic: str, queue_id: QueueId | None, target: ResetTarget
@@ -186,9 +201,22 @@ class OffsetKeeper:
         async with self._writing:
             pass
 
+    async def save(self) -> None:
+        """Brings the offsets that were set, or deleted, to disk. Raises DISK_FULL, STORE_FAILED,
+        FLUSH_DISK_TIMEOUT; in a replica group NOT_ENOUGH_REPLICAS, REPLICA_TIMEOUT, too."""
+        if self._records is None:
+            await self.persist()
+        else:
+            await self._records.save()
+
     async def persist(self) -> None:
-        """Writes changed offsets to disk, off the event loop; one write at a time. Raises DISK_FULL,
-        STORE_FAILED, FLUSH_DISK_TIMEOUT."""
+        """Writes changed offsets to the file, off the event loop; one write at a time. Raises the errors of
+        save(), StorageError."""
+        if self._records is not None:
+            await self._records.save_rest()
+            async with self._writing:
+                await self._write_file()
+            return
         async with self._writing:
             offsets = self._store.offsets
             while offsets.dirty and offsets.log_needed > self._store.lasting_offset:

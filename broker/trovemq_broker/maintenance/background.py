@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Final
 
 from trovemq_broker.fetch.offsets import OffsetKeeper
-from trovemq_broker.produce.put_status import STORED
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.ticks import sleep_to_tick
@@ -37,13 +36,15 @@ TOPICS_FROZEN_MIN: Final = 1_000  # with fewer of them a full collection takes a
 
 
 async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
-    """Saves consumer offsets that a commit could not save because its write failed."""
+    """Writes the file of consumer offsets, and records those that a commit could not record."""
     while True:
         await sleep_to_tick(interval_ms / 1000)
         try:
             await keeper.persist()
+        except StorageError as error:
+            log_failure("store.offsets_not_saved", error)
         except TroveError as error:
-            if not error.retriable and error.spec not in {*STORED, errors.UNKNOWN_ERROR}:
+            if error.spec is errors.STORE_FAILED:
                 raise
             get_logger().warning("store.offsets_not_saved", reason=error.message)
 

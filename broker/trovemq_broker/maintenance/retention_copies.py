@@ -27,7 +27,7 @@ CarryAudit = Callable[[PhysicalOffset, EpochMs], Iterator[int]]
 """Appends again, in steps, the audit records below an offset that are still young at this time."""
 
 CarryTables = Callable[[PhysicalOffset], Awaitable[None]]
-"""Appends the entries of topics and groups again whose records lie below an offset."""
+"""Appends the entries of tables again whose records lie below an offset."""
 
 
 async def no_tables(_end: PhysicalOffset) -> None:
@@ -78,8 +78,8 @@ class RetentionCopies:
         return decision.end, True
 
     async def _carry_entries(self, decision: Decision) -> None:
-        """Copies the records of topics and groups. If a full disk has no space for the copies, they are only
-        in their files, until there is space: the next run, or the next start, tries again."""
+        """Copies the records of tables. If a full disk has no space for the copies, they are only in their
+        files, until there is space: the next run, or the next start, tries again."""
         try:
             await self._carry_tables(decision.end)
         except TroveError as error:

@@ -1,4 +1,4 @@
-"""Writes the files of topics and groups after their records, and keeps their records in the log.
+"""Writes the files of topics, groups and offsets after their records, and keeps their records in the log.
 
 Invariants
 - One write at a time, in a thread, when the log is on disk up to the changes that the files get.
@@ -47,7 +47,7 @@ class TableFiles:
         while True:
             await sleep_to_tick(WRITE_S)
             try:
-                await self.write()
+                await self.write(offsets=False)
             except (StorageError, TroveError) as error:
                 self._note(error)
 
@@ -61,12 +61,13 @@ class TableFiles:
             get_logger().warning("store.tables_not_written", reason=str(error))
         self._failing = True
 
-    async def write(self) -> None:
-        """Writes the files of tables that have changed. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR,
-        FLUSH_DISK_TIMEOUT; StorageError."""
+    async def write(self, *, offsets: bool = True) -> None:
+        """Writes the files of tables that have changed. `offsets`: also theirs, which change all the time.
+        TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR, FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT;
+        StorageError."""
         tables = self._store.tables
         async with self._writing:
-            if tables is None or (work := tables.begin_write()) is None:
+            if tables is None or (work := tables.begin_write(offsets=offsets)) is None:
                 return
             await self._durable(work.end)
             await run_in_thread(work.run)

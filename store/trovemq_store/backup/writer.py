@@ -36,6 +36,7 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.log import checkpoint, state
 from trovemq_store.topics import topic_journal
+from trovemq_store.topics.offsets import OFFSETS_PATH
 from trovemq_store.topics.subscription_groups import SUBSCRIPTION_GROUPS_PATH
 from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
@@ -51,6 +52,8 @@ LAST: Final = (
     f"{TOPICS_PATH}.bak",
     TOPICS_PATH,
     topic_journal.PATH,
+    f"{OFFSETS_PATH}.bak",
+    OFFSETS_PATH,
 )
 """The tables and their notes, at one time: else a restored file that is older or newer than its note would
 undo records."""

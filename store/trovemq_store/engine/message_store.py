@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Final
 
 from trovemq_proto import errors
@@ -125,8 +126,7 @@ class MessageStore(StoreReplica):
         if self.settings.message_index_safe:
             self._complete_index()
         if self.settings.tables_in_log:
-            self.tables = TableLog(self, lambda: self._names.now_ms, self.flush)
-            self.tables.attach(self.topics)
+            self._open_tables()
         if self.settings.tree_index_enable:
             self.trees = StoreTrees.open(
                 self.files,
@@ -142,6 +142,14 @@ class MessageStore(StoreReplica):
         fault_point("open.before_flush")
         if self.consume_queues.unsynced_count <= dirty_files.MANY:
             self.flush_projections()  # else the next flush does it; until then the old marks are valid
+
+    def _open_tables(self) -> None:
+        self.tables = TableLog(self, self.offsets, lambda: self._names.now_ms, self.flush)
+        self.tables.attach(self.topics)
+        self.tables.attach(self.offsets)
+        lowered = self.tables.lower_offsets(self.next_queue_offset)
+        known = tuple((topic, count) for topic, count in lowered.items() if topic in self.topics)
+        self.recovery = replace(self.recovery, lowered_offsets=known)
 
     def _complete_index(self) -> None:
         """Reads the log until the index is complete, or cannot continue because a file cannot be created."""
@@ -398,7 +406,10 @@ class MessageStore(StoreReplica):
                 self.flush()
         finally:
             self.finish_delete_topic(work)
-        self.offsets.persist()
+        if self.tables is None:
+            self.offsets.persist()
+        elif self.tables.record_offsets() is not None:
+            self.flush()
         return work.physical_offset
 
     def deleted_below(self, topic: str) -> PhysicalOffset:
@@ -494,9 +505,9 @@ class MessageStore(StoreReplica):
             self.key_index.files_by_work = False
         self._dispatcher.index_at_stop()
         self.flush_projections(index=True)
-        if self.offsets.log_needed <= self.lasting_offset:  # else a later leader may cut a record for them
-            self.offsets.persist()
         if self.tables is None:
+            if self.offsets.log_needed <= self.lasting_offset:  # else a later leader may cut a record
+                self.offsets.persist()
             self.topics.write_file()
         else:
             self.tables.write_now()

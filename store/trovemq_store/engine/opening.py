@@ -555,8 +555,9 @@ class _Opening:
         return zero_after(self._files, self._log, end)
 
     def _lower_offsets(self) -> tuple[tuple[str, int], ...]:
-        """Lowers offsets that are above the end of their queue, also on disk: after a kill they would count
-        messages as consumed that were stored since. Returns how many of each topic, without deleted ones."""
+        """MessageStore lowers those of the log's records, which are read later."""
+        if self._settings.tables_in_log:
+            return ()
         lowered = self._offsets.cap_all(self._end_in_log)
         self._offsets.persist()
         return tuple((topic, count) for topic, count in lowered.items() if topic in self._topics)

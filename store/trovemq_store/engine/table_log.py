@@ -1,4 +1,4 @@
-"""The tables of topics and groups as records of the log (topics/table_records.py), and their files.
+"""The tables of topics, groups and offsets as records of the log (topics/table_records.py), and their files.
 
 A change is a record; it counts when the log is on disk up to its end. The files under `config/` follow some
 seconds later, and at a clean stop: they are for RocketMQ and for people, and make the start short.
@@ -15,13 +15,16 @@ Invariants
 - No change is made between an import's records and the file that is written after it. Else a second start
   would import the same file again, over later records.
 - A store whose log has another owner (a commit limit) appends nothing here: its records win over its files.
+- An offset of a topic counts if its record, or the content of the file that has it, is not below the topic's
+  deletion. No file of offsets is captured while a topic is being deleted.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 from trovemq_proto import errors
@@ -35,10 +38,12 @@ from trovemq_store.engine.queue_units import UNITS_STEP, readable_units
 from trovemq_store.engine.replica_appending import StoreReplica
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.index.dispatcher import UNLIMITED
-from trovemq_store.topics.config_table import Appended, ConfigTable
+from trovemq_store.topics.config_table import Appended
 from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.logged_table import LoggedTable
+from trovemq_store.topics.offsets import ConsumerOffsets, OffsetLimit, entry_key
 from trovemq_store.topics.table_differences import changes_of_file, later_version, unknown_entries
 from trovemq_store.topics.table_notes import (
     NO_DELETIONS,
@@ -50,13 +55,16 @@ from trovemq_store.topics.table_notes import (
 from trovemq_store.topics.table_records import (
     META_QUEUE_ID,
     META_TOPIC,
+    OFFSETS_KIND,
+    Entry,
     TableRecord,
     decode_table_record,
     encode_table_record,
+    in_parts,
 )
 from trovemq_store.topics.topics import TopicTable
 
-Table = ConfigTable[Any]
+Table = LoggedTable
 REAPPENDED_AT_ONCE: Final = 256
 """Entries that are appended again in one iteration of the event loop."""
 
@@ -81,6 +89,7 @@ class _Write:
     render: Callable[[], bytes]
     begin: PhysicalOffset
     end: PhysicalOffset
+    written: Callable[[], None]
 
 
 class TableFilesWork:
@@ -127,10 +136,15 @@ class TableLog:
     """The tables of one open store. Used from the engine's thread, except TableFilesWork.run()."""
 
     def __init__(
-        self, store: StoreReplica, clock_ms: Callable[[], EpochMs], flush: Callable[[], None]
+        self,
+        store: StoreReplica,
+        offsets: ConsumerOffsets,
+        clock_ms: Callable[[], EpochMs],
+        flush: Callable[[], None],
     ) -> None:
         """`flush` syncs the log, and makes its records visible."""
         self._store = store
+        self._offsets = offsets
         self._flush = flush
         self.clock_ms: Callable[[], EpochMs] = clock_ms
         """The time of new records."""
@@ -153,19 +167,42 @@ class TableLog:
         begin = min((table.log_end for table in self._tables.values()), default=self._store.log.end)
         # A table without changes has an old log_end: the records of the others are not read again for it.
         for place, record in self._records(max(begin, self._followed_end)):
-            table, end = self._tables.get(record.kind), PhysicalOffset(place + 1)
-            self._followed_end = end
+            self._followed_end = PhysicalOffset(place + 1)
+            table = self._tables.get(record.kind)
             if table is not None and place >= table.log_end:
-                try:
-                    table.follow(record.name, record.value, record.version, place, end)
-                except ValueError as error:
-                    raise DamagedError(errors.STORE_FAILED, f"{META_TOPIC}: {error}: {ADVICE}") from error
+                self._follow(table, record, place)
+
+    def _follow(self, table: Table, record: TableRecord, place: PhysicalOffset) -> None:
+        try:
+            for name, value in record.entries:
+                if not self._is_dead(table.NOUN, name, place):
+                    table.follow(name, value, record.version, place, PhysicalOffset(place + 1))
+        except ValueError as error:
+            raise DamagedError(errors.STORE_FAILED, f"{META_TOPIC}: {error}: {ADVICE}") from error
+
+    def _is_dead(
+        self, kind: str, name: str, place: PhysicalOffset, end: PhysicalOffset | None = None
+    ) -> bool:
+        """Whether the entry, whose record lies at `place`, is of a topic that was deleted since, up to
+        `end`."""
+        deleted_below = self._deleted_below_of(kind, name)
+        return place < deleted_below and (end is None or deleted_below < end)
+
+    def _is_dead_in_file(self, kind: str, name: str, end: PhysicalOffset) -> bool:
+        """Whether the entry of a content with that end is of a topic that was deleted since."""
+        below = self._deleted_below_of(kind, name)
+        return below > 0 and end <= below
+
+    def _deleted_below_of(self, kind: str, name: str) -> PhysicalOffset:
+        if kind != OFFSETS_KIND:
+            return LOG_ORIGIN
+        return self._store.deletions.deleted_below(entry_key(name)[0])
 
     # --- records ------------------------------------------------------------------------------------
     def append(
         self,
         kind: str,
-        entries: Sequence[tuple[str, JsonObject | None]],
+        entries: Sequence[Entry],
         version: JsonObject,
         *,
         internal: bool,
@@ -177,33 +214,50 @@ class TableLog:
         size_max = min(settings.batch_size_max, settings.commit_log_file_size // 2)
         host = bytes(len(pack_host(settings.store_host)))
         now_ms = self.clock_ms()
-        run, count = bytearray(), 0
-        for name, value in entries:
-            below = deleted_below if value is None else self._deleted_below(kind, name)
+        run = bytearray()
+        counts: list[int] = []
+        for count, body in self._bodies(kind, entries, version, deleted_below):
             record = encode_record(
                 META_TOPIC,
-                encode_table_record(kind, name, value, version, below),
+                body,
                 queue_id=META_QUEUE_ID,
                 born_timestamp=now_ms,
                 store_host=host,
                 append_property_crc=settings.append_property_crc,
             )
-            if count and len(run) + len(record) > size_max:
-                yield self._append_run(run, count, now_ms, internal)
-                run, count = bytearray(), 0
+            if counts and len(run) + len(record) > size_max:
+                yield self._append_run(run, counts, now_ms, internal)
+                run, counts = bytearray(), []
             run += record
-            count += 1
-        if count:
-            yield self._append_run(run, count, now_ms, internal)
+            counts.append(count)
+        if counts:
+            yield self._append_run(run, counts, now_ms, internal)
+
+    def _bodies(
+        self,
+        kind: str,
+        entries: Sequence[Entry],
+        version: JsonObject,
+        deleted_below: PhysicalOffset | None,
+    ) -> Iterator[tuple[int, bytes]]:
+        """(number of entries, body) of each record."""
+        if kind == OFFSETS_KIND:
+            for part in in_parts(entries):
+                yield len(part), encode_table_record(kind, "", dict(part), version)
+            return
+        for name, value in entries:
+            below = deleted_below if value is None else self._deleted_below(kind, name)
+            yield 1, encode_table_record(kind, name, value, version, below)
 
     def _deleted_below(self, kind: str, name: str) -> PhysicalOffset | None:
         """Of a topic that was deleted and made again: the record of its deletion goes before those of its
         entry, which are appended again."""
         return (self._store.deletions.deleted_below(name) or None) if kind == TopicTable.NOUN else None
 
-    def _append_run(self, run: bytearray, count: int, now_ms: EpochMs, internal: bool) -> Appended:
-        batch = RecordBatch.split(run, topic=META_TOPIC)
-        assert len(batch) == count, "each entry is one record"
+    def _append_run(self, run: bytearray, counts: Sequence[int], now_ms: EpochMs, internal: bool) -> Appended:
+        """counts: of the entries of each record."""
+        batch, count = RecordBatch.split(run, topic=META_TOPIC), len(counts)
+        assert len(batch) == count, "each body is one record"
         fault_point("tables.before_append")
         (result,) = self._store.append(
             batch, ((META_TOPIC, META_QUEUE_ID, count),), now_ms, internal=internal
@@ -211,7 +265,7 @@ class TableLog:
         assert result.record_count == count, "no record of a table is a duplicate"
         fault_point("tables.after_append")
         self.on_append()
-        return Appended(count, result.physical_offset, result.end)
+        return Appended(sum(counts), result.physical_offset, result.end)
 
     def _records(
         self, begin: PhysicalOffset, end: PhysicalOffset | None = None
@@ -239,8 +293,10 @@ class TableLog:
         for place, record in self._records(self._store.min_offset, end):
             if record.kind == kind:
                 _apply(record, place, values, places)
-                names.add(record.name)
+                names.update(name for name, _ in record.entries)
                 version, log_end = record.version, place + 1
+        for name in [name for name, place in places.items() if self._is_dead(kind, name, place, end)]:
+            del values[name], places[name]
         return _Recorded(values, version, places, names, PhysicalOffset(log_end))
 
     def are_all_after(self, place: PhysicalOffset) -> bool:
@@ -290,6 +346,8 @@ class TableLog:
             if of_file.get(name) != table.values.get(name):
                 file.put(name, table.values.get(name))  # type: ignore[arg-type]
         if self.follows:
+            if end is not None or (not table.values and file.crc is None):
+                self._written[kind] = table.log_end if end is None else end
             return
         again = {name: value for name, value in table.values.items() if self._is_removed(table, name)}
         if again and end is not None:
@@ -304,9 +362,10 @@ class TableLog:
         else:
             self._written[kind] = table.log_end if end is None else end
 
-    def _append_again(self, table: Table, entries: JsonObject) -> None:
-        """Appends entries whose records were removed. A full disk does not keep the store from opening, so
-        that retention can free it: it tries again, and the file has the entries meanwhile."""
+    def _append_again(self, table: Table, entries: Mapping[str, object | None]) -> None:
+        """Appends entries whose records were removed, or are not valid any more. A full disk does not keep
+        the store from opening, so that retention can free it: it tries again, and the file has the entries
+        meanwhile."""
         try:
             self._append_now(table, entries, finished=True)
             self._flush()
@@ -320,20 +379,25 @@ class TableLog:
 
     def _continue_from_file(self, table: Table, note: TableNote, end: PhysicalOffset) -> None:
         """The file is ours: the later records come on top."""
-        values, version = dict(table.values), table.version
-        places = dict.fromkeys(values, note.begin)
+        kind, version = table.NOUN, table.version
+        values = self._alive_of_file(table, end)
+        places, begin = dict.fromkeys(values, note.begin), end
         for place, record in self._records(end):
-            if record.kind == table.NOUN:
+            if record.kind == kind:
                 _apply(record, place, values, places)
                 version, end = record.version, PhysicalOffset(place + 1)
+        for name in [name for name, at in places.items() if at >= begin and self._is_dead(kind, name, at)]:
+            del values[name], places[name]
         self._restore(table, values, version)
         table.connect(self, places, end)
 
     def _import(self, table: Table, note: TableNote | None) -> dict[str, object | None]:
         """The table from the log alone, and the changes of a file that another program wrote. Returns those,
         by name."""
-        kind, file, theirs = table.NOUN, table.file, table.values
-        ours = self._recorded(kind)
+        kind, file = table.NOUN, table.file
+        # The second copy may be older than all that is noted.
+        end = LOG_ORIGIN if note is None or file.is_second_copy else note.base_end
+        theirs, ours = self._alive_of_file(table, end), self._recorded(kind)
         changes: dict[str, object | None] = {}
         version = ours.version or table.version
         complete = bool(ours.names) if note is None else note.begin >= self._store.min_offset
@@ -360,6 +424,14 @@ class TableLog:
         table.connect(self, {name: at for name, at in ours.places.items() if name in kept}, ours.end)
         return changes
 
+    def _alive_of_file(self, table: Table, end: PhysicalOffset) -> JsonObject:
+        """The entries of the file, whose content has that end, without those of topics that were deleted
+        since."""
+        kind = table.NOUN
+        return {
+            name: value for name, value in table.values.items() if not self._is_dead_in_file(kind, name, end)
+        }
+
     def _restore(self, table: Table, values: JsonObject, version: JsonObject) -> None:
         try:
             table.restore(values, version)
@@ -372,9 +444,7 @@ class TableLog:
         at = 0
         for appended in self.append(table.NOUN, entries, table.version, internal=True):  # type: ignore[arg-type]
             for name, value in entries[at : at + appended.count]:
-                table.places.pop(name, None)
-                if value is not None:
-                    table.places[name] = appended.begin
+                table.set_place(name, None if value is None else appended.begin)
             at += appended.count
             if finished:
                 table.log_end = appended.end
@@ -382,26 +452,41 @@ class TableLog:
         fault_point("tables.after_again")
 
     # --- files --------------------------------------------------------------------------------------
-    def begin_write(self) -> TableFilesWork | None:
-        """Captures the tables that changed since their files were written; None if none did."""
+    def begin_write(
+        self, *, offsets: bool = True, limit: PhysicalOffset = UNLIMITED
+    ) -> TableFilesWork | None:
+        """Captures the tables that changed since their files were written, with all that the log has below
+        `limit`; None if none did."""
         writes = []
+        log_end = self._store.visible_offset if self.follows else self._store.log.end
         for kind, table in self._tables.items():
-            if self._written.get(kind) != table.log_end:
+            if kind == OFFSETS_KIND and (not offsets or self._deletes_topic()):
+                continue
+            end = table.content_end(log_end)
+            if table.lacks(self._written.get(kind)) and end <= limit:
                 begin = min(table.places.values(), default=OF_EMPTY)
-                writes.append(_Write(kind, table, table.file.capture(table.version), begin, table.log_end))
+                written = table.begin_write()
+                writes.append(_Write(kind, table, table.file.capture(table.version), begin, end, written))
         return TableFilesWork(self._notes, writes, self._store.deletions) if writes else None
+
+    def _deletes_topic(self) -> bool:
+        """Whether the log has a topic's deletion, and its offsets are still there."""
+        topics = self._tables.get(TopicTable.NOUN)
+        change = None if topics is None else topics.pending_change
+        return change is not None and any(part.value is None for part in change.parts)
 
     def finish_write(self, work: TableFilesWork) -> None:
         """Call on the engine's thread after run(), unless it failed."""
         self._store.deletions.finish_save(work.deletions_version)
         for one in work.writes:
             self._written[one.kind] = one.end
+            one.written()
 
     def write_now(self) -> None:
         """Writes the files whose tables have changed; the log is on disk. Blocks. The errors of run()."""
-        work = self.begin_write()
-        if work is not None and work.end <= self._store.commit_limit:
-            # else the records may be cut, and a file must not be ahead of them
+        work = self.begin_write(limit=self._store.commit_limit)
+        if work is not None:
+            # above the limit, records may be cut, and a file must not be ahead of them
             assert work.writes, "a file is written"
             assert work.end <= self._store.log.flushed_offset, "a file is not ahead of the log"
             work.run()
@@ -414,15 +499,34 @@ class TableLog:
         the log may begin there. TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED,
         UNKNOWN_ERROR."""
         for table in self._tables.values():
-            below = [name for name, place in table.places.items() if place < physical_offset]
-            if below:
-                part = below[:REAPPENDED_AT_ONCE]
+            part = table.below(physical_offset, REAPPENDED_AT_ONCE)
+            if part:
                 pending = _appended_values(table)
-                values = {**table.values, **pending}
-                entries = {name: values.get(name) for name in part}
+                entries = {name: pending.get(name, table.value_of(name)) for name in part}
                 self._append_now(table, entries, finished=not pending)
                 return len(part)
         return 0
+
+    # --- offsets ------------------------------------------------------------------------------------
+    def lower_offsets(self, end_of: OffsetLimit) -> Counter[str]:
+        """Lowers offsets that are above the end of their queue, also on disk: after a kill they would count
+        messages as consumed that were stored since. Returns how many of each topic. Blocks. The errors of
+        attach()."""
+        lowered = self._offsets.cap_all(end_of)
+        if lowered and not self.follows:
+            above = {name: self._offsets.value_of(name) for name in self._offsets.unrecorded}
+            self._append_again(self._offsets, above)
+        return lowered
+
+    def record_offsets(self) -> PhysicalOffset | None:
+        """Appends the offsets that are to be recorded; they are durable when the log is on disk up to the
+        result. None: there are none. The errors of MessageStore.append()."""
+        offsets = self._offsets
+        names = list(offsets.unrecorded)
+        if not names:
+            return None
+        self._append_now(offsets, {name: offsets.value_of(name) for name in names}, finished=True)
+        return offsets.log_end
 
     def lack_below(self, physical_offset: PhysicalOffset) -> bool:
         """Whether a file may lack a change, perhaps a deletion, whose record lies below that offset."""
@@ -443,11 +547,12 @@ def _appended_values(table: Table) -> dict[str, object | None]:
 def _apply(
     record: TableRecord, place: PhysicalOffset, values: JsonObject, places: dict[str, PhysicalOffset]
 ) -> None:
-    places.pop(record.name, None)
-    if record.value is None:
-        values.pop(record.name, None)
-    else:
-        values[record.name], places[record.name] = record.value, place
+    for name, value in record.entries:
+        places.pop(name, None)
+        if value is None:
+            values.pop(name, None)
+        else:
+            values[name], places[name] = value, place
 
 
 def _nothing() -> None:

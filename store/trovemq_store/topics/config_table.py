@@ -233,6 +233,10 @@ class ConfigTable(ABC, Generic[ConfigT]):
         """RocketMQ's object for each saved entry, by name."""
         return self._values
 
+    def value_of(self, name: str) -> JsonObject | None:
+        """RocketMQ's object for the saved entry; None if there is none."""
+        return object_member(self._values, name) if name in self._values else None
+
     @property
     def version(self) -> JsonObject:
         """RocketMQ's dataVersion."""
@@ -300,9 +304,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
             self._finish_part(part, saved=number < saved)
         for part, place in zip(change.parts, change.places, strict=False):
             self.file.put(part.name, part.value)
-            self.places[part.name] = place
-            if part.value is None:
-                del self.places[part.name]
+            self.set_place(part.name, None if part.value is None else place)
         self.log_end = max(self.log_end, change.end)
         if change.saved or saved:
             self._version = change.version
@@ -310,6 +312,29 @@ class ConfigTable(ABC, Generic[ConfigT]):
                 self._changed_names.extend(part.name for part in change.parts[:saved])
                 self.change_count += saved
                 self._notify()
+
+    # --- for the log: LoggedTable -------------------------------------------------------------------
+    def set_place(self, name: str, place: PhysicalOffset | None) -> None:
+        """The last record of the entry lies there; None: it is deleted."""
+        self.places.pop(name, None)
+        if place is not None:
+            self.places[name] = place
+
+    def below(self, physical_offset: PhysicalOffset, count_max: int) -> list[str]:
+        """Up to count_max entries whose last record lies below that offset."""
+        below = (name for name, place in self.places.items() if place < physical_offset)
+        return list(islice(below, count_max))
+
+    def lacks(self, written: PhysicalOffset | None) -> bool:
+        """Whether the file, which has the records up to `written`, lacks a change."""
+        return written != self.log_end
+
+    def content_end(self, _log_end: PhysicalOffset) -> PhysicalOffset:
+        """A change that is under way is in the log, perhaps, and not in the content."""
+        return self.log_end
+
+    def begin_write(self) -> Callable[[], None]:
+        return _saved
 
     def follow(
         self,
@@ -475,7 +500,7 @@ class ConfigTable(ABC, Generic[ConfigT]):
 
 
 def _saved() -> None:
-    """Of a change that is in the log."""
+    """Of a change that is in the log, and of a file that has it."""
 
 
 def read_table(path: str, read: Callable[[], T]) -> T:

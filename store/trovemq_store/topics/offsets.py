@@ -4,13 +4,18 @@
 
 The value is the next queue offset to consume. Commits need not grow: a reset goes back.
 
+A broker's offsets are records of its log (engine/table_log.py): those that a client set, as soon as they are
+noted (`unrecorded`) and recorded; those that deliveries move follow from the events, and are recorded before
+retention removes these. The file follows. Offsets that are not connected to a log, as in tools, are in the
+file alone.
+
 Invariants
 - A stored offset never passes `limit(topic, queue_id)`, the queue's end as far as the log is synced; an
   offset that is held back stays dirty and is stored once the log allows it.
 - Offsets that are set after needs_log(end) are written only when the log is on disk, and committed where it
   has copies, up to there (the caller waits for that): a message may count as consumed because of a copy of it
   that lies below.
-- The file is written only when something changed.
+- The file is written only when something changed; of a log's offsets only by the log.
 - Groups, and queues over all groups, are bounded.
 """
 
@@ -18,6 +23,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import Final
 
 from trovemq_proto import errors
@@ -27,8 +34,10 @@ from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics import lax_json
 from trovemq_store.topics.json_file import ADVICE, JsonFile
-from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.lax_json import JsonObject, object_member
 from trovemq_store.topics.names import check_group_name
+from trovemq_store.topics.table_notes import OF_EMPTY
+from trovemq_store.topics.table_records import OFFSETS_KIND
 
 OFFSETS_PATH: Final = "config/consumerOffset.json"
 GROUP_COUNT_MAX: Final = 10_000
@@ -54,8 +63,51 @@ class PersistWork:
         fault_point("offsets.after_save")
 
 
+class OffsetsFile:
+    """The file of a log's offsets. `document` captures the present content."""
+
+    def __init__(self, file: JsonFile, document: Callable[[], JsonObject]) -> None:
+        self._file = file
+        self._document = document
+
+    @property
+    def fault(self) -> str:
+        return self._file.fault
+
+    @property
+    def crc(self) -> int | None:
+        return self._file.crc
+
+    @property
+    def whole(self) -> bool:
+        return not self._file.is_second_copy
+
+    @property
+    def is_second_copy(self) -> bool:
+        return self._file.is_second_copy
+
+    def put(self, name: str, value: JsonObject | None) -> None:
+        """Does nothing: the content is made from the table."""
+
+    def capture(self, version: JsonObject) -> Callable[[], bytes]:
+        """Returns the function that renders the present content; it may run in another thread."""
+        return partial(lax_json.render, self._document())
+
+    def write(self, content: bytes) -> None:
+        """Durable when it returns. TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR."""
+        fault_point("offsets.before_save")
+        self._file.save_content(content)
+        fault_point("offsets.after_save")
+
+
 class ConsumerOffsets:
     """The offsets by group, topic and queue. Used from one thread, except PersistWork.run()."""
+
+    NOUN: Final = OFFSETS_KIND
+    """The kind of its records; an entry is `topic@group`."""
+
+    pending_change: Final = None
+    """As of a ConfigTable: a change is made before its record is appended."""
 
     def __init__(
         self, file: JsonFile, document: JsonObject, *, group_count_max: int = GROUP_COUNT_MAX
@@ -75,6 +127,16 @@ class ConsumerOffsets:
         self.limit: OffsetLimit | None = None
         self.log_needed = LOG_ORIGIN
         """The log must be on disk up to here before the file is written."""
+        self.file: Final = OffsetsFile(file, self._document)
+        self.places: dict[str, PhysicalOffset] = {}
+        """Where the last record of each entry that has one lies in the log, or an offset before it; in the
+        order of the log."""
+        self.log_end = LOG_ORIGIN
+        """The table has all of its records that end at or below this offset."""
+        self.unrecorded: dict[str, None] = {}
+        """Entries that are to be recorded."""
+        self._without_record: dict[str, None] = {}
+        self._is_logged = False
         self._read(document.get("offsetTable") or {})
 
     @classmethod
@@ -145,6 +207,15 @@ class ConsumerOffsets:
                 self._restore(group, topic, queue_id, before)
                 raise
 
+    def has_record(self, group: str, topic: str) -> bool:
+        """Whether a record has the group's offsets of the topic, as they were set last."""
+        return entry_name(topic, group) in self.places
+
+    def record_next(self, group: str, topic: str) -> None:
+        """The group's offsets of the topic are to be recorded, if they are a log's."""
+        if self._is_logged:
+            self.unrecorded[entry_name(topic, group)] = None
+
     def reset(self, group: str, topic: str, offsets: Mapping[QueueId, QueueOffset]) -> None:
         """Sets several queues' offsets at once; durable. TroveError GROUP_ILLEGAL, REQUEST_ILLEGAL,
         LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then no offset has changed."""
@@ -171,22 +242,29 @@ class ConsumerOffsets:
         for group, topic, queue_id, offset in list(self.entries()):
             if offset > (end := offset_max(topic, queue_id)):
                 self._set(group, topic, queue_id, end)
+                self.record_next(group, topic)
                 lowered[topic] += 1
         return lowered
 
     def delete_topic(self, topic: str) -> None:
         """Forgets every group's offsets of the topic; durable with the next persist()."""
         for key in [key for key in self._table if key[0] == topic]:
-            self._entry_count -= len(self._table.pop(key))
-            self._count_topic(key[1], -1)
-            self._change += 1
+            self._delete(key)
 
     def delete_group(self, group: str) -> None:
         """Forgets the group's offsets of every topic; durable with the next persist()."""
         for key in [key for key in self._table if key[1] == group]:
-            self._entry_count -= len(self._table.pop(key))
-            self._count_topic(group, -1)
-            self._change += 1
+            self._delete(key)
+
+    def _delete(self, key: tuple[str, str]) -> None:
+        self._entry_count -= len(self._table.pop(key))
+        self._count_topic(key[1], -1)
+        self._change += 1
+        name = entry_name(*key)
+        self._without_record.pop(name, None)
+        self.unrecorded.pop(name, None)
+        if self._is_logged and name in self.places:
+            self.unrecorded[name] = None
 
     def needs_log(self, end: PhysicalOffset) -> None:
         """Offsets that are set from now on depend on the log below `end`."""
@@ -194,6 +272,7 @@ class ConsumerOffsets:
 
     def begin_persist(self) -> PersistWork | None:
         """The work that saves the present offsets; None if nothing changed since finish_persist()."""
+        assert not self._is_logged, "a log's offsets have a file with a note"
         if not self.dirty:
             return None
         table: dict[str, object] = dict(self._unknown)
@@ -204,6 +283,7 @@ class ConsumerOffsets:
             }
             whole = whole and all(stored[str(queue_id)] == offset for queue_id, offset in queues.items())
             table[f"{topic}@{group}"] = stored
+        assert len(table) == len(self._unknown) + len(self._table), "no two entries have one name"
         content = lax_json.render({**self._others, "offsetTable": table})
         return PersistWork(self._file, content, self._change, whole=whole)
 
@@ -221,6 +301,91 @@ class ConsumerOffsets:
             work.run()
             self.finish_persist(work)
 
+    # --- as a table of the log (engine/table_log.py) ------------------------------------------------
+    @property
+    def values(self) -> Mapping[str, object]:
+        """The value of each entry, by name."""
+        return {entry_name(*key): _value(queues) for key, queues in self._table.items()}
+
+    @property
+    def version(self) -> JsonObject:
+        """RocketMQ's dataVersion, as it was read."""
+        return object_member(self._others, "dataVersion")
+
+    def value_of(self, name: str) -> JsonObject | None:
+        """None if there is no such entry."""
+        queues = self._table.get(entry_key(name))
+        return None if queues is None else _value(queues)
+
+    def restore(self, values: Mapping[str, object], _version: JsonObject) -> None:
+        """Sets the whole table. ValueError if a value is illegal."""
+        if values == self.values:
+            return
+        self._table, self._topic_counts, self._entry_count = {}, {}, 0
+        self._change += 1
+        self._read({**self._unknown, **values})
+
+    def connect(self, _log: object, places: Mapping[str, PhysicalOffset], log_end: PhysicalOffset) -> None:
+        """From now on changes are records of the log. places, log_end: see the members."""
+        self.places = {name: place for name, place in places.items() if place != OF_EMPTY}
+        self.log_end, self._is_logged = log_end, True
+        names = [entry_name(*key) for key in self._table]
+        self._without_record = dict.fromkeys(name for name in names if name not in self.places)
+
+    def follow(
+        self,
+        name: str,
+        value: JsonObject | None,
+        _version: JsonObject,
+        place: PhysicalOffset,
+        end: PhysicalOffset,
+    ) -> None:
+        """Makes the change of another node's record, which lies at `place`; None: the entry is deleted.
+        ValueError if the value is illegal."""
+        key = entry_key(name)
+        if key in self._table:
+            self._delete(key)
+        if value is not None:
+            self._read({name: value})
+        self._change += 1
+        self.set_place(name, None if value is None else place)
+        self.log_end = end
+
+    def set_place(self, name: str, place: PhysicalOffset | None) -> None:
+        """The last record of the entry lies there; None: it is deleted."""
+        self.places.pop(name, None)
+        self._without_record.pop(name, None)
+        self.unrecorded.pop(name, None)
+        if place is not None:
+            self.places[name] = place
+
+    def below(self, physical_offset: PhysicalOffset, count_max: int) -> list[str]:
+        """Entries whose last record lies below that offset, or that have none, because events have them."""
+        found = list(islice(self._without_record, count_max))
+        for name, place in self.places.items():
+            if place >= physical_offset or len(found) == count_max:
+                break
+            found.append(name)
+        return found
+
+    def lacks(self, written: PhysicalOffset | None) -> bool:
+        """Whether the file, which has the records up to `written`, lacks a change."""
+        return written is None or self.dirty
+
+    def content_end(self, log_end: PhysicalOffset) -> PhysicalOffset:
+        """The end of the records whose changes the present content has."""
+        return max(log_end, self.log_end)
+
+    def begin_write(self) -> Callable[[], None]:
+        """Call before the content is captured; the result when the file has it."""
+        return partial(self._saved, self._change)
+
+    def _saved(self, change: int) -> None:
+        self._persisted_change = max(self._persisted_change, change)
+
+    def _document(self) -> JsonObject:
+        return {**self._others, "offsetTable": {**self._unknown, **self.values}}
+
     def _limited(self, topic: str, queue_id: QueueId, offset: QueueOffset) -> QueueOffset:
         return offset if self.limit is None else min(offset, self.limit(topic, queue_id))
 
@@ -232,6 +397,8 @@ class ConsumerOffsets:
         if queues is None:
             queues = self._table[topic, group] = {}
             self._count_topic(group, 1)
+            if self._is_logged and (name := entry_name(topic, group)) not in self.places:
+                self._without_record[name] = None
         if queue_id not in queues:
             self._entry_count += 1
         queues[queue_id] = offset
@@ -287,6 +454,20 @@ class ConsumerOffsets:
             }
             self._entry_count += len(queues)
             self._count_topic(group, 1)
+
+
+def entry_name(topic: str, group: str) -> str:
+    return f"{topic}@{group}"
+
+
+def entry_key(name: str) -> tuple[str, str]:
+    """(topic, group) of an entry."""
+    topic, _, group = name.partition("@")
+    return topic, group
+
+
+def _value(queues: Mapping[QueueId, QueueOffset]) -> JsonObject:
+    return {str(queue_id): offset for queue_id, offset in queues.items()}
 
 
 def _offset(name: str, value: object) -> QueueOffset:

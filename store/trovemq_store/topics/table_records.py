@@ -1,4 +1,4 @@
-"""Entries of the tables (topics, consumer groups) as records of the topic `rmq_sys_trovemq_meta`, queue 0.
+"""Entries of the tables (topics, consumer groups, offsets) as records of `rmq_sys_trovemq_meta`, queue 0.
 
 A record's body is a JSON object, in ASCII:
 
@@ -7,12 +7,16 @@ A record's body is a JSON object, in ASCII:
 | member       | value                                                                                     |
 |--------------|-------------------------------------------------------------------------------------------|
 | format       | 1. A newer one is refused, never guessed at                                               |
-| kind         | `topic` or `group`. Records of an unknown kind are skipped: the file of that table counts |
-| name         | of the entry                                                                              |
-| value        | RocketMQ's object for the entry, whole, as in the table's file; null: it is deleted       |
+| kind         | `topic`, `group`, `offsets`. A record of another kind is skipped: its file counts    |
+| name         | of the entry; empty: `value` has several entries                                          |
+| value        | RocketMQ's object for the entry, whole, as in the table's file; null: it is deleted.      |
+|              | Of several entries: an object of these by name                                            |
 | dataVersion  | RocketMQ's version of the table after this change                                         |
 | deletedBelow | of a topic that is or was deleted: its records below this physical offset are dead        |
 |              | (deletions.py). Missing if none is, also where another program removes it from the file   |
+
+Offsets have several entries: those of one iteration of the event loop. An entry is `topic@group`, its value
+the offsets by queue.
 
 The whole record has a CRC as every other one.
 
@@ -23,7 +27,7 @@ value: before its older record is removed, for example.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,17 +40,29 @@ META_TOPIC: Final = "rmq_sys_trovemq_meta"
 META_QUEUE_ID: Final = QueueId(0)
 FORMAT: Final = 1
 DELETED_BELOW: Final = "deletedBelow"
+OFFSETS_KIND: Final = "offsets"
+PARTS_MAX: Final = 1_024
+"""Entries and members of entries in one record, unless a single entry has more."""
+
+Entry = tuple[str, JsonObject | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """One entry of a table after a change; `value` None: it is deleted."""
+    """One entry of a table after a change, or several; `value` None: it is deleted."""
 
     kind: str
     name: str
     value: JsonObject | None
     version: JsonObject
     deleted_below: PhysicalOffset | None = None
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """(name, value) of each entry."""
+        if self.kind != OFFSETS_KIND:
+            return ((self.name, self.value),)
+        return list((self.value or {}).items())  # type: ignore[arg-type]
 
 
 def encode_table_record(
@@ -61,6 +77,19 @@ def encode_table_record(
     if deleted_below is not None:
         document[DELETED_BELOW] = deleted_below
     return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+def in_parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """The entries in runs, each for one record of several."""
+    begin, parts = 0, 0
+    for at, (_, value) in enumerate(entries):
+        own = 1 + len(value or ())
+        if at > begin and parts + own > PARTS_MAX:
+            yield entries[begin:at]
+            begin, parts = at, 0
+        parts += own
+    if begin < len(entries):
+        yield entries[begin:]
 
 
 def decode_table_record(body: bytes | memoryview) -> TableRecord:
@@ -78,6 +107,10 @@ def decode_table_record(body: bytes | memoryview) -> TableRecord:
         raise ValueError("it has no kind or no name")
     if not (value is None or isinstance(value, dict)) or not isinstance(version, dict):
         raise ValueError("its value or its version is not an object")
+    if kind == OFFSETS_KIND and not all(
+        one is None or isinstance(one, dict) for one in (value or {}).values()
+    ):
+        raise ValueError("one of its entries is not an object")
     below = document.get(DELETED_BELOW)
     if below is None:
         return TableRecord(kind, name, value, version)

@@ -1,4 +1,4 @@
-"""Backups of a store whose topics and groups are records of the log."""
+"""Backups of a store whose tables are records of the log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from tests.support.backups import back_up, fill
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush
 from trovemq_broker.tools.__main__ import _check_restored
+from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_store.backup.restore import restore
 from trovemq_store.backup.writer import BackupWriter
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.offsets import OFFSETS_PATH
 from trovemq_store.topics.subscription_groups import (
     SUBSCRIPTION_GROUPS_PATH,
     SubscriptionGroup,
@@ -58,13 +60,24 @@ def restored(tmp_path: Path) -> Both:
     return opened(tmp_path / "restored")
 
 
-@pytest.mark.parametrize("path", [NOTES_PATH, SUBSCRIPTION_GROUPS_PATH, TOPICS_PATH])
+def change(both: Both, number: int) -> None:
+    """One change of each table."""
+    store, groups = both
+    groups.alter("billing", retry_max=number)
+    store.topics.alter("orders", queue_count=number)
+    store.offsets.commit("billing", "orders", QueueId(0), QueueOffset(number - 4))
+    store.offsets.record_next("billing", "orders")
+    assert store.tables is not None
+    store.tables.record_offsets()
+
+
+@pytest.mark.parametrize("path", [NOTES_PATH, SUBSCRIPTION_GROUPS_PATH, TOPICS_PATH, OFFSETS_PATH])
 def test_a_backup_whose_file_was_replaced_between_undid_changes(
     both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """A file and its notes were not copied at one time: a restored store took it for one that another program
     had changed back."""
-    store, groups = both
+    store, _ = both
     read = BackupWriter._bytes_of
     changed: list[str] = []
 
@@ -72,21 +85,20 @@ def test_a_backup_whose_file_was_replaced_between_undid_changes(
         content = read(writer, name)
         if name == path and not changed:
             changed.append(name)
-            for retry_max in (5, 6):
-                groups.alter("billing", retry_max=retry_max)
-                store.topics.alter("orders", queue_count=retry_max)
+            for number in (6, 7):
+                change(both, number)
                 write(store)
         return content
 
-    groups.alter("billing", retry_max=4)
-    store.topics.alter("orders", queue_count=5)
+    change(both, 5)
     flush(store)
     monkeypatch.setattr(BackupWriter, "_bytes_of", and_changed)
     back_up(store, tmp_path / "store", tmp_path / "backup")
     assert changed
     again, its_groups = restored(tmp_path)
-    assert again.topics.require("orders").queue_count == 6
-    assert its_groups.require("billing").retry_max == 6
+    assert again.topics.require("orders").queue_count == 7
+    assert its_groups.require("billing").retry_max == 7
+    assert again.offsets.get("billing", "orders", QueueId(0)) == 3
     again.close(NOW_MS)
 
 

@@ -174,7 +174,10 @@ class BrokerCore:
         new_messages = NewMessages(store, self.delivery.next_offset)
         self.waits = ReceiveWaits(settings.receive_polls_max, new_messages)
         self.puller = Puller(store, PullSettings(bytes_max=settings.pull_bytes_max))
-        self.offsets = OffsetKeeper(store, self.group_commit.committed, self.search, self._offsets_moved)
+        self.table_files = TableFiles(store, self.group_commit.committed)
+        self.offsets = OffsetKeeper(
+            store, self.group_commit.committed, self.search, self._offsets_moved, self.table_files.write
+        )
         self.order = GroupOrder(
             store.topics,
             self.groups,
@@ -192,19 +195,18 @@ class BrokerCore:
         self.topic_changes = TopicChanges(
             self.store,
             self.clock_ms,
-            self.offsets.persist,
+            self.offsets.save,
             self._topic_deleted,
             self._wake_topic,
             self.group_commit.committed,
         )
-        self.table_files = TableFiles(self.store, self.group_commit.committed)
         self.group_changes = GroupChanges(
             self.groups,
             self.store,
             self.delivery,
             self.topic_changes,
             self.clock_ms,
-            self.offsets.persist,
+            self.offsets.save,
             self.waits.wake_group,
             self.registry.forget_group,
             self.group_commit.committed,
