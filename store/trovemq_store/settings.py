@@ -38,7 +38,7 @@ class StoreSettings:
     query_messages_max: int = 64  # maxMsgsNumBatch
     query_page_bytes_max: int = 4_194_304
     undispatched_bytes_max: int = 268_435_456
-    tables_in_log: bool = False  # topics, groups and offsets are records of the log (a broker's are)
+    tables_in_log: bool = False  # topics, groups, offsets, users are records of the log (a broker's are)
     spare_segment_enable: bool = True  # a segment and 8 MiB are kept for a full disk
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ CHANGES: Final = "tests/unit/server/test_change_saver.py::"
 DELETIONS: Final = "tests/unit/engine/test_deletion_records.py::"
 OFFSETS: Final = "tests/unit/engine/test_offset_records.py::"
 COMMITS: Final = "tests/unit/consume/test_offset_records.py::"
+USERS: Final = "tests/unit/security/test_security_records.py::"
 BACKUPS: Final = "tests/unit/backup/test_tables.py::"
 
 TABLE_FAULTS: Final = (
@@ -269,5 +270,36 @@ TABLE_FAULTS: Final = (
         "        names = list(offsets.unrecorded)\n",
         "        names = list(offsets.unrecorded)\n        offsets.unrecorded.clear()\n",
         (f"{OFFSETS}test_what_could_not_be_recorded_is_recorded_next",),
+    ),
+    Planted(
+        "a user exists before the record is on disk",
+        "broker/trovemq_broker/admin/security_changes.py",
+        "        await self.durable(end)\n",
+        "        pass\n",
+        (f"{USERS}test_a_user_exists_when_the_record_is_on_disk",),
+    ),
+    Planted(
+        "users that cannot be opened replace those of a node that follows",
+        "broker/trovemq_broker/security/table.py",
+        "            self.problem = error.message\n",
+        "            self.problem = error.message\n            self._set(SecurityState())\n",
+        (f"{USERS}test_users_that_cannot_be_opened_change_nothing",),
+    ),
+    Planted(
+        "a change of users is several records",
+        LOG,
+        "            for part in in_parts(entries):\n",
+        "            for part in ([one] for one in entries):\n",
+        (f"{USERS}test_a_change_is_one_record",),
+    ),
+    Planted(
+        "a backup has users at another time than their note",
+        "store/trovemq_store/backup/writer.py",
+        '    f"{SECURITY_PATH}.bak",\n    SECURITY_PATH,\n)',
+        ")",
+        (
+            f"{BACKUPS}test_a_backup_whose_file_was_replaced_between_undid_changes"
+            "[config/trovemq-security.json]",
+        ),
     ),
 )

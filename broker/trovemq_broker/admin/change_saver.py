@@ -10,14 +10,13 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
 
 from trovemq_daemon.threads import run_in_thread, until_done
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
-from trovemq_store.topics.config_table import Change
 
 STORED: Final = (errors.FLUSH_DISK_TIMEOUT, errors.REPLICA_TIMEOUT)
 """The change is in the log, and is made when the log is safe up to it."""
@@ -30,6 +29,19 @@ async def never_logged(_end: PhysicalOffset) -> None:
     raise AssertionError("no change is logged")
 
 
+class SavedChange(Protocol):
+    """A change of a table: see Change."""
+
+    @property
+    def logged(self) -> bool: ...
+    @property
+    def places(self) -> Sequence[PhysicalOffset]: ...
+    @property
+    def end(self) -> PhysicalOffset: ...
+    @property
+    def run(self) -> Callable[[], None]: ...
+
+
 class ChangeSaver:
     """Of one table. durable(end) returns when the log is on disk, and in a replica group committed, up to
     `end`; TroveError FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT, STORE_FAILED. `changing`: the callers hold it."""
@@ -39,7 +51,7 @@ class ChangeSaver:
         self._changing: Final = changing
         self._late: dict[asyncio.Task[None], tuple[PhysicalOffset, Finish]] = {}
 
-    async def save(self, change: Change[Any], finish: Finish) -> None:
+    async def save(self, change: SavedChange, finish: Finish) -> None:
         """Runs the change. `finish` is called once, when its outcome is known, perhaps after an error. The
         errors of Change.run(), FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT: the change is in the log;
         STORE_FAILED."""

@@ -279,6 +279,8 @@ class BrokerApp:
             await calls.close()
             await self._grpc.stop(LAST_REPLIES_S if core.group_commit.failure is not None else 0)
             await core.settle()
+            if security is not None and not store.failed:
+                await security.changes.settle(store.commit_limit)
             core.group_commit.close()
 
     def _add_remoting(self, services: BrokerServices) -> None:

@@ -221,6 +221,8 @@ class BrokerServices:
     ) -> None:
         """This broker's part in the cluster's configuration, and the calls that change it."""
         core, security = self.core, self._security
+        if security is not None:
+            security.changes.durable = core.group_commit.committed
         address = tls_address if tls_address is not None and settings.nameserver_tls else advertised
         self.config = config_node(
             *(settings, address, core.store.files, cluster or single(core.store.files)),

@@ -29,7 +29,7 @@ from trovemq_broker.security import changes
 from trovemq_broker.security.audit_trail import AuditTrail
 from trovemq_broker.security.quotas import Quotas
 from trovemq_broker.security.sealing import KEY_SIZE, SealingKey, key_file_content
-from trovemq_broker.security.table import PATH, SecurityTable
+from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.access.guard import AccessGuard
@@ -45,6 +45,7 @@ from trovemq_proto.authentication.credentials import Credentials, credentials_te
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.security_entries import SecurityEntries
 
 FIRST_USER: Final = "admin"
 SECRET_BYTES: Final = 32
@@ -75,18 +76,32 @@ def access_of(gate: Gate | None, serving: ServingGate) -> Callable[[str, Any], A
 
 
 def open_security(
-    settings: BrokerSettings, store: MessageStore, gate: Gate, *, makes_first_user: bool = True
+    settings: BrokerSettings,
+    store: MessageStore,
+    gate: Gate,
+    *,
+    makes_first_user: bool = True,
+    follows: bool = False,
 ) -> BrokerSecurity:
     """Blocks. `makes_first_user` False: another broker owns the cluster's configuration, and the users come
-    with that; until then no client can log in. TroveError SEALING_KEY_MISMATCH, USER_ILLEGAL, STORE_FAILED,
-    DISK_FULL, STORE_NEWER."""
+    with that; until then no client can log in. `follows`: the users are another node's; if they cannot be
+    opened, the node keeps them, and the table has the reason (`problem`). TroveError SEALING_KEY_MISMATCH,
+    USER_ILLEGAL, STORE_FAILED, DISK_FULL, STORE_NEWER."""
     if store.files.exists(ROCKETMQ_USERS):
         get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)
-    key = _sealing_key(settings.sealing_key_path, may_make=not store.files.exists(PATH))
-    table = SecurityTable.load(store.files, key, secrets.token_bytes)
-    if makes_first_user:
-        for credentials in _first_users(settings, table):
-            _add(table, credentials)
+    entries = store.security or SecurityEntries.load(store.files)
+    may_make = not entries.values
+    if follows and not may_make and read_private(settings.sealing_key_path) is None:
+        key = SealingKey(secrets.token_bytes(KEY_SIZE))  # another one than that of the users
+    else:
+        key = _sealing_key(settings.sealing_key_path, may_make=may_make)
+    if follows:
+        table = SecurityTable(entries, key, secrets.token_bytes)
+        table.follow(entries)
+    else:
+        table = SecurityTable.of(entries, key, secrets.token_bytes)
+        for credentials in _first_users(settings, table) if makes_first_user else ():
+            _add(table, store, credentials)
     sessions = Sessions(table, key.derive(b"salts"), secrets.token_bytes)
     return BrokerSecurity(
         SecurityChanges(table),
@@ -144,7 +159,7 @@ def init_user(text: str) -> Credentials:
         ) from None
 
 
-def _add(table: SecurityTable, credentials: Credentials) -> None:
+def _add(table: SecurityTable, store: MessageStore, credentials: Credentials) -> None:
     user = new_user(
         credentials.access_key,
         UserKind.SUPER,
@@ -155,6 +170,8 @@ def _add(table: SecurityTable, credentials: Credentials) -> None:
     change = table.begin(changes.add_user(table.state, user))
     try:
         change.run()
+        if change.logged:
+            store.flush()
     finally:
         table.finish(change)
     get_logger().info("access.user_created", user=user.access_key, kind=str(user.kind))

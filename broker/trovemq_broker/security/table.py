@@ -15,8 +15,13 @@
 
 `sealed` holds StoredKey and ServerKey of SCRAM-SHA-256, 32 bytes each, and the secret (sealing.py).
 
+A broker's users are records of its log, sealed as in the file, which follows
+(trovemq_store/topics/security_entries.py, engine/table_log.py). A node that follows keeps those that it
+cannot open, and its former users and rules (`problem`).
+
 Invariants
-- Both copies have the same content, so that a damaged file never restores an earlier user or rule.
+- Both copies of the file have the same content, so that a damaged file never restores an earlier user or
+  rule.
 - A change counts when it is on disk: state() has it after finish(), completely or not at all.
 - A file that cannot be read completely is not used: the store does not open.
 
@@ -25,7 +30,7 @@ RocketMQ keeps users in a separate RocksDB (config/auth); it is not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from trovemq_broker.security.actions import action_text
@@ -38,11 +43,22 @@ from trovemq_proto import errors
 from trovemq_proto.authentication.scram import KEY_SIZE as VERIFIER_KEY_SIZE
 from trovemq_proto.authentication.scram import SALT_SIZE, Verifier
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.files import FileSystem
-from trovemq_store.topics.json_file import JsonFile
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
+from trovemq_store.topics.security_entries import (
+    QUOTA,
+    RULE,
+    SECURITY_PATH,
+    TABLE,
+    USER,
+    SealedChange,
+    SecurityEntries,
+    members_of,
+)
+from trovemq_store.topics.table_records import Entry
 
-PATH: Final = "config/trovemq-security.json"
+PATH: Final = SECURITY_PATH
 VERSION: Final = 1
 SUBJECT_PREFIX: Final = "User:"
 _NO_RULES: Final = SubjectRules(())
@@ -59,19 +75,26 @@ _QUOTA_MEMBERS: Final = {
 
 
 class SecurityChange:
-    """A change that has begun. `run()` may block, and may run in another thread; after it
-    SecurityTable.finish() is to be called."""
+    """A change that has begun. `run()` may block, and may run in another thread, unless the change is
+    `logged` (Change); after it SecurityTable.finish() is to be called."""
 
-    def __init__(self, file: JsonFile, document: JsonObject, after: SecurityState) -> None:
-        self._file = file
-        self._document = document
+    def __init__(self, entries: SealedChange, after: SecurityState) -> None:
+        self.entries: Final = entries
         self.after = after
-        self.saved = False
+        self.logged: Final = entries.logged
+        self.run: Final = entries.run
 
-    def run(self) -> None:
-        """Writes the file. After TroveError DISK_FULL or STORE_FAILED it is unchanged."""
-        self._file.save(self._document)
-        self.saved = True
+    @property
+    def saved(self) -> bool:
+        return self.entries.saved
+
+    @property
+    def places(self) -> Sequence[PhysicalOffset]:
+        return self.entries.places
+
+    @property
+    def end(self) -> PhysicalOffset:
+        return self.entries.end
 
 
 class SecurityTable:
@@ -80,8 +103,11 @@ class SecurityTable:
     A change is begin(), run() of its result, and finish(); one change at a time.
     """
 
-    def __init__(self, file: JsonFile, key: SealingKey, random_bytes: Callable[[int], bytes]) -> None:
-        self._file = file
+    def __init__(
+        self, entries: SecurityEntries, key: SealingKey, random_bytes: Callable[[int], bytes]
+    ) -> None:
+        """Empty until reload()."""
+        self._entries = entries
         self._key = key
         self._random_bytes = random_bytes
         self._sealed: dict[tuple[str, Secret], str] = {}
@@ -91,21 +117,40 @@ class SecurityTable:
         """Is replaced by each change."""
         self.generation = object()
         """Is replaced with it. To remember this object keeps no users and rules of the past in memory."""
+        self.problem = ""
+        """Why the present entries could not be read; empty if they were."""
 
     @classmethod
     def load(cls, files: FileSystem, key: SealingKey, random_bytes: Callable[[int], bytes]) -> SecurityTable:
-        """Reads the file; an empty table if there is none. TroveError STORE_FAILED, STORE_NEWER,
-        SEALING_KEY_MISMATCH."""
-        file = JsonFile(files, PATH, mirror=True, sealed=True)
-        table = cls(file, key, random_bytes)
-        document = file.load()
-        if document is not None:
-            try:
-                table._read(document)
-            except (ValueError, TypeError) as error:
-                what = f"{PATH}: {error}: put it back from a backup of the store"
-                raise TroveError(errors.STORE_FAILED, what, file=PATH) from error
+        """Reads the file, which is written by each change; an empty table if there is none. TroveError
+        STORE_FAILED, STORE_NEWER, SEALING_KEY_MISMATCH."""
+        return cls.of(SecurityEntries.load(files), key, random_bytes)
+
+    @classmethod
+    def of(
+        cls, entries: SecurityEntries, key: SealingKey, random_bytes: Callable[[int], bytes]
+    ) -> SecurityTable:
+        """The table of these entries. The errors of load()."""
+        table = cls(entries, key, random_bytes)
+        table._read_entries()
         return table
+
+    def follow(self, entries: SecurityEntries) -> None:
+        """The entries are another node's, whose records have changed them, or those of a store that was
+        opened again. Entries that cannot be read change nothing."""
+        self._entries = entries
+        try:
+            self._read_entries()
+            self.problem = ""
+        except TroveError as error:
+            self.problem = error.message
+
+    def _read_entries(self) -> None:
+        try:
+            self._read(dict(self._entries.values))
+        except (ValueError, TypeError) as error:
+            what = f"{PATH}: {error}: put it back from a backup of the store"
+            raise TroveError(errors.STORE_FAILED, what, file=PATH) from error
 
     def sealer(self, prefix: str) -> SecretSealer:
         """Seals the secrets of another file with the same key."""
@@ -132,15 +177,21 @@ class SecurityTable:
         running."""
         if self._change is not None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "users or rules are being changed; try again")
-        self._change = SecurityChange(self._file, self._document(after), after)
+        known, wanted = self._entries.values, self._values(after)
+        entries: list[Entry] = [(name, value) for name, value in wanted.items() if value != known.get(name)]
+        entries += [(name, None) for name in known if name not in wanted]
+        self._change = SecurityChange(self._entries.begin_change(entries), after)
         return self._change
 
     def finish(self, change: SecurityChange) -> None:
         """Ends the change; to be called after run(), even if that failed."""
         assert change is self._change, "one change at a time"
         self._change = None
+        self._entries.finish(change.entries)
         if change.saved:
             self._set(change.after)
+        elif change.places:
+            self._read_entries()  # of a large change that ended early, the log has the first entries
 
     def _set(self, state: SecurityState) -> None:
         by_subject: dict[str, list[Rule]] = {}
@@ -150,19 +201,23 @@ class SecurityTable:
         self.state, self.generation = state, object()
 
     # --- as JSON ----------------------------------------------------------------------------------------
-    def _document(self, state: SecurityState) -> JsonObject:
+    def _values(self, state: SecurityState) -> dict[str, JsonObject]:
+        """The entries of a state."""
         self._sealed = {
             (user.access_key, secret): self._seal(user.access_key, secret)
             for user in state.users.values()
             for secret in user.secrets
         }
-        return {
+        table: JsonObject = {
             "version": VERSION,
             "sealingKey": self._key.key_id,
-            "users": {name: self._user_document(user) for name, user in sorted(state.users.items())},
-            "rules": [_rule_document(rule) for _, rule in sorted(state.rules.items())],
             "nextRule": state.next_rule,
-            "quotas": {subject: _quota_document(quota) for subject, quota in sorted(state.quotas.items())},
+        }
+        return {
+            TABLE: table,
+            **{USER + name: self._user_document(user) for name, user in state.users.items()},
+            **{f"{RULE}{number}": _rule_document(rule) for number, rule in state.rules.items()},
+            **{QUOTA + subject: _quota_document(quota) for subject, quota in state.quotas.items()},
         }
 
     def _seal(self, access_key: str, secret: Secret) -> str:
@@ -183,9 +238,12 @@ class SecurityTable:
             ],
         }
 
-    def _read(self, document: JsonObject) -> None:
-        """Reads the content of the file. Raises ValueError, TypeError, TroveError STORE_NEWER,
-        SEALING_KEY_MISMATCH."""
+    def _read(self, values: Mapping[str, object]) -> None:
+        """Reads the entries. Raises ValueError, TypeError, TroveError STORE_NEWER, SEALING_KEY_MISMATCH."""
+        if not values:
+            self._set(SecurityState())
+            return
+        document = object_member(values, TABLE)
         if integer_member(document, "version", 0) > VERSION:
             raise TroveError(errors.STORE_NEWER, f"{PATH} was written by a newer TroveMQ", file=PATH)
         key_id = document.get("sealingKey")
@@ -195,19 +253,16 @@ class SecurityTable:
                 f"the secrets of {PATH} are sealed by another key than the key file has",
                 file=PATH,
             )
-        users = {
-            name: self._read_user(name, object_member(object_member(document, "users"), name))
-            for name in object_member(document, "users")
-        }
-        rules = document.get("rules")
-        if not isinstance(rules, list) or len(rules) > RULES_MAX or len(users) > USERS_MAX:
-            raise ValueError("it has no list of rules, or too much")
-        read = [_read_rule(rule) for rule in rules]
-        by_number = {rule.number: rule for rule in read}
+        sealed_users, rules = members_of(values, USER), members_of(values, RULE)
+        if len(rules) > RULES_MAX or len(sealed_users) > USERS_MAX:
+            raise ValueError("it has too many users or rules")
+        users = {name: self._read_user(name, object_member(sealed_users, name)) for name in sealed_users}
+        by_number = {rule.number: rule for rule in map(_read_rule, rules.values())}
         next_rule = integer_member(document, "nextRule", 0)
-        if len(by_number) != len(read) or max(by_number, default=0) >= next_rule:
+        if by_number.keys() != set(map(int, rules)) or max(by_number, default=0) >= next_rule:
             raise ValueError("the numbers of its rules contradict each other")
-        self._set(SecurityState(users, by_number, next_rule, _read_quotas(document)))
+        in_order = {number: by_number[number] for number in sorted(by_number)}
+        self._set(SecurityState(users, in_order, next_rule, _read_quotas(members_of(values, QUOTA))))
 
     def _read_user(self, name: str, value: Mapping[str, object]) -> User:
         secrets, salt = value.get("secrets"), value.get("salt")
@@ -247,9 +302,7 @@ def _quota_document(quota: Quota) -> JsonObject:
     return {name: getattr(quota, field) for name, field in _QUOTA_MEMBERS.items()}
 
 
-def _read_quotas(document: JsonObject) -> dict[str, Quota]:
-    """The quotas; {} if the file was written before there were quotas."""
-    quotas = object_member(document, "quotas")
+def _read_quotas(quotas: JsonObject) -> dict[str, Quota]:
     if len(quotas) > QUOTAS_MAX:
         raise ValueError("it has too many quotas")
     try:

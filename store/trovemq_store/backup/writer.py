@@ -3,8 +3,8 @@ manifest.
 
 This order makes the copy consistent (see capture.py). Topics and deletions are copied after the queues: a
 topic that was deleted meanwhile, and whose queue files are gone, is deleted in the copy, too. The table of
-topics and the journal of its changes are read together (topics/topic_journal.py), with the groups and the
-notes of both (topics/table_notes.py). Users are copied before the
+topics and the journal of its changes are read together (topics/topic_journal.py), with the other tables of
+the log and the notes of all (topics/table_notes.py). Users are copied before the
 table of the cluster's configuration, in which a change of them is stored first: so the copy has no user that
 its table never had, who would keep the rights there after a deletion.
 
@@ -37,13 +37,13 @@ from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.log import checkpoint, state
 from trovemq_store.topics import topic_journal
 from trovemq_store.topics.offsets import OFFSETS_PATH
+from trovemq_store.topics.security_entries import SECURITY_PATH
 from trovemq_store.topics.subscription_groups import SUBSCRIPTION_GROUPS_PATH
 from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
 """Names at the top of the store that are copied by other rules, or not at all."""
-USERS_PATH: Final = "config/trovemq-security.json"
 LAST: Final = (
     NOTES_PATH,
     f"{NOTES_PATH}.bak",
@@ -54,12 +54,19 @@ LAST: Final = (
     topic_journal.PATH,
     f"{OFFSETS_PATH}.bak",
     OFFSETS_PATH,
+    f"{SECURITY_PATH}.bak",
+    SECURITY_PATH,
 )
 """The tables and their notes, at one time: else a restored file that is older or newer than its note would
 undo records."""
-FIRST: Final = (USERS_PATH, f"{USERS_PATH}.bak")
-"""Else users could be newer than the table of the configuration."""
-LAST_OF_ALL: Final = ("trovemq/deletions.json", "trovemq/deletions.json.bak")
+CLUSTER_PATH: Final = "config/trovemq-cluster.table"
+LAST_OF_ALL: Final = (
+    CLUSTER_PATH,
+    f"{CLUSTER_PATH}.bak",
+    "trovemq/deletions.json",
+    "trovemq/deletions.json.bak",
+)
+"""The table of the configuration after the users: else they could be newer."""
 TOPICS_TRIES_MAX: Final = 1_000
 _NEW_MANIFEST: Final = f"{MANIFEST_NAME}.new"
 _CHECKPOINT_TIMES: Final = 16
@@ -137,10 +144,8 @@ class BackupWriter:
         with suppress(FileNotFoundError):
             times = (self._source / checkpoint.PATH).read_bytes()[:_CHECKPOINT_TIMES]
             self._checkpoint = times.ljust(checkpoint.FILE_SIZE, b"\0")
-        for path in FIRST:
-            yield from self._copy_if_there(path)
         for path in self._small_paths():
-            if path not in (*FIRST, *LAST, *LAST_OF_ALL):
+            if path not in (*LAST, *LAST_OF_ALL):
                 yield from self._copy_if_there(path)
 
     def _small_paths(self) -> Iterator[str]:

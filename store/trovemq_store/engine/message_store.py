@@ -50,6 +50,7 @@ from trovemq_store.log.segments import DIRECTORY, Segment, SpareWork
 from trovemq_store.log.state import QUEUE_ENDS_MAX
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.offsets import OFFSET_MAX
+from trovemq_store.topics.security_entries import SecurityEntries
 from trovemq_store.topics.topic_deletion import TopicDeletion
 
 __all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
@@ -80,6 +81,8 @@ class MessageStore(StoreReplica):
         """The B+trees beside the log; None unless tree_index_enable is on."""
         self.tables: TableLog | None = None
         """The log of the tables' changes; None unless tables_in_log is on."""
+        self.security: SecurityEntries | None = None
+        """Users, rules and quotas, sealed; None unless tables_in_log is on."""
         self.early_removal = EarlyRemoval(files, NOTHING)
         """Messages that were removed before their time."""
         self.on_visible: OnVisible | None = None
@@ -147,6 +150,8 @@ class MessageStore(StoreReplica):
         self.tables = TableLog(self, self.offsets, lambda: self._names.now_ms, self.flush)
         self.tables.attach(self.topics)
         self.tables.attach(self.offsets)
+        self.security = SecurityEntries.load(self.files)
+        self.tables.attach(self.security)
         lowered = self.tables.lower_offsets(self.next_queue_offset)
         known = tuple((topic, count) for topic, count in lowered.items() if topic in self.topics)
         self.recovery = replace(self.recovery, lowered_offsets=known)

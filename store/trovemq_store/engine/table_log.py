@@ -1,4 +1,4 @@
-"""The tables of topics, groups and offsets as records of the log (topics/table_records.py), and their files.
+"""Topics, groups, offsets and users as records of the log (topics/table_records.py), and their files.
 
 A change is a record; it counts when the log is on disk up to its end. The files under `config/` follow some
 seconds later, and at a clean stop: they are for RocketMQ and for people, and make the start short.
@@ -56,6 +56,7 @@ from trovemq_store.topics.table_records import (
     META_QUEUE_ID,
     META_TOPIC,
     OFFSETS_KIND,
+    SEVERAL,
     Entry,
     TableRecord,
     decode_table_record,
@@ -241,7 +242,7 @@ class TableLog:
         deleted_below: PhysicalOffset | None,
     ) -> Iterator[tuple[int, bytes]]:
         """(number of entries, body) of each record."""
-        if kind == OFFSETS_KIND:
+        if kind in SEVERAL:
             for part in in_parts(entries):
                 yield len(part), encode_table_record(kind, "", dict(part), version)
             return

@@ -7,10 +7,9 @@ continue the old one. Once begun, it ends at the next start, whatever happens.
  3. `trovemq/replica.json` gets the epochs; the promise stays;
  4. `trovemq/new-log.json` is removed.
 
-Each step may be repeated, so a start after a crash does all of them again. Users and the broker's own names
-(`config/`, `trovemq/broker.json`) stay. Topics, groups and offsets stay only if no log has their records:
-else the leader's records give them, and the files may have entries whose deletions were in the skipped
-records.
+Each step may be repeated, so a start after a crash does all of them again. The broker's own names
+(`trovemq/broker.json`) stay. Topics, groups, offsets and users stay only if no log has their records: else
+the leader's records give them, and the files may have entries whose deletions were in the skipped records.
 
 `trovemq/new-log.json`: one JSON object.
 
@@ -39,6 +38,7 @@ from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.replica_file import ReplicaFile
 from trovemq_store.topics import topic_journal
 from trovemq_store.topics.offsets import OFFSETS_PATH
+from trovemq_store.topics.security_entries import SECURITY_PATH
 from trovemq_store.topics.subscription_groups import SUBSCRIPTION_GROUPS_PATH
 from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
@@ -64,6 +64,8 @@ _TABLES: Final = (
     f"{SUBSCRIPTION_GROUPS_PATH}.bak",
     OFFSETS_PATH,
     f"{OFFSETS_PATH}.bak",
+    SECURITY_PATH,
+    f"{SECURITY_PATH}.bak",
 )
 _NOTES: Final = (f"{NOTES_PATH}.bak", NOTES_PATH)
 """Removed last: while one is there, a start after a crash removes the files of the tables."""

@@ -7,7 +7,7 @@ A record's body is a JSON object, in ASCII:
 | member       | value                                                                                     |
 |--------------|-------------------------------------------------------------------------------------------|
 | format       | 1. A newer one is refused, never guessed at                                               |
-| kind         | `topic`, `group`, `offsets`. A record of another kind is skipped: its file counts    |
+| kind         | `topic`, `group`, `offsets`, `security`. A record of another kind is skipped              |
 | name         | of the entry; empty: `value` has several entries                                          |
 | value        | RocketMQ's object for the entry, whole, as in the table's file; null: it is deleted.      |
 |              | Of several entries: an object of these by name                                            |
@@ -16,7 +16,8 @@ A record's body is a JSON object, in ASCII:
 |              | (deletions.py). Missing if none is, also where another program removes it from the file   |
 
 Offsets have several entries: those of one iteration of the event loop. An entry is `topic@group`, its value
-the offsets by queue.
+the offsets by queue. Users, rules and quotas (`security`) have those of a change, sealed as in their file
+(security_entries.py).
 
 The whole record has a CRC as every other one.
 
@@ -41,6 +42,9 @@ META_QUEUE_ID: Final = QueueId(0)
 FORMAT: Final = 1
 DELETED_BELOW: Final = "deletedBelow"
 OFFSETS_KIND: Final = "offsets"
+SECURITY_KIND: Final = "security"
+SEVERAL: Final = frozenset((OFFSETS_KIND, SECURITY_KIND))
+"""Kinds whose records have several entries."""
 PARTS_MAX: Final = 1_024
 """Entries and members of entries in one record, unless a single entry has more."""
 
@@ -60,7 +64,7 @@ class TableRecord:
     @property
     def entries(self) -> Sequence[Entry]:
         """(name, value) of each entry."""
-        if self.kind != OFFSETS_KIND:
+        if self.kind not in SEVERAL:
             return ((self.name, self.value),)
         return list((self.value or {}).items())  # type: ignore[arg-type]
 
@@ -107,9 +111,7 @@ def decode_table_record(body: bytes | memoryview) -> TableRecord:
         raise ValueError("it has no kind or no name")
     if not (value is None or isinstance(value, dict)) or not isinstance(version, dict):
         raise ValueError("its value or its version is not an object")
-    if kind == OFFSETS_KIND and not all(
-        one is None or isinstance(one, dict) for one in (value or {}).values()
-    ):
+    if kind in SEVERAL and not all(one is None or isinstance(one, dict) for one in (value or {}).values()):
         raise ValueError("one of its entries is not an object")
     below = document.get(DELETED_BELOW)
     if below is None:

@@ -17,6 +17,7 @@ from trovemq_store.backup.writer import BackupWriter
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.offsets import OFFSETS_PATH
+from trovemq_store.topics.security_entries import SECURITY_PATH
 from trovemq_store.topics.subscription_groups import (
     SUBSCRIPTION_GROUPS_PATH,
     SubscriptionGroup,
@@ -69,9 +70,15 @@ def change(both: Both, number: int) -> None:
     store.offsets.record_next("billing", "orders")
     assert store.tables is not None
     store.tables.record_offsets()
+    assert store.security is not None
+    entries = store.security.begin_change([("user/alice", {"number": number}), ("table", {"version": 1})])
+    entries.run()
+    store.security.finish(entries)
 
 
-@pytest.mark.parametrize("path", [NOTES_PATH, SUBSCRIPTION_GROUPS_PATH, TOPICS_PATH, OFFSETS_PATH])
+@pytest.mark.parametrize(
+    "path", [NOTES_PATH, SUBSCRIPTION_GROUPS_PATH, TOPICS_PATH, OFFSETS_PATH, SECURITY_PATH]
+)
 def test_a_backup_whose_file_was_replaced_between_undid_changes(
     both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
@@ -99,6 +106,8 @@ def test_a_backup_whose_file_was_replaced_between_undid_changes(
     assert again.topics.require("orders").queue_count == 7
     assert its_groups.require("billing").retry_max == 7
     assert again.offsets.get("billing", "orders", QueueId(0)) == 3
+    assert again.security is not None
+    assert again.security.value_of("user/alice") == {"number": 7}
     again.close(NOW_MS)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -81,6 +82,8 @@ class FollowerRole:
         self._attempts = 0
         self._is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_reopened: Callable[[MessageStore], None] = lambda _store: None
+        """Called with the store after it was opened again."""
 
     # --- its life -----------------------------------------------------------------------------------------
     async def run(self, stop: Stop) -> Ended:
@@ -248,6 +251,7 @@ class FollowerRole:
     async def _reopened(self, store: MessageStore) -> None:
         self._work.start(store)
         self._open_reads()
+        self.on_reopened(store)
 
     # --- reads --------------------------------------------------------------------------------------------
     def _open_reads(self) -> None:

@@ -147,6 +147,7 @@ class NodeApp:
             node = await OpenNode.open(settings, self._written, own)
             try:
                 role = FollowerRole(node, settings, self._calls, servers.reads)
+                role.on_reopened = servers.follow_users
                 await servers.open(node.store)
                 await self._take_role(role)
                 self._report_serving(listening)

@@ -56,12 +56,14 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.calls import Call, OnCalls
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.grpc_services import service_handlers
+from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness, ReadyCheck
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.security_entries import SecurityEntries
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 REFUSED: Final[Sequence[tuple[str, ServiceDescriptor]]] = (
@@ -133,6 +135,7 @@ class WaitingServers:
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
         readiness = Readiness()
         readiness.add("broker", problem)
+        readiness.add_warning("users", self._users_problem)
         self._http = OpsHttp(
             registry, readiness, routes, name=f"TroveMQ: {settings.name}", console_url=settings.console_url
         )
@@ -152,6 +155,10 @@ class WaitingServers:
             )
         )
         """Of a follower, where its setting allows them."""
+        self._security: BrokerSecurity | None = None
+        self._entries: SecurityEntries | None = None
+        self._reads_users = False
+        self._loop = asyncio.get_running_loop()
 
     async def bind(self) -> tuple[Address, Address | None, Address | None]:
         """Takes the addresses of gRPC, of HTTP and of TLS: with their real ports. AddressInUseError,
@@ -171,10 +178,9 @@ class WaitingServers:
         security: BrokerSecurity | None = None
         if self._gate is not None:
             settings, gate = self._settings, self._gate
-            opened = await asyncio.to_thread(
-                lambda: open_security(settings, store, gate, makes_first_user=False)
-            )
-            security = opened
+            opened = await asyncio.to_thread(lambda: open_security(settings, store, gate, follows=True))
+            self._security = security = opened
+            self.follow_users(store)
             groups = await asyncio.to_thread(SubscriptionGroups.load, store.files)
 
             def admit(store: MessageStore) -> None:
@@ -211,6 +217,32 @@ class WaitingServers:
     def _refused_forward(self) -> TroveError | None:
         leader = self._leader()
         return None if leader is not None and leader.address else self._refusal()
+
+    def follow_users(self, store: MessageStore) -> None:
+        """The users are those of this store from now on, and change with its records."""
+        entries = store.security
+        if self._security is not None and entries is not None:
+            self._entries = entries
+            entries.add_change_listener(self._users_changed)
+            self._users_changed()
+
+    def _users_changed(self) -> None:
+        """The entries of one commit are read together, in the next iteration of the event loop."""
+        if not self._reads_users:
+            self._reads_users = True
+            self._loop.call_soon_threadsafe(self._read_users)  # the last records are read in another thread
+
+    def _read_users(self) -> None:
+        self._reads_users = False
+        if self._security is None or self._entries is None:
+            return
+        table, before = self._security.table, self._security.table.problem
+        table.follow(self._entries)
+        if table.problem and table.problem != before:
+            get_logger().warning("replica.users_not_readable", reason=table.problem)
+
+    def _users_problem(self) -> str:
+        return "" if self._security is None else self._security.table.problem
 
     async def stop(self) -> None:
         """Ends the calls that run, the addresses are free afterwards."""
