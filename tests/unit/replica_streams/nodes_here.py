@@ -4,9 +4,11 @@ network in memory. The wiring is that of a daemon, as far as the streams need it
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -57,16 +59,22 @@ class Retries:
 
 
 def run(program: Callable[[MemoryLoop], Coroutine[Any, Any, None]], seed: int = 1) -> None:
-    """Runs it in the loop's own time, on a network that delays and cuts bytes."""
+    """Runs it in the loop's own time, on a network that delays and cuts bytes. One seed is one run: all chance
+    is the seed's, and nothing looks at the machine's clock."""
     loop = InlineLoop(seed, Faults(delay_s_max=0.004, piece_size_max=65_536), end_s=2_000)
-    with asyncio.Runner(loop_factory=lambda: loop) as runner, _inline(loop):
+    with asyncio.Runner(loop_factory=lambda: loop) as runner, _inline(loop, Random(seed)):
         runner.run(program(loop))
 
 
 @contextmanager
-def _inline(loop: MemoryLoop) -> Iterator[None]:
+def _inline(loop: MemoryLoop, random: Random) -> Iterator[None]:
     loop.set_default_executor(InlineExecutor())
-    with patch("trovemq_broker.produce.group_commit.SyncThread", LateSync):
+    with (
+        patch("trovemq_broker.produce.group_commit.SyncThread", LateSync),
+        patch("trovemq_daemon.handler_guard.TURN_S", math.inf),
+        patch("trovemq_rpc.channel.subchannel._random", random),
+        patch("trovemq_rpc.server.endpoint.random", random),
+    ):
         yield
 
 

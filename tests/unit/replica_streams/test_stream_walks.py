@@ -4,8 +4,13 @@ operator who promotes. Whatever was committed stays, and in the end all nodes ha
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
+import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +23,8 @@ from trovemq_rpc.testing.loop import MemoryLoop
 NAMES = ("a", "b", "c")
 STEPS = 60
 SEEDS = 6
+TRACED = 40
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass
@@ -30,6 +37,8 @@ class Walk:
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     waiting: dict[int, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    trace: list[str] = field(default_factory=list)
+    """Of each step: its name, the time and the state after it, that of the random numbers, too."""
 
     def count(self, event: str) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
@@ -44,6 +53,8 @@ class Walk:
         )
         await act()
         await asyncio.sleep(self.random.choice((0, 0.001, 0.01, 0.1, 0.6)))
+        chance = zlib.crc32(repr(self.loop.random.getstate()).encode())
+        self.trace.append(f"{act.__name__} {self.loop.time():.6f} {chance:08x} {self.group.state()}")
 
     async def silence(self) -> None:
         self.loop.silence()
@@ -156,19 +167,47 @@ class Walk:
             assert node.final is None, node.final
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_committed_stays(seed: int) -> None:
+def walked(seed: int, steps: int = STEPS) -> Walk:
+    """A whole walk."""
+    walks: list[Walk] = []
+
     async def program(loop: MemoryLoop) -> None:
         group = GroupHere(*NAMES)
         walk = Walk(group, loop, random.Random(seed))
+        walks.append(walk)
         for node in group.nodes.values():
             await node.start()
         await walk.promote()
-        for _ in range(STEPS):
+        for _ in range(steps):
             await walk.step()
         await walk.settle()
-        assert walk.acknowledged, walk.counts
         await group.stop()
 
     run(program, seed)
+    return walks[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_was_committed_stays(seed: int) -> None:
+    walk = walked(seed)
+    assert walk.acknowledged, walk.counts
+
+
+@pytest.mark.slow
+def test_one_seed_is_one_walk_in_each_process() -> None:
+    """Each process has other hashes of texts, other addresses of objects, and another time."""
+    program = f"from {__name__} import walked; print('\\n'.join(walked(3, steps={TRACED}).trace))"
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hashes in ("1", "2")
+    ]
+    printed = [child.communicate(timeout=300)[0].splitlines() for child in children]
+    first, second = (lines[-TRACED:] for lines in printed)  # log lines are before
+    assert len(first) == TRACED
+    assert next(((one, other) for one, other in zip(first, second, strict=True) if one != other), None) is None
