@@ -67,7 +67,7 @@ def read_credentials(path: Path, setting: str) -> Credentials:
 def write_private(path: Path, content: bytes) -> None:
     """Creates the file, which must not exist; it is on disk when this returns. Raises TroveError
     STORE_FAILED."""
-    new = path.with_name(f"{path.name}.new")
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         new.unlink(missing_ok=True)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

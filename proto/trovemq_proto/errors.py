@@ -390,8 +390,10 @@ DATA_LOST = _add(
 
 SEALING_KEY_MISMATCH = _add(
     "SEALING_KEY_MISMATCH", 313, "FAILED_PRECONDITION", False,
-    "The users' secrets are sealed by another key than the key file has, or there is no key file.",
-    "Give the broker the key file that it had (sealing_key_file); it lies outside of the store and of backups.",
+    "The users' secrets are sealed by another key than the key file has, or there is no key file; or two nodes of a"
+    " replica group have different keys.",
+    "Give the broker the key file that it had, or its leader's (sealing_key_file); it lies outside of the store and of"
+    " backups.",
 )  # fmt: skip
 
 AUTHENTICATION_DISABLED = _add(

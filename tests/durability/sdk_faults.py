@@ -17,8 +17,8 @@ SDK_FAULTS: Final = (
     Planted(
         "a local cluster gives a store that exists other sizes",
         "clients/python/trovemq/cli/local/members.py",
-        " if is_new and name not in chosen}",
-        " if name not in chosen}",
+        "= dict(NEW_STORE) if is_new else {}",
+        "= dict(NEW_STORE)",
         (
             "tests/unit/cli/test_local_directory.py::"
             "test_a_new_store_gets_small_files_and_an_old_one_keeps_its_own",

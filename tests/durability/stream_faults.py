@@ -9,6 +9,7 @@ from tests.durability.planted import Planted
 PACKAGE: Final = "broker/trovemq_broker/replica_streams/"
 WIRE: Final = "broker/trovemq_broker/server/wire/replica_frames.py"
 TESTS: Final = "tests/unit/replica_streams/"
+LOGIN: Final = f"{TESTS}test_node_login.py::"
 ROLES: Final = "broker/trovemq_broker/daemon/replica/"
 CHANGES: Final = "tests/unit/daemon/test_node_changes.py::"
 
@@ -58,9 +59,30 @@ STREAM_FAULTS: Final = (
     Planted(
         "the certificate of another node is accepted",
         f"{PACKAGE}peers_allowed.py",
-        "return members & {bytes(one)",
-        "return members or {bytes(one)",
+        "return members if names is None else members & names",
+        "return members if names is None else members or names",
         (f"{TESTS}test_peers_allowed.py::test_the_certificate_of_another_node_is_refused_and_counted",),
+    ),
+    Planted(
+        "a stranger gets the status of a node",
+        f"{PACKAGE}peers_allowed.py",
+        "if not (knows_group or node in self._members()) or (names",
+        "if (names",
+        (f"{LOGIN}test_a_removed_node_learns_of_it_and_a_stranger_nothing",),
+    ),
+    Planted(
+        "a node calls a listener that checks no log-in",
+        f"{ROLES}node_calls.py",
+        "must_check=True",
+        "must_check=False",
+        (f"{LOGIN}test_a_node_calls_none_that_checks_no_log_in",),
+    ),
+    Planted(
+        "a node follows with another sealing key",
+        "broker/trovemq_broker/replication/leader.py",
+        "        self._check_key(hello)\n",
+        "",
+        (f"{TESTS}test_hostile_peers.py::test_a_wrong_hello_is_refused",),
     ),
     Planted(
         "messages of a log-in are not checked",

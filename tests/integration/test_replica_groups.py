@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -63,6 +64,13 @@ def in_sync(command: Command, node: str) -> bool:
     """Whether all nodes are in sync, and have all of the log."""
     found = group(command, node)
     return found["in_sync"] == NAMES and {one["lag_bytes"] for one in found["nodes"]} == {0}
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a node, by its HTTP."""
+    with urlopen(f"http://{row['http']}/replica", timeout=WAIT_S_MAX) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
 
 
 def log_of(command: Command, node: str, end: int) -> bytes:
@@ -140,6 +148,29 @@ def test_a_group_lives_through_the_loss_of_its_leader_and_of_a_disk(tmp_path: Pa
         command.until_ready()
         until("the last leader leads again", lambda: leads(command, second))
         assert stored(str(command.rows[second]["address"])) == sent
+        assert command.ended(signal.SIGTERM)[0] == 0
+
+
+def test_three_new_nodes_whose_callers_log_in_found_no_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no users yet, and ask each other all the same."""
+    with running(tmp_path, "--nodes", "3", "--set", "authentication_enable=true", *SMALL) as command:
+        command.until_ready()
+        first = command.rows[NAMES[0]]
+        until("all are in sync", lambda: shown(first)["in_sync"] == NAMES)
+        assert run_here(str(first["address"]), "send", TOPIC, "without a log-in")[0] != 0
+        admin = Path(first["store"]).with_name("store.admin-credentials")
+        monkeypatch.setenv("TROVEMQ_CREDENTIALS", str(admin))
+        (receipt,) = objects(str(first["address"]), "send", TOPIC, "with one")
+        assert receipt["copies"] == 3
+        members = json.loads((tmp_path / "cluster.json").read_bytes())["members"]
+        port = next(one["replication_port"] for one in members if one["name"] == NAMES[0])
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = channel.unary_unary("/trovemq.v1.ReplicationService/GetStatus", response_deserializer=bytes)
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(b"", timeout=WAIT_S_MAX)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert command.ended(signal.SIGTERM)[0] == 0
 
 

@@ -45,7 +45,7 @@ from trovemq_proto.authentication.credentials import Credentials, credentials_te
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.topics.security_entries import SecurityEntries
+from trovemq_store.topics.security_entries import PATH, SecurityEntries
 
 FIRST_USER: Final = "admin"
 SECRET_BYTES: Final = 32
@@ -113,18 +113,37 @@ def open_security(
     )
 
 
+def node_key(settings: BrokerSettings) -> SealingKey | None:
+    """The key that all nodes of a replica group have, before the store is open; blocks. None without
+    authentication. TroveError SEALING_KEY_MISMATCH, STORE_FAILED."""
+    if not settings.authentication_enable:
+        return None
+    return _sealing_key(settings.sealing_key_path, may_make=not (settings.store_path / PATH).exists())
+
+
 def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:
     content = read_private(path)
     if content is None:
         if not may_make:
             raise TroveError(errors.SEALING_KEY_MISMATCH, f"there is no key file {path} (sealing_key_file)")
-        content = key_file_content(secrets.token_bytes(KEY_SIZE))
-        write_private(path, content)
-        get_logger().info("access.sealing_key_made", path=str(path))
+        content = _new_key(path)
     try:
         return SealingKey.parse(content)
     except ValueError as error:
         raise TroveError(errors.SEALING_KEY_MISMATCH, f"{path}: {error}") from None
+
+
+def _new_key(path: Path) -> bytes:
+    content = key_file_content(secrets.token_bytes(KEY_SIZE))
+    try:
+        write_private(path, content)
+    except TroveError:
+        made = read_private(path)  # by another node on this machine, meanwhile
+        if made is None:
+            raise
+        return made
+    get_logger().info("access.sealing_key_made", path=str(path))
+    return content
 
 
 def _first_users(settings: BrokerSettings, table: SecurityTable) -> list[Credentials]:

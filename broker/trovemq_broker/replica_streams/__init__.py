@@ -9,6 +9,7 @@ network and the real engine.
 - `engine_store`    a follower's promise, cut, join and in-sync set on MessageStore and `replica.json`
 - `service`         ReplicationService on a listener that serves nothing else
 - `peers_allowed`   who may call it
+- `node_login`      the log-in of nodes at plain listeners
 
 A stream has one order: on the leader all frames of a follower go through its `Outgoing`; on the follower no
 frame is read while a promise, cut, join or set is being stored.

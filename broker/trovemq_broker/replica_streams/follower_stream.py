@@ -20,7 +20,7 @@ from trovemq_broker.cluster.nameserver_session import (
     ReadCredentials,
     Sign,
     error_in,
-    log_in_for,
+    open_session,
 )
 from trovemq_broker.replica_streams.frame_faults import FrameFaults
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
@@ -56,7 +56,12 @@ from trovemq_store.files.files import StorageError
 from trovemq_store.replica.epochs import Epochs
 
 LOG_IN_S: Final = 10.0
-FINAL: Final = (errors.STORE_DIVERGED, errors.SEGMENT_SIZE_MISMATCH, errors.GROUP_MISMATCH)
+FINAL: Final = (
+    errors.STORE_DIVERGED,
+    errors.SEGMENT_SIZE_MISMATCH,
+    errors.GROUP_MISMATCH,
+    errors.SEALING_KEY_MISMATCH,
+)
 """Errors that stay until an operator has looked."""
 
 
@@ -93,6 +98,7 @@ class FollowerStream:
         retries, jitter: Of the pauses between two attempts.
         learner: It is never in the in-sync set.
         heard: Called with each heartbeat, once it was applied; with None when a stream begins.
+        sealing_key_id: As of Hello.
     """
 
     def __init__(
@@ -112,9 +118,11 @@ class FollowerStream:
         jitter: Jitter,
         learner: bool = False,
         heard: Callable[[Heartbeat | None], None] = lambda _heartbeat: None,
+        sealing_key_id: str = "",
         settings: StreamSettings | None = None,
     ) -> None:
         self._names = (cluster, group, me)
+        self._sealing_key_id = sealing_key_id
         self._log = log
         self._state = state
         self._segment_size = segment_size
@@ -201,7 +209,8 @@ class FollowerStream:
         try:
             async with open_channel(str(endpoint.address), self._channels(endpoint)) as channel:
                 with reported(endpoint):
-                    login = await log_in_for(channel, wire.FOLLOW, self._credentials, LOG_IN_S)
+                    session = await open_session(channel, self._credentials, LOG_IN_S, must_check=True)
+                    login = session.call(wire.FOLLOW)
                     ask = channel.stream_stream(wire.FOLLOW, response_deserializer=bytes)
                     call = ask(metadata=login[0])
                     try:
@@ -223,7 +232,9 @@ class FollowerStream:
 
     async def _talk(self, call: Any, sign: Sign) -> TroveError:
         cluster, group, me = self._names
-        follower = Follower(cluster, group, me, self._log, self._state, self._segment_size)
+        follower = Follower(
+            cluster, group, me, self._log, self._state, self._segment_size, self._sealing_key_id
+        )
         self.follower, self._progress = follower, None
         self._progress_wanted.clear()
         self._heard(None)

@@ -3,14 +3,16 @@
 | connection             | a caller is                                                                       |
 |------------------------|-----------------------------------------------------------------------------------|
 | TLS                    | the members whose names are in its certificate (subjectAltName), which is trusted |
-| plain, on loopback     | any member; with authentication after a log-in of a user who may replicate        |
+| plain, on loopback     | any member; with authentication after a log-in (node_login)                       |
 | plain, another address | none                                                                              |
 
 Methods: those of ReplicationService; `Authenticate` for everybody where there is authentication; no other,
 not health or reflection either. A refusal says only that the caller is not allowed.
 
 Invariants
-- No handler begins, and no message is parsed, before its caller is known to be a member.
+- No handler begins, and no message is parsed, before its caller is known to be a member. GetStatus begins for
+  everyone with a trusted certificate, or on loopback, and answers members, and those who know the group's id:
+  a node that was removed learns it so.
 - Each message of a plain stream is signed by its session, whose secret must still be valid.
 """
 
@@ -24,7 +26,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from trovemq_broker.replication.frames import Node, NowMs
-from trovemq_broker.server.wire.replica_frames import SERVICE
+from trovemq_broker.server.wire.replica_frames import GET_STATUS, SERVICE
 from trovemq_daemon.peers import came_by_tls, peer_of_call
 from trovemq_daemon.refusals import Refusals
 from trovemq_daemon.sessions import SessionCall, Sessions
@@ -67,15 +69,19 @@ class PeersAllowed:
     def nodes_of(self, context: Any) -> frozenset[Node]:
         """The members that the caller of a call may be. Never raises."""
         members = frozenset(self._members())
-        if not came_by_tls(context):
-            return members if peer_of_call(context).is_private else frozenset()
-        named = (context.auth_context() or {}).get("x509_subject_alternative_name", ())
-        return members & {bytes(one).decode("utf-8", "replace") for one in named}
+        names = _names_of(context)
+        return members if names is None else members & names
 
     def check_node(self, context: Any, node: Node) -> None:
         """TroveError NOT_A_MEMBER if the caller of a call is another node."""
         if node not in self.nodes_of(context):
             raise self._refused(context, "")
+
+    def check_status(self, context: Any, node: Node, *, knows_group: bool) -> None:
+        """TroveError NOT_A_MEMBER if the caller of GetStatus is another node, or a stranger to the group."""
+        names = _names_of(context)
+        if not (knows_group or node in self._members()) or (names is not None and node not in names):
+            raise self._refused(context, GET_STATUS)
 
     # --- handlers -------------------------------------------------------------------------------------
     def handler(self, path: str, handler: Handler) -> Handler:
@@ -110,7 +116,10 @@ class PeersAllowed:
         AUTHENTICATION_FAILED."""
         if not path.startswith(_SERVED):
             raise self._refused(context, path)
-        if not self.nodes_of(context):
+        names = _names_of(context)
+        if names is not None and not names:
+            raise self._refused(context, path)
+        if path != GET_STATUS and not self.nodes_of(context):
             raise self._refused(context, path)
         if came_by_tls(context) or self._sessions is None:
             return bytes
@@ -153,6 +162,14 @@ class PeersAllowed:
         error = TroveError(errors.NOT_A_MEMBER, "the caller is not allowed here")
         self.note(context, path, error, user)
         return error
+
+
+def _names_of(context: Any) -> frozenset[Node] | None:
+    """The names that the caller of a call may have; None: any."""
+    if not came_by_tls(context):
+        return None if peer_of_call(context).is_private else frozenset()
+    named = (context.auth_context() or {}).get("x509_subject_alternative_name", ())
+    return frozenset(bytes(one).decode("utf-8", "replace") for one in named)
 
 
 async def _requests(

@@ -14,10 +14,12 @@ import grpc
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
-from trovemq_broker.replication.frames import Epoch, Hello, Offset, Progress
+from trovemq_broker.replication.frames import Epoch, Hello, Identity, Offset, Progress
 from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.replication.status import MembersChange, NodeStatus
 from trovemq_broker.server.wire import replica_frames as wire
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
+from trovemq_broker.server.wire.replica_messages import status_reply
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_services import add_service
 from trovemq_proto import errors
@@ -40,6 +42,10 @@ class ReplicaNode(Protocol):
     @property
     def promised(self) -> Epoch: ...
 
+    def open_status(self) -> NodeStatus:
+        """TroveError SERVICE_NOT_AVAILABLE: it changes its role."""
+        ...
+
     def leading(self) -> LeaderStreams:
         """TroveError NOT_LEADER, with the leader if it is known."""
         ...
@@ -47,6 +53,11 @@ class ReplicaNode(Protocol):
     async def promise(self, epoch: Epoch) -> Promised:
         """A node that leads steps down. Its log is synced, and the promise on disk, when it returns.
         TroveError EPOCH_STALE: a higher one is promised; DISK_FULL, STORE_FAILED."""
+        ...
+
+    async def store_members(self, change: MembersChange) -> Identity:
+        """Returns the log of this node, which has stored the list. TroveError GROUP_MISMATCH, EPOCH_STALE,
+        REPLICA_STATE_ILLEGAL."""
         ...
 
     def read_log(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
@@ -107,6 +118,16 @@ class ReplicationService:
         data, blank = self._node.read_log(asked.offset, size_max)
         return wire.range_bytes(wire.LogRange(asked.offset, data, zlib.crc32(data), blank))
 
+    async def get_status(self, request: bytes, context: Any) -> bytes:
+        asked = wire.status_asked(request)
+        status = self._node.open_status()
+        knows_group = bool(status.cluster) and (asked.cluster, asked.group) == (status.cluster, status.group)
+        self._allowed.check_status(context, asked.node, knows_group=knows_group)
+        return status_reply(status).SerializeToString()
+
+    async def store_members(self, request: bytes, _context: Any) -> bytes:
+        return wire.stored_bytes(await self._node.store_members(wire.members_change(request)))
+
     def _check_names(self, cluster: str, group: str) -> None:
         if (cluster, group) != self._node.names:
             raise TroveError(errors.GROUP_MISMATCH, f"group {group} of cluster {cluster}")
@@ -130,7 +151,7 @@ def listener_limits(limits: GrpcLimits, settings: StreamSettings) -> GrpcLimits:
     """The limits of the replication listener: requests are small, frames of the log large."""
     return replace(
         limits,
-        receive_size_max=wire.FRAME_SIZE_MAX + _FRAME_OVERHEAD,
+        receive_size_max=wire.LISTED_SIZE_MAX + _FRAME_OVERHEAD,
         send_size_max=settings.message_size_max,
         concurrent_streams_max=STREAMS_OF_CONNECTION_MAX,
         concurrent_calls_max=CALLS_MAX,

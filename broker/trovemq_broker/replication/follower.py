@@ -113,7 +113,14 @@ class Follower:
     """`state` is the caller's: it changes promised, epochs and in_sync there when they are on disk."""
 
     def __init__(
-        self, cluster: str, group: str, me: Identity, log: FollowerLog, state: ReplicaState, segment_size: int
+        self,
+        cluster: str,
+        group: str,
+        me: Identity,
+        log: FollowerLog,
+        state: ReplicaState,
+        segment_size: int,
+        sealing_key_id: str = "",
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -121,6 +128,7 @@ class Follower:
         self._log = log
         self.state: Final = state
         self._segment_size = segment_size
+        self._sealing_key_id = sealing_key_id
         self.epoch: Epoch = 0
         """Of the leader that is followed; 0 before its Welcome is applied."""
         self._welcome: Welcome | None = None
@@ -154,6 +162,7 @@ class Follower:
             state.in_sync,
             self._segment_size,
             learner,
+            self._sealing_key_id,
         )
 
     def frame(self, frame: LeaderFrame, now_ms: NowMs) -> list[FollowerAction]:

@@ -34,7 +34,7 @@ NODES_MAX: Final = MEMBERS_MAX
 @dataclass(frozen=True, slots=True)
 class Hello:
     """The first frame of a stream. `in_sync`: the set that the follower has stored; None if it never was in
-    one."""
+    one. `sealing_key_id`: of the key that seals users' secrets; empty if callers do not log in."""
 
     cluster: str
     group: str
@@ -47,6 +47,7 @@ class Hello:
     in_sync: InSyncSet | None
     segment_size: int
     learner: bool = False
+    sealing_key_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

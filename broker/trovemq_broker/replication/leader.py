@@ -63,7 +63,7 @@ class LeaderLog(NodeLog, Protocol):
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """`voters`: by node, whether it may be in the in-sync set. `is_sync`: a copy counts once it is synced.
-    `stores`, `removed`: of the list of members (members.py)."""
+    `stores`, `removed`: of the list of members (members.py). `sealing_key_id`: as of Hello."""
 
     cluster: str
     group: str
@@ -74,6 +74,7 @@ class GroupSettings:
     lag_max_ms: int = 1_500
     stores: Mapping[Node, str] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
+    sealing_key_id: str = ""
 
 
 # --- actions ----------------------------------------------------------------------------------
@@ -333,8 +334,19 @@ class Leader:
         if hello.segment_size != settings.segment_size:
             text = f"{hello.segment_size} of {node}, {settings.segment_size} here"
             raise TroveError(errors.SEGMENT_SIZE_MISMATCH, text)
+        self._check_key(hello)
         if not hello.begin <= hello.commit <= hello.end or hello.epochs.at(hello.end) != hello.epochs.last:
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, f"positions or epochs of {node} do not fit")
+
+    def _check_key(self, hello: Hello) -> None:
+        """A node with another key could not read the users' secrets when it leads."""
+        mine, other = self.settings.sealing_key_id, hello.sealing_key_id
+        if mine and other and mine != other:
+            text = (
+                f"node {hello.identity.node} has key {other}, the leader {self._me.node} has {mine}: copy the"
+                f" file of {self._me.node}'s sealing_key_file to that of {hello.identity.node}, and start it"
+            )
+            raise TroveError(errors.SEALING_KEY_MISMATCH, text)
 
     def _welcome(self, hello: Hello) -> Welcome:
         log = self._log

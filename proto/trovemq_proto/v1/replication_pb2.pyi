@@ -28,7 +28,7 @@ class ReplicaSet(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[ReplicaIdentity, _Mapping]]] = ...) -> None: ...
 
 class ReplicaHello(_message.Message):
-    __slots__ = ("cluster", "group", "identity", "promised", "epochs", "begin", "end", "commit", "in_sync", "segment_size", "learner")
+    __slots__ = ("cluster", "group", "identity", "promised", "epochs", "begin", "end", "commit", "in_sync", "segment_size", "learner", "sealing_key_id")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class ReplicaHello(_message.Message):
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SIZE_FIELD_NUMBER: _ClassVar[int]
     LEARNER_FIELD_NUMBER: _ClassVar[int]
+    SEALING_KEY_ID_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     identity: ReplicaIdentity
@@ -51,7 +52,8 @@ class ReplicaHello(_message.Message):
     in_sync: ReplicaSet
     segment_size: int
     learner: bool
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., identity: _Optional[_Union[ReplicaIdentity, _Mapping]] = ..., promised: _Optional[int] = ..., epochs: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Union[ReplicaSet, _Mapping]] = ..., segment_size: _Optional[int] = ..., learner: _Optional[bool] = ...) -> None: ...
+    sealing_key_id: str
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., identity: _Optional[_Union[ReplicaIdentity, _Mapping]] = ..., promised: _Optional[int] = ..., epochs: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Union[ReplicaSet, _Mapping]] = ..., segment_size: _Optional[int] = ..., learner: _Optional[bool] = ..., sealing_key_id: _Optional[str] = ...) -> None: ...
 
 class ReplicaProgress(_message.Message):
     __slots__ = ("epoch", "end", "flushed", "set_version", "echo_ms")
@@ -184,3 +186,13 @@ class ReadLogReply(_message.Message):
     blank: int
     data: bytes
     def __init__(self, offset: _Optional[int] = ..., crc: _Optional[int] = ..., blank: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ReplicaStatusRequest(_message.Message):
+    __slots__ = ("cluster", "group", "node")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    group: str
+    node: str
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...

@@ -91,6 +91,9 @@ def test_nodes_of_a_group_keep_their_ports_and_know_each_other(tmp_path: Path) -
     assert f"replica_nodes={named}" in settings
     assert {"coordination=manual", "node_name=broker-2-1"} <= set(settings)
     assert not [one for one in settings if one.startswith("config_owner")], "its leader changes"
+    (key,) = [one for one in settings if one.startswith("sealing_key_file=")]
+    assert key in settings_of(plan, "broker-2-3")
+    assert key not in settings_of(plan, "broker-1-1")
 
 
 def test_brokers_and_nodes_do_not_mix_in_a_directory(tmp_path: Path) -> None:

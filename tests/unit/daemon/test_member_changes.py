@@ -121,9 +121,9 @@ class World:
         self.settings = settings
 
     # --- calls of the other nodes -------------------------------------------------------------------------
-    async def status(self, node: str, _address: object) -> NodeStatus:
-        self._check_here(node)
-        return self.nodes[node].status()
+    async def status(self, member: Member, _cluster: str) -> NodeStatus:
+        self._check_here(member.node)
+        return self.nodes[member.node].status()
 
     async def store_members(self, member: Member, change: MembersChange) -> Identity:
         self._check_here(member.node)
@@ -322,8 +322,8 @@ async def test_a_list_of_a_deposed_leader_is_not_learned() -> None:
         listed = replace(FOUNDED, version=version)
         return NodeStatus(group="g", node=node, cluster="c", role=Role.LEADER, epoch=epoch, listed=listed)
 
-    calls: Any = None
-    finding = Finding("c", calls, lambda: (), lambda: None)
+    unused: Any = None
+    finding = Finding(unused, unused, lambda: None, lambda: None)
     place = World().place
     finding.statuses = {"a": lists("a", 64, 9)}
     assert finding.later_members(place, 128) is None

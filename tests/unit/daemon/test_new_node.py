@@ -64,7 +64,7 @@ def leader(node: str, members: str = "abc", group: str = "g") -> NodeStatus:
 
 def step(node: Node, *others: NodeStatus, settings: BrokerSettings = SETTINGS) -> str:
     calls: Any = None
-    finding = Finding(settings.node_name, calls, lambda: (), lambda: None)
+    finding = Finding(settings, calls, lambda: None, lambda: None)
     finding.statuses = {one.node: one for one in others}
     away = TroveError(errors.BROKER_UNREACHABLE, "refused")
     finding.failures = {one: away for one in "abc" if one not in finding.statuses}

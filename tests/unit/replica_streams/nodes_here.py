@@ -33,6 +33,7 @@ from trovemq_broker.replication.follower import ReplicaState
 from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Offset
 from trovemq_broker.replication.leader import GroupSettings
 from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.replication.status import MembersChange, NodeStatus, Role
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
@@ -47,9 +48,10 @@ from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_rpc.testing.pipe import Faults
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.replica.membership import Member, Members
 from trovemq_store.replica.replica_file import ReplicaFile
 
-CLUSTER, GROUP = "c", "g"
+CLUSTER, GROUP, KEY_ID = "c", "g", "k"
 FIRST_PORT = 7_001
 
 
@@ -59,8 +61,8 @@ class Retries:
 
 
 def run(program: Callable[[MemoryLoop], Coroutine[Any, Any, None]], seed: int = 1) -> None:
-    """Runs it in the loop's own time, on a network that delays and cuts bytes. One seed is one run: all chance
-    is the seed's, and nothing looks at the machine's clock."""
+    """Runs it in the loop's own time, on a network that delays and cuts bytes. One seed is one run: all
+    chance is the seed's, and nothing looks at the machine's clock."""
     loop = InlineLoop(seed, Faults(delay_s_max=0.004, piece_size_max=65_536), end_s=2_000)
     with asyncio.Runner(loop_factory=lambda: loop) as runner, _inline(loop, Random(seed)):
         runner.run(program(loop))
@@ -264,6 +266,7 @@ class NodeHere:
             clock_ms=now_ms,
             retries=Retries(),
             jitter=lambda: 0.5,
+            sealing_key_id=KEY_ID,
             settings=self.group.settings,
         )
         self._tasks = [asyncio.create_task(self._run_following(self.following))]
@@ -332,6 +335,14 @@ class NodeHere:
         self.state.promised = epoch
         return Promised(self.identity, epoch, self.state.epochs, self.store.end_offset, self.in_sync)
 
+    def open_status(self) -> NodeStatus:
+        status = NodeStatus(group=GROUP, node=self.name, cluster=CLUSTER, role=Role.FOLLOWER)
+        return replace(status, listed=self.group.listed)
+
+    async def store_members(self, change: MembersChange) -> Identity:
+        self.group.listed = change.listed
+        return self.identity
+
     def read_log(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
         if not self.log.begin <= offset < self.state.commit:
             raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"nothing is committed at {offset}")
@@ -395,11 +406,18 @@ class GroupHere:
         for name in names:
             self.nodes[name] = NodeHere(self, name)
         self.group = GroupSettings(
-            CLUSTER, GROUP, dict.fromkeys(names, True), segment_size, in_sync_min=in_sync_min
+            CLUSTER,
+            GROUP,
+            dict.fromkeys(names, True),
+            segment_size,
+            in_sync_min=in_sync_min,
+            sealing_key_id=KEY_ID,
         )
         first = InSyncSet(0, 1, frozenset(one.identity for one in self.nodes.values()))
         for one in self.nodes.values():
             one.in_sync = first
+        members = (Member(one.name, "h:1", str(one.address)) for one in self.nodes.values())
+        self.listed = Members.first(members)
 
     def __getitem__(self, name: str) -> NodeHere:
         return self.nodes[name]

@@ -125,6 +125,7 @@ def group_run(
         ({"identity": Identity("stranger", "s", 0)}, errors.NOT_A_MEMBER),
         ({"identity": Identity("a", "s", 0)}, errors.NOT_A_MEMBER),
         ({"segment_size": 1_024}, errors.SEGMENT_SIZE_MISMATCH),
+        ({"sealing_key_id": "another"}, errors.SEALING_KEY_MISMATCH),
         ({"commit": Offset(1 << 40)}, errors.REPLICA_FRAME_ILLEGAL),
         ({"epochs": Epochs.of([(1, 0), (9, 1 << 40)])}, errors.REPLICA_FRAME_ILLEGAL),
         ({"epochs": Epochs(), "commit": LOG_ORIGIN}, errors.STORE_DIVERGED),

@@ -77,6 +77,34 @@ def test_the_certificate_of_another_node_is_refused_and_counted() -> None:
     assert access.refusals.counts["NOT_A_MEMBER"] == 1
 
 
+@pytest.mark.parametrize(
+    ("context", "node", "knows_group", "is_answered"),
+    [
+        (Context(ELSEWHERE, ["b"]), "b", False, True),
+        (Context(ELSEWHERE, ["removed"]), "removed", True, True),
+        (Context(ELSEWHERE, ["removed"]), "removed", False, False),
+        (Context(ELSEWHERE, ["removed"]), "b", True, False),
+        (Context(ELSEWHERE, []), "b", True, False),
+        (Context(ELSEWHERE), "b", True, False),
+        (Context(LOOPBACK), "b", False, True),
+        (Context(LOOPBACK), "stranger", False, False),
+    ],
+)
+def test_the_status_is_for_members_and_for_those_that_were(
+    context: Context, node: str, knows_group: bool, is_answered: bool
+) -> None:
+    access = allowed()
+    if is_answered:
+        access.check_status(context, node, knows_group=knows_group)
+        return
+    with pytest.raises(TroveError) as caught:
+        access.check_status(context, node, knows_group=knows_group)
+    assert (caught.value.spec, caught.value.message) == (
+        errors.NOT_A_MEMBER,
+        "the caller is not allowed here",
+    )
+
+
 def test_one_address_does_not_take_all_connections() -> None:
     connections = ReplicaConnections()
     opened = [connections.opened(f"ipv4:10.0.0.1:{port}") for port in range(1_000)]

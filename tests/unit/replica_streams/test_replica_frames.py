@@ -21,6 +21,7 @@ from trovemq_broker.replication.frames import (
     Welcome,
 )
 from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.replication.status import MembersChange
 from trovemq_broker.server.wire import replica_frames as wire
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -64,6 +65,7 @@ HELLOS = st.builds(
     st.none() | SETS,
     NUMBERS,
     st.booleans(),
+    st.just("") | NAMES,
 )
 PROGRESS = st.builds(Progress, EPOCH, OFFSETS, OFFSETS, NUMBERS, NUMBERS)
 WELCOMES = st.builds(Welcome, EPOCH, epoch_lists(), OFFSETS, OFFSETS, OFFSETS, OFFSETS, st.booleans())
@@ -85,7 +87,12 @@ READERS = (
     wire.promised_of,
     wire.range_asked,
     wire.range_of,
+    wire.status_asked,
+    wire.members_change,
+    lambda data: wire.stored_of("a", data),
 )
+LATER_FIELD = b"\xf8\x06\x01"
+"""Number 111, which no message has."""
 
 
 def hello(**fields: Any) -> bytes:
@@ -156,13 +163,38 @@ def test_a_leaders_frame_comes_back(frame: Welcome | Data | Heartbeat) -> None:
     st.builds(Promised, IDENTITIES, EPOCH, epoch_lists(), OFFSETS, st.none() | SETS, member_lists()),
     st.builds(wire.RangeAsked, NAMES, NAMES, EPOCH, OFFSETS, NUMBERS),
     st.builds(wire.PromiseAsked, NAMES, NAMES, st.integers(1, EPOCH_MAX)),
+    st.builds(MembersChange, NAMES, NAMES, member_lists(), EPOCH),
+    st.builds(wire.StatusAsked, st.just("") | NAMES, NAMES, NAMES),
+    IDENTITIES,
 )
 def test_other_calls_come_back(
-    promised: Promised, asked: wire.RangeAsked, promise: wire.PromiseAsked
+    promised: Promised,
+    asked: wire.RangeAsked,
+    promise: wire.PromiseAsked,
+    change: MembersChange,
+    status: wire.StatusAsked,
+    stored: Identity,
 ) -> None:
+    assert wire.members_change(wire.members_request(change)) == change
+    assert wire.status_asked(wire.status_request(status)) == status
+    assert wire.stored_of(stored.node, wire.stored_bytes(stored)) == stored
     assert wire.promised_of(wire.promised_bytes(promised)) == promised
     assert wire.range_asked(wire.range_request(asked)) == asked
     assert wire.promise_asked(wire.promise_request(promise)) == promise
+
+
+@given(HELLOS | PROGRESS | WELCOMES | DATA | HEARTBEATS)
+def test_fields_of_a_later_version_are_ignored(
+    frame: Hello | Progress | Welcome | Data | Heartbeat,
+) -> None:
+    is_followers = isinstance(frame, Hello | Progress)
+    data = wire.follower_bytes(frame) if isinstance(frame, Hello | Progress) else wire.leader_bytes(frame)
+    message = (pb.FollowRequest if is_followers else pb.FollowReply).FromString(data)
+    getattr(message, str(message.WhichOneof("frame"))).MergeFromString(LATER_FIELD)
+    later = message.SerializeToString() + LATER_FIELD
+    assert len(later) > len(data) + len(LATER_FIELD)
+    read = wire.hello_of if isinstance(frame, Hello) else wire.progress_of
+    assert (read if is_followers else wire.leader_frame_of)(later) == frame
 
 
 @given(st.binary(max_size=400))

@@ -210,4 +210,4 @@ def test_one_seed_is_one_walk_in_each_process() -> None:
     printed = [child.communicate(timeout=300)[0].splitlines() for child in children]
     first, second = (lines[-TRACED:] for lines in printed)  # log lines are before
     assert len(first) == TRACED
-    assert next(((one, other) for one, other in zip(first, second, strict=True) if one != other), None) is None
+    assert [one for one, other in zip(first, second, strict=True) if one != other] == []

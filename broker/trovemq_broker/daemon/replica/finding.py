@@ -11,7 +11,7 @@ from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.frames import Epoch, Node
 from trovemq_broker.replication.status import NodeStatus
-from trovemq_daemon.addresses import parse_address
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.replica.membership import Member, Members, Membership
 
@@ -27,19 +27,19 @@ def known_members(settings: BrokerSettings, place: Membership | None) -> tuple[M
 
 
 class Finding:
-    """Asks the other nodes, again and again. `members`: returns the known ones; `found` is called after each
+    """Asks the other nodes, again and again. `place`: returns this node's; `found` is called after each
     round."""
 
     def __init__(
         self,
-        me: Node,
+        settings: BrokerSettings,
         calls: NodeCalls,
-        members: Callable[[], tuple[Member, ...]],
+        place: Callable[[], Membership | None],
         found: Callable[[], None],
     ) -> None:
-        self._me = me
+        self._settings = settings
         self._calls = calls
-        self._members = members
+        self._place = place
         self._found = found
         self.statuses: Mapping[Node, NodeStatus] = {}
         """Of the other nodes that answered in the last round."""
@@ -55,11 +55,18 @@ class Finding:
 
     async def ask(self) -> None:
         """One round."""
-        others = [one for one in self._members() if one.node != self._me]
-        self.statuses, self.failures = await gathered(others, self._ask)
+        place = self._place()
+        cluster = "" if place is None else place.cluster
+        others = [one for one in self._members() if one.node != self._settings.node_name]
+        self.statuses, self.failures = await gathered(others, lambda one: self._calls.status(one, cluster))
 
-    async def _ask(self, member: Member) -> NodeStatus:
-        return await self._calls.status(member.node, parse_address(member.address))
+    def _members(self) -> tuple[Member, ...]:
+        return known_members(self._settings, self._place())
+
+    @property
+    def refused_by(self) -> list[Node]:
+        """The nodes that do not know this one."""
+        return sorted(node for node, error in self.failures.items() if error.spec is errors.NOT_A_MEMBER)
 
     def leader(self, cluster: str, promised: Epoch) -> NodeStatus | None:
         """The node that leads in the highest epoch, of that group and not below the promise."""

@@ -15,7 +15,7 @@ from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
-from trovemq_broker.daemon.replica.finding import Finding, known_members
+from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_reads import FollowerReads
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
@@ -60,9 +60,11 @@ class FollowerRole:
         settings: BrokerSettings,
         calls: NodeCalls,
         reads: FollowerReads | None = None,
+        sealing_key_id: str = "",
     ) -> None:
         """`reads`: where clients may read from this node."""
         self.node: Final = node
+        self._sealing_key_id = sealing_key_id
         self._settings = settings
         self._calls = calls
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -71,7 +73,7 @@ class FollowerRole:
         grown = reads.grown if reads is not None else _nothing
         self._work = FollowerWork(settings, self._flushed, self._failed, grown)
         self._available = grown
-        self._finding = Finding(settings.node_name, calls, self._members, self._found)
+        self._finding = Finding(settings, calls, lambda: node.place_if_any, self._found)
         self._finding.is_following = lambda: self._stream is not None and self._stream.is_following
         self._stream: FollowerStream | None = None
         self._following: asyncio.Task[TroveError] | None = None
@@ -137,9 +139,6 @@ class FollowerRole:
             self._stream.flushed()
 
     # --- after each round of questions ----------------------------------------------------------------------
-    def _members(self) -> tuple[Member, ...]:
-        return known_members(self._settings, self.node.place_if_any)
-
     def _found(self) -> None:
         """The other nodes were asked. Begins the next step in a task, one at a time."""
         if not self._changing.locked() and not self._tasks:
@@ -223,6 +222,7 @@ class FollowerRole:
             jitter=random.random,
             learner=self._settings.replica_role == "learner",
             heard=self._heard,
+            sealing_key_id=self._sealing_key_id,
         )
         self._following = asyncio.create_task(self._stream.run(), name="replica-follow")
         self._following.add_done_callback(self._following_ended)
@@ -398,7 +398,7 @@ class FollowerRole:
             if self.node.place_if_any is not None:
                 raise illegal(f"node {self._settings.node_name} has a group already")
             grouped = [one.node for one in self._finding.statuses.values() if one.role is not Role.NEW]
-            if grouped:
+            if grouped := grouped + self._finding.refused_by:
                 raise illegal(f"{', '.join(grouped)} have a group already: trovemq cluster add")
             me = self._own_member()
             await run_in_thread(partial(new_node.found, self.node, self._settings, (me,)))

@@ -48,9 +48,15 @@ class LeaderRole:
     """`open()`, then a broker serves beside it until `ended`; `close()` before the store is closed."""
 
     def __init__(
-        self, node: OpenNode, settings: BrokerSettings, calls: NodeCalls, leadership: Leadership
+        self,
+        node: OpenNode,
+        settings: BrokerSettings,
+        calls: NodeCalls,
+        leadership: Leadership,
+        sealing_key_id: str = "",
     ) -> None:
         self.node: Final = node
+        self._sealing_key_id = sealing_key_id
         self._settings = settings
         self._calls = calls
         self._leadership = leadership
@@ -70,7 +76,7 @@ class LeaderRole:
         """Is set when the first record is committed."""
         self._members: GroupMembers | None = None
         self._changing: asyncio.Task[None] | None = None
-        self._finding = Finding(settings.node_name, calls, lambda: node.place.members, self._found)
+        self._finding = Finding(settings, calls, lambda: node.place, self._found)
         self._finding.is_following = lambda: True
         self._asking: asyncio.Task[None] | None = None
 
@@ -155,6 +161,7 @@ class LeaderRole:
             segment_size=self.node.store.settings.commit_log_file_size,
             is_sync=self.node.store.settings.flush_mode == "sync",
             lag_max_ms=self._settings.replica_lag_max_ms,
+            sealing_key_id=self._sealing_key_id,
         )
 
     def attach(self) -> None:

@@ -25,7 +25,6 @@ from trovemq_broker.replication.frames import Epoch, Identity, Node
 from trovemq_broker.replication.leader import GroupSettings
 from trovemq_broker.replication.members import MemberChanges, MemberList
 from trovemq_broker.replication.status import MembersChange, NodeStatus, Role
-from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -111,7 +110,7 @@ class GroupMembers:
     async def _check_is_new(self, member: Member) -> None:
         """A store of this group whose node is no member was removed from it."""
         try:
-            found = await self._calls.status(member.node, parse_address(member.address))
+            found = await self._calls.status(member, self._node.place.cluster)
         except TroveError:
             return  # it is not started yet: the id of its store is asked for at its Hello
         if found.role is not Role.NEW:

@@ -30,9 +30,13 @@ def step(node: OpenNode, settings: BrokerSettings, finding: Finding) -> str:
     grouped = sorted(one.node for one in finding.statuses.values() if one.role is not Role.NEW)
     if grouped:
         return f"no node of the group leads; {', '.join(grouped)} are members of one"
+    if refused_by := finding.refused_by:
+        to_do = f"trovemq cluster add {settings.node_name}, or correct replica_nodes there"
+        return f"this node is not known to {', '.join(refused_by)}: {to_do}"
     missing = sorted(others - set(finding.statuses))
     if missing:
-        return f"a new group waits for {', '.join(missing)}"
+        reasons = "".join(f"; {error.message}" for _, error in sorted(finding.failures.items()))
+        return f"a new group waits for {', '.join(missing)}{reasons}"
     if not others:
         return "a group of one is founded by an operator: trovemq cluster init"
     if named[0].node != settings.node_name:

@@ -7,6 +7,7 @@ and its operations HTTP. A node starts as a follower.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.own_address import own_address
 from trovemq_broker.daemon.replica.cut_listing import cut_files
+from trovemq_broker.daemon.replica.finding import known_members
 from trovemq_broker.daemon.replica.follower_role import FollowerRole
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.leader_role import LeaderRole
@@ -25,9 +27,11 @@ from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, node_routes
 from trovemq_broker.daemon.replica.role import Ended, Role, not_leader
 from trovemq_broker.daemon.replica.waiting_servers import WaitingServers
+from trovemq_broker.daemon.security import node_key
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.replicated_commit import ReplicaAckSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.replica_streams.node_login import PURPOSE, NodeLogin
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed, ReplicaConnections
 from trovemq_broker.replica_streams.service import ReplicationService, listener_limits
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
@@ -66,6 +70,8 @@ class NodeApp:
         self._role: Role | None = None
         self._changed = asyncio.Condition()
         self._own: Address | None = None
+        self._members_known: Collection[str] = [one.node for one in settings.named_nodes]
+        """While the store is not open."""
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         """The addresses; set once the first role serves."""
 
@@ -73,24 +79,35 @@ class NodeApp:
     async def run(self, stop: Stop) -> None:
         """Until `stop`. Raises the error that ends it."""
         settings = self._settings
-        channels = await asyncio.to_thread(settings.registration_channels)
-        credentials = await asyncio.to_thread(settings.config_credentials)
-        tls = settings.replication_tls
-        self._calls = await asyncio.to_thread(NodeCalls.of, channels, tls, credentials)
+        key = await asyncio.to_thread(node_key, settings)
+        self._sealing_key_id = "" if key is None else key.key_id
+        login = None
+        if key is not None and settings.replication_tls is None:
+            login = NodeLogin(key.derive(PURPOSE).hex(), clock_ms, secrets.token_bytes)
+        self._calls = await asyncio.to_thread(self._node_calls, login)
         limits = StreamSettings()
-        allowed = PeersAllowed(self._members, lambda: int(clock_ms()))
+        allowed = PeersAllowed(self._members, clock_ms, None if login is None else login.sessions)
         registry = new_registry(self._version)
         metrics = RpcMetrics(registry, cluster=settings.cluster, node_type="replica", node_id=settings.name)
         streams = GrpcServer(
             listener_limits(settings.grpc_limits(), limits), metrics, allowed.handler, ReplicaConnections()
         )
         ReplicationService(self, allowed, limits).add_to(streams.server)
+        if login is not None:
+            login.add_to(streams.server)
         await self._bind_streams(streams)
         await streams.start()
         try:
             await self._run_roles(stop)
         finally:
             await streams.stop(0)
+
+    def _node_calls(self, login: NodeLogin | None) -> NodeCalls:
+        """Blocks. SettingsError."""
+        settings = self._settings
+        channels, tls = settings.registration_channels(), settings.replication_tls
+        credentials = None if login is None else lambda: login.credentials
+        return NodeCalls.of(settings.name, settings.node_name, channels, tls, credentials)
 
     async def _bind_streams(self, streams: GrpcServer) -> None:
         """AddressInUseError; SettingsError for files that cannot be used."""
@@ -146,7 +163,7 @@ class NodeApp:
                 return Ended()
             node = await OpenNode.open(settings, self._written, own)
             try:
-                role = FollowerRole(node, settings, self._calls, servers.reads)
+                role = FollowerRole(node, settings, self._calls, servers.reads, self._sealing_key_id)
                 role.on_reopened = servers.follow_users
                 await servers.open(node.store)
                 await self._take_role(role)
@@ -163,7 +180,7 @@ class NodeApp:
         settings, own = self._settings, self._own
         assert own is not None, "it has followed"
         node = await OpenNode.open(settings, self._written, own)
-        role = LeaderRole(node, settings, self._calls, leadership)
+        role = LeaderRole(node, settings, self._calls, leadership, self._sealing_key_id)
         passing = asyncio.create_task(_pass_on(stop, role))
         try:
             if await self._open_leader(role, node):
@@ -246,7 +263,11 @@ class NodeApp:
 
     # --- the node of the streams ----------------------------------------------------------------------------
     def _members(self) -> Collection[str]:
-        return [one.node for one in self.status().members]
+        """A new node knows those of the settings."""
+        if self._role is not None:
+            members = known_members(self._settings, self._role.node.place_if_any)
+            self._members_known = [one.node for one in members]
+        return self._members_known
 
     @property
     def names(self) -> tuple[str, str]:
@@ -281,7 +302,13 @@ class NodeApp:
     def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
         return self._open_role.node.read_committed(Offset(offset), size_max)
 
-    # --- the calls of operators and other nodes -------------------------------------------------------------
+    def open_status(self) -> NodeStatus:
+        return self._open_role.status()
+
+    async def store_members(self, change: MembersChange) -> Identity:
+        return await self._open_role.store_members(change)
+
+    # --- the calls of operators -----------------------------------------------------------------------------
     def status(self) -> NodeStatus:
         if self._role is not None:
             return self._role.status()
@@ -313,9 +340,6 @@ class NodeApp:
 
     async def promote(self, asked: PromotionAsked) -> Promoted:
         return await self._open_role.promote(asked)
-
-    async def store_members(self, change: MembersChange) -> Identity:
-        return await self._open_role.store_members(change)
 
     async def cut_files(self) -> CutFiles:
         node, name = self._open_role.node, self._settings.node_name

@@ -9,12 +9,13 @@ from typing import Final, TypeVar
 
 from trovemq_broker.cluster.config_calls import Endpoint, reported
 from trovemq_broker.cluster.nameserver_session import ReadCredentials, open_session
+from trovemq_broker.replica_streams.node_login import explained
 from trovemq_broker.replication.frames import Identity, Node
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus
 from trovemq_broker.server.wire import replica_frames, replica_messages
-from trovemq_broker.server.wire.replica_frames import PromiseAsked
-from trovemq_daemon.addresses import Address, parse_address
+from trovemq_broker.server.wire.replica_frames import PromiseAsked, StatusAsked
+from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings, open_channel
@@ -22,7 +23,6 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import TlsOptions, read_tls
 from trovemq_store.replica.membership import Member
 
-_SERVICE: Final = "/trovemq.v1.ReplicaService/"
 STATUS_S: Final = 2.0
 PROMISE_S: Final = 12.0
 """Longer than a leader's drain: it steps down before it answers."""
@@ -33,37 +33,42 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NodeCalls:
-    """`channels`: how connections to the ports of clients behave, `streams`: to the nodes' listeners.
-    `credentials`: for nodes that ask for a log-in."""
+    """By node `me` of a group, at the listeners of the others' streams. `channels`: how connections to them
+    behave; `credentials`: for those that ask for a log-in."""
 
+    group: str
+    me: Node
     channels: ChannelSettings
-    streams: ChannelSettings
     credentials: ReadCredentials | None
 
     @classmethod
     def of(
-        cls, channels: ChannelSettings, streams_tls: TlsOptions | None, credentials: ReadCredentials | None
+        cls,
+        group: str,
+        me: Node,
+        channels: ChannelSettings,
+        tls_files: TlsOptions | None,
+        credentials: ReadCredentials | None,
     ) -> NodeCalls:
         """Reads the files; blocks. SettingsError for files that cannot be used."""
         try:
-            tls = None if streams_tls is None else read_tls(streams_tls)
+            tls = None if tls_files is None else read_tls(tls_files)
         except TroveError as error:
             raise SettingsError(error.message) from None
-        return cls(replace(channels, tls=None), replace(channels, tls=tls), credentials)
+        return cls(group, me, replace(channels, tls=tls), credentials)
 
     def listener(self, member: Member) -> Endpoint:
         """The listener of a node's streams. A certificate there must have the node's name. SettingsError."""
-        tls = self.streams.tls
+        tls = self.channels.tls
         named = None if tls is None else replace(tls, server_name=member.node)
-        return Endpoint(member.node, parse_address(member.replication), replace(self.streams, tls=named))
+        return Endpoint(member.node, parse_address(member.replication), replace(self.channels, tls=named))
 
-    async def status(self, node: Node, address: Address) -> NodeStatus:
-        """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, and those of the other node."""
-        request = replica_messages.status_request().SerializeToString()
-        endpoint = Endpoint(node, address, self.channels)
-        return replica_messages.read_status(
-            await self._ask(endpoint, _SERVICE + "GetReplica", request, STATUS_S)
-        )
+    async def status(self, member: Member, cluster: str) -> NodeStatus:
+        """`cluster`: of this node, empty for a new one. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT,
+        SEALING_KEY_MISMATCH, NOT_A_MEMBER, SERVICE_NOT_AVAILABLE."""
+        request = replica_frames.status_request(StatusAsked(cluster, self.group, self.me))
+        answer = await self._ask(self.listener(member), replica_frames.GET_STATUS, request, STATUS_S)
+        return replica_messages.read_status(answer)
 
     async def promise(self, member: Member, asked: PromiseAsked) -> Promised:
         """TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, EPOCH_STALE, GROUP_MISMATCH."""
@@ -74,17 +79,22 @@ class NodeCalls:
     async def store_members(self, member: Member, change: MembersChange) -> Identity:
         """The log of the node that has stored the list. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT,
         GROUP_MISMATCH, EPOCH_STALE, REPLICA_STATE_ILLEGAL."""
-        request = replica_messages.store_members_request(change).SerializeToString()
-        endpoint = Endpoint(member.node, parse_address(member.address), self.channels)
-        answer = await self._ask(endpoint, _SERVICE + "StoreMembers", request, STORE_S)
-        return replica_messages.read_stored(member.node, answer)
+        request = replica_frames.members_request(change)
+        answer = await self._ask(self.listener(member), replica_frames.STORE_MEMBERS, request, STORE_S)
+        return replica_frames.stored_of(member.node, answer)
 
     async def _ask(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float) -> bytes:
+        try:
+            return await self._answer(endpoint, path, request, timeout_s)
+        except TroveError as error:
+            raise explained(error, endpoint.broker) from None
+
+    async def _answer(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float) -> bytes:
         async with open_channel(str(endpoint.address), endpoint.channels) as channel:
             with reported(endpoint):
                 try:
                     async with asyncio.timeout(timeout_s):
-                        session = await open_session(channel, self.credentials, timeout_s)
+                        session = await open_session(channel, self.credentials, timeout_s, must_check=True)
                         metadata, sign = session.call(path)
                         answer: bytes = await channel.unary_unary(path)(
                             sign(request), metadata=metadata, timeout=timeout_s

@@ -352,11 +352,16 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "AddNode": _SUPER_ACT,
         "RemoveNode": _SUPER_ACT,
         "Promote": _SUPER_ACT,
-        "StoreMembers": _SUPER_ACT,
         "ListCutRecords": Row(_cluster(Action.GET)),
     },
     # On another listener, whose callers are nodes: trovemq_broker.replica_streams.peers_allowed.
-    "trovemq.v1.ReplicationService": {"Follow": _SUPER, "Promise": _SUPER_ACT, "ReadLog": _SUPER},
+    "trovemq.v1.ReplicationService": {
+        "Follow": _SUPER,
+        "Promise": _SUPER_ACT,
+        "ReadLog": _SUPER,
+        "GetStatus": _SUPER,
+        "StoreMembers": _SUPER_ACT,
+    },
     "trovemq.v1.ForwardingService": {"Forward": _SUPER, "ForwardTelemetry": _SUPER},
     "trovemq.v1.SecurityService": {
         "Authenticate": _OPEN,

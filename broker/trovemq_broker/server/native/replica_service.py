@@ -1,4 +1,4 @@
-"""ReplicaService: a node of a replica group, for operators and for the group's other nodes."""
+"""ReplicaService: a node of a replica group, for operators."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Protocol
 
 import grpc
 
-from trovemq_broker.replication.frames import Identity, Node
-from trovemq_broker.replication.status import CutFiles, MembersChange, NodeStatus, Promoted, PromotionAsked
+from trovemq_broker.replication.frames import Node
+from trovemq_broker.replication.status import CutFiles, NodeStatus, Promoted, PromotionAsked
 from trovemq_broker.server.wire import replica_messages as wire
 from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.statuses import Context
@@ -40,11 +40,6 @@ class ReplicaCalls(Protocol):
 
     async def promote(self, asked: PromotionAsked) -> Promoted:
         """TroveError NOT_ENOUGH_REPLICAS, REPLICA_STATE_ILLEGAL, NOT_A_MEMBER."""
-        ...
-
-    async def store_members(self, change: MembersChange) -> Identity:
-        """Returns the log of this node, which has stored the list. TroveError GROUP_MISMATCH, EPOCH_STALE,
-        REPLICA_STATE_ILLEGAL."""
         ...
 
     async def cut_files(self) -> CutFiles: ...
@@ -81,9 +76,6 @@ class ReplicaService:
 
     async def promote(self, request: Request, _context: Context) -> Reply:
         return wire.promoted_reply(await self._node.promote(wire.promotion_asked(request)))
-
-    async def store_members(self, request: Request, _context: Context) -> Reply:
-        return wire.stored_reply(await self._node.store_members(wire.members_change(request)))
 
     async def list_cut_records(self, _request: Request, _context: Context) -> Reply:
         return wire.cut_files_reply(await self._node.cut_files())

@@ -34,11 +34,13 @@ from trovemq_broker.replication.frames import (
     Identity,
     InSyncSet,
     LeaderFrame,
+    Node,
     Offset,
     Progress,
     Welcome,
 )
 from trovemq_broker.replication.promotion import Promised
+from trovemq_broker.replication.status import MembersChange
 from trovemq_broker.server.wire.replica_members import (
     LIST_PARTS_MAX,
     LIST_SIZE_MAX,
@@ -48,19 +50,25 @@ from trovemq_broker.server.wire.replica_members import (
 from trovemq_daemon.request_bounds import check_parts
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import replica_pb2
 from trovemq_proto.v1 import replication_pb2 as pb
 from trovemq_store.replica.epochs import ENTRIES_MAX, EPOCH_MAX, Epochs
+from trovemq_store.replica.membership import Members
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ReplicationService"]
 FOLLOW: Final = f"/{SERVICE.full_name}/Follow"
 PROMISE: Final = f"/{SERVICE.full_name}/Promise"
 READ_LOG: Final = f"/{SERVICE.full_name}/ReadLog"
+GET_STATUS: Final = f"/{SERVICE.full_name}/GetStatus"
+STORE_MEMBERS: Final = f"/{SERVICE.full_name}/StoreMembers"
 
 NAME_SIZE_MAX: Final = 255
 PARTS_MAX: Final = 64
 NUMBER_MAX: Final = (1 << 63) - 1
 _EPOCH: Final = Struct(">iq")
 FRAME_SIZE_MAX: Final = ENTRIES_MAX * _EPOCH.size + 16 * NAME_SIZE_MAX + 1_024
+LISTED_SIZE_MAX: Final = FRAME_SIZE_MAX + LIST_SIZE_MAX
+"""Of a message with a list of members."""
 
 Frame = TypeVar("Frame", bound=Message)
 
@@ -81,6 +89,14 @@ class RangeAsked(NamedTuple):
     epoch: Epoch
     offset: Offset
     size_max: int
+
+
+class StatusAsked(NamedTuple):
+    """By that node, of which a new one has no cluster."""
+
+    cluster: str
+    group: str
+    node: Node
 
 
 class LogRange(NamedTuple):
@@ -115,6 +131,7 @@ def follower_bytes(frame: FollowerFrame) -> bytes:
         in_sync=_set_to(frame.in_sync),
         segment_size=frame.segment_size,
         learner=frame.learner,
+        sealing_key_id=frame.sealing_key_id,
     )
     return pb.FollowRequest(hello=hello).SerializeToString()
 
@@ -137,6 +154,7 @@ def hello_of(data: bytes) -> Hello:
         _set_of(hello.in_sync) if hello.HasField("in_sync") else None,
         _number(hello.segment_size),
         hello.learner,
+        _name_or_none(hello.sealing_key_id),
     )
 
 
@@ -259,19 +277,14 @@ def promised_bytes(promised: Promised) -> bytes:
 
 def promised_of(data: bytes) -> Promised:
     """TroveError REPLICA_FRAME_ILLEGAL."""
-    parts_max, size_max = PARTS_MAX + LIST_PARTS_MAX, FRAME_SIZE_MAX + LIST_SIZE_MAX
-    one = _parsed(pb.ReplicaPromise, data, parts_max=parts_max, size_max=size_max)
-    try:
-        listed = members_of(one.members)
-    except ValueError as error:
-        raise _illegal(str(error)) from None
+    one = _parsed_listed(pb.ReplicaPromise, data)
     return Promised(
         _identity_of(one.identity),
         _epoch(one.promised),
         _epochs_of(one.epochs),
         _offset(one.end),
         _set_of(one.in_sync) if one.HasField("in_sync") else None,
-        listed,
+        _members_of(one.members),
     )
 
 
@@ -302,6 +315,43 @@ def range_of(data: bytes) -> LogRange:
     return LogRange(offset, one.data, one.crc, blank)
 
 
+def status_request(asked: StatusAsked) -> bytes:
+    return pb.ReplicaStatusRequest(**asked._asdict()).SerializeToString()
+
+
+def status_asked(data: bytes) -> StatusAsked:
+    """TroveError REPLICA_FRAME_ILLEGAL."""
+    one = _parsed(pb.ReplicaStatusRequest, data)
+    return StatusAsked(_name_or_none(one.cluster), _name(one.group), _name(one.node))
+
+
+def members_request(change: MembersChange) -> bytes:
+    return replica_pb2.StoreMembersRequest(
+        cluster_id=change.cluster,
+        group=change.group,
+        members=members_to(change.listed),
+        epoch=change.epoch,
+    ).SerializeToString()
+
+
+def members_change(data: bytes) -> MembersChange:
+    """TroveError REPLICA_FRAME_ILLEGAL."""
+    one = _parsed_listed(replica_pb2.StoreMembersRequest, data)
+    return MembersChange(_name(one.cluster_id), _name(one.group), _members_of(one.members), _epoch(one.epoch))
+
+
+def stored_bytes(stored: Identity) -> bytes:
+    """The log whose node has stored the list."""
+    reply = replica_pb2.StoreMembersReply(store_id=stored.store_id, incarnation=stored.incarnation)
+    return reply.SerializeToString()
+
+
+def stored_of(node: Node, data: bytes) -> Identity:
+    """TroveError REPLICA_FRAME_ILLEGAL."""
+    one = _parsed(replica_pb2.StoreMembersReply, data)
+    return Identity(node, _name(one.store_id), _number(one.incarnation))
+
+
 # --- values -----------------------------------------------------------------------------------------------
 def _parsed(
     kind: type[Frame],
@@ -320,6 +370,17 @@ def _parsed(
         raise _illegal(f"the bytes are not a {kind.DESCRIPTOR.name}") from None
     except TroveError as error:  # too many parts
         raise _illegal(error.message) from None
+
+
+def _parsed_listed(kind: type[Frame], data: bytes) -> Any:
+    return _parsed(kind, data, parts_max=PARTS_MAX + LIST_PARTS_MAX, size_max=LISTED_SIZE_MAX)
+
+
+def _members_of(found: replica_pb2.ReplicaMemberList) -> Members:
+    try:
+        return members_of(found)
+    except ValueError as error:
+        raise _illegal(str(error)) from None
 
 
 def _illegal(text: str) -> TroveError:
@@ -346,6 +407,10 @@ def _name(text: str) -> str:
     if not text or len(text.encode()) > NAME_SIZE_MAX:
         raise _illegal(f"a name of {len(text)} characters")
     return text
+
+
+def _name_or_none(text: str) -> str:
+    return _name(text) if text else ""
 
 
 def _identity_to(one: Identity) -> pb.ReplicaIdentity:

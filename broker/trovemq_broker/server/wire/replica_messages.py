@@ -1,4 +1,4 @@
-"""Reads the requests of ReplicaService and makes its replies; for a node that calls another one, too."""
+"""Reads the requests of ReplicaService and makes its replies. Nodes send each other the same status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from trovemq_broker.replication.frames import Identity, InSyncSet, Node, Offset
 from trovemq_broker.replication.status import (
     CopyStatus,
     CutFiles,
-    MembersChange,
     NodeStatus,
     Promoted,
     PromotionAsked,
@@ -44,16 +43,6 @@ def promotion_asked(request: pb.PromoteRequest) -> PromotionAsked:
     if request.accept_loss and not request.fenced:
         raise TroveError(errors.REQUEST_ILLEGAL, "accept_loss needs fenced: how the other nodes were stopped")
     return PromotionAsked(_text("fenced", request.fenced, may_be_empty=True), request.accept_loss)
-
-
-def members_change(request: pb.StoreMembersRequest) -> MembersChange:
-    """TroveError REQUEST_ILLEGAL."""
-    return MembersChange(
-        _text("cluster_id", request.cluster_id),
-        _text("group", request.group),
-        _members(request.members),
-        request.epoch,
-    )
 
 
 def _text(what: str, text: str, *, may_be_empty: bool = False) -> str:
@@ -133,15 +122,7 @@ def cut_files_reply(cut: CutFiles) -> pb.ListCutRecordsReply:
     return reply
 
 
-def stored_reply(stored: Identity) -> pb.StoreMembersReply:
-    return pb.StoreMembersReply(store_id=stored.store_id, incarnation=stored.incarnation)
-
-
 # --- from node to node ------------------------------------------------------------------------------------
-def status_request() -> pb.GetReplicaRequest:
-    return pb.GetReplicaRequest()
-
-
 def read_status(data: bytes) -> NodeStatus:
     """TroveError REQUEST_ILLEGAL, for the reply of a node that is no such node."""
     try:
@@ -183,21 +164,3 @@ def read_status(data: bytes) -> NodeStatus:
         store_id=found.store_id,
         incarnation=found.incarnation,
     )
-
-
-def store_members_request(change: MembersChange) -> pb.StoreMembersRequest:
-    return pb.StoreMembersRequest(
-        cluster_id=change.cluster,
-        group=change.group,
-        members=members_to(change.listed),
-        epoch=change.epoch,
-    )
-
-
-def read_stored(node: Node, data: bytes) -> Identity:
-    """The log of the node that has stored the list. TroveError REQUEST_ILLEGAL."""
-    try:
-        found = pb.StoreMembersReply.FromString(data)
-    except Exception as error:
-        raise TroveError(errors.REQUEST_ILLEGAL, "the bytes are not a StoreMembersReply") from error
-    return Identity(node, found.store_id, found.incarnation)

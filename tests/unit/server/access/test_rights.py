@@ -100,12 +100,13 @@ trovemq.v1.ReplicaService
     AddNode: super
     RemoveNode: super
     Promote: super
-    StoreMembers: super
     ListCutRecords: Cluster Get
 trovemq.v1.ReplicationService
     Follow: super
     Promise: super
     ReadLog: super
+    GetStatus: super
+    StoreMembers: super
 trovemq.v1.ForwardingService
     Forward: super
     ForwardTelemetry: super

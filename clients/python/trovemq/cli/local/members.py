@@ -139,11 +139,13 @@ def _broker_arguments(plan: Plan, member: Member) -> list[str]:
     is_new = store is None or not any((store / "commitlog").glob("*"))
     given = [assignment.partition("=")[0].strip() for assignment in plan.settings]
     chosen = {ROCKETMQ_NAMES.get(name, name) for name in given}
-    sizes = {name: size for name, size in NEW_STORE.items() if is_new and name not in chosen}
+    defaults: dict[str, object] = dict(NEW_STORE) if is_new else {}
+    if member.replication_port is not None:  # all nodes of a group seal users' secrets with one key
+        defaults["sealing_key_file"] = plan.directory / f"{member.group}.sealing-key"
     for assignment in (
         *_config_owner(plan, member),
         *_replica_group(plan, member),
-        *(f"{name}={size}" for name, size in sizes.items()),
+        *(f"{name}={value}" for name, value in defaults.items() if name not in chosen),
         *plan.settings,
     ):
         arguments += ["--set", assignment]
