@@ -25,7 +25,7 @@ from trovemq_broker.replica_streams.engine_log import EngineLog, Grown, known_co
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replica_streams.peers_allowed import PeersAllowed
+from trovemq_broker.replica_streams.peers_allowed import PeersAllowed, ReplicaConnections
 from trovemq_broker.replica_streams.probes import refused
 from trovemq_broker.replica_streams.service import ReplicationService, listener_limits
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
@@ -171,7 +171,8 @@ class NodeHere:
     async def _listen(self) -> None:
         metrics = RpcMetrics(new_registry("1"), cluster=CLUSTER, node_type="broker", node_id=self.name)
         limits = listener_limits(GrpcLimits(transport="trovemq"), self.group.settings)
-        self.server = GrpcServer(limits, metrics, self.allowed.handler)
+        self.connections = ReplicaConnections()
+        self.server = GrpcServer(limits, metrics, self.allowed.handler, self.connections)
         ReplicationService(self, self.allowed, self.group.settings).add_to(self.server.server)
         if self.users is not None:
             self.users.add_to(self.server.server)
