@@ -78,11 +78,25 @@ STREAM_FAULTS: Final = (
         (f"{LOGIN}test_a_node_calls_none_that_checks_no_log_in",),
     ),
     Planted(
+        "a node that changes its role passes for a new one",
+        f"{ROLES}node.py",
+        "return self._open_role.status()",
+        "return self.status()",
+        (f"{CHANGES}test_a_group_was_founded_beside_nodes_that_opened_their_stores",),
+    ),
+    Planted(
         "a node follows with another sealing key",
         "broker/trovemq_broker/replication/leader.py",
         "        self._check_key(hello)\n",
         "",
         (f"{TESTS}test_hostile_peers.py::test_a_wrong_hello_is_refused",),
+    ),
+    Planted(
+        "a node that was removed is promoted",
+        f"{ROLES}gathering.py",
+        "if any(removes(one, place) for one in members if one.leads):",
+        "if False:",
+        ("tests/unit/daemon/test_removed_node.py::test_it_is_not_promoted",),
     ),
     Planted(
         "messages of a log-in are not checked",

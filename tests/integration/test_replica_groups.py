@@ -247,6 +247,13 @@ def test_a_single_store_becomes_a_group_and_is_single_again(tmp_path: Path) -> N
         assert code != 0, err
         objects(a.address, "cluster", "remove", "b", "--yes")
         until("a commits alone", lambda: run_here(a.address, "send", TOPIC, "alone")[0] == 0)
+        b.start(nodes)
+        fenced = ("promote", "b", "--fenced", "cut off", "--accept-loss", str(1 << 30), "--yes")
+        code, _, err = run_here(b.address, "cluster", *fenced)
+        assert code != 0
+        assert "NOT_A_MEMBER" in err
+        assert a.leads(["a"])
+        assert b.stop() == 0
 
         a.stop(signal.SIGKILL)
         a.start()

@@ -45,7 +45,7 @@ from trovemq_proto.authentication.credentials import Credentials, credentials_te
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.topics.security_entries import PATH, SecurityEntries
+from trovemq_store.topics.security_entries import SECURITY_PATH, SecurityEntries
 
 FIRST_USER: Final = "admin"
 SECRET_BYTES: Final = 32
@@ -118,7 +118,7 @@ def node_key(settings: BrokerSettings) -> SealingKey | None:
     authentication. TroveError SEALING_KEY_MISMATCH, STORE_FAILED."""
     if not settings.authentication_enable:
         return None
-    return _sealing_key(settings.sealing_key_path, may_make=not (settings.store_path / PATH).exists())
+    return _sealing_key(settings.sealing_key_path, may_make=not (settings.store_path / SECURITY_PATH).exists())
 
 
 def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:

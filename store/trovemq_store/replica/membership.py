@@ -85,6 +85,10 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         placed = tuple(one._replace(place=place) for place, one in enumerate(ordered))
         return cls(nodes=placed, last_place=len(placed) - 1)
 
+    def has(self, node: str, store_id: str) -> bool:
+        """Whether the node is a member, and with that store, which was not removed."""
+        return self.member(node) is not None and store_id not in self.removed
+
     @property
     def places(self) -> dict[str, int]:
         """Of the voters."""

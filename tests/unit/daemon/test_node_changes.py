@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,19 +16,22 @@ from trovemq_broker.daemon.replica.follower_role import FollowerRole
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.leader_role import EPOCH_TOPIC, LeaderRole
+from trovemq_broker.daemon.replica.node import NodeApp
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import NodeFile, OpenNode
 from trovemq_broker.daemon.replica.role import Ended
 from trovemq_broker.daemon.replica.store_place import founded
 from trovemq_broker.daemon.settings import BrokerSettings
-from trovemq_broker.replication.status import Promoted
+from trovemq_broker.replication.status import NodeStatus, Promoted, Role
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.lifecycle import Stop
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.replica import replica_file
-from trovemq_store.replica.membership import Member
+from trovemq_store.replica.membership import Member, Members
 from trovemq_store.replica.replica_file import ReplicaFile
 
 ME = Member("a", "127.0.0.1:1", "127.0.0.1:2")
@@ -115,4 +119,75 @@ async def test_records_of_a_start_waited_for_the_next_message(tmp_path: Path) ->
     role.serves()
     assert role.streams.commit_offset == node.store.end_offset
     await role.close()
+    await asyncio.to_thread(node.close)
+
+
+@pytest.mark.asyncio
+async def test_a_group_was_founded_beside_nodes_that_opened_their_stores(tmp_path: Path) -> None:
+    """Their listeners answer all the time, and a node without a role is no new one."""
+    app = NodeApp(_settings(tmp_path))
+    with pytest.raises(TroveError) as caught:
+        app.open_status()
+    assert caught.value.spec is errors.SERVICE_NOT_AVAILABLE
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("is_forced", "serves"), [(True, True), (False, False)])
+@pytest.mark.parametrize("role_of_other", [Role.LEADER, Role.FOLLOWER])
+async def test_a_removed_node_that_leads_steps_down(
+    tmp_path: Path, is_forced: bool, serves: bool, role_of_other: Role
+) -> None:
+    node, _ = await _open(tmp_path)
+    leadership = Leadership(640, Promoted(640, ("a",), (), 0), node.place.listed, is_forced)
+    role = LeaderRole(node, _settings(tmp_path), cast(NodeCalls, None), leadership)
+    role.is_serving = serves
+    own = node.place
+    other = Members(version=9, nodes=(ME._replace(node="c", place=0),), removed=(own.store_id,))
+    status = NodeStatus(group="orders", node="c", cluster=own.cluster, role=role_of_other, listed=other)
+    ended = []
+    for one in (replace(status, listed=own.listed), status):
+        role._finding.statuses = {"c": one}
+        role._found()
+        ended.append(role.stop.requested)
+    assert ended == [False, True]
+    await role.close()
+    assert not node.place.leads
+    await asyncio.to_thread(node.close)
+
+
+@pytest.mark.asyncio
+async def test_a_leader_with_enough_copies_hears_of_a_list_that_never_counted(tmp_path: Path) -> None:
+    node, _ = await _open(tmp_path)
+    leadership = Leadership(640, Promoted(640, ("a",), (), 0), node.place.listed)
+    role = LeaderRole(node, _settings(tmp_path), cast(NodeCalls, None), leadership)
+    role.is_serving = True
+    own = node.place
+    other = Members(version=9, nodes=(ME._replace(node="c", place=0),), removed=(own.store_id,))
+    deposed = NodeStatus(
+        group="orders", node="c", cluster=own.cluster, role=Role.LEADER, epoch=64, listed=other
+    )
+    role._finding.statuses = {"c": deposed}
+    role._found()
+    assert not role.stop.requested
+    await role.close()
+    await asyncio.to_thread(node.close)
+
+
+@pytest.mark.asyncio
+async def test_a_removed_node_follows_and_gathers_no_more(tmp_path: Path) -> None:
+    node, role = await _open(tmp_path)
+    own = node.place
+    listed = Members(version=9, nodes=(ME._replace(node="c", place=0),), removed=(own.store_id,))
+    role._finding.statuses = {
+        "c": NodeStatus(
+            group="orders", node="c", cluster=own.cluster, role=Role.LEADER, epoch=64, listed=listed
+        )
+    }
+    await role._step()
+    assert role._following is None
+    assert "was removed" in role.problem
+    assert node.place.listed == listed, "it knows that at its next start, too"
+    role._finding.statuses = {}
+    await role._step()
+    assert "was removed" in role.problem
     await asyncio.to_thread(node.close)

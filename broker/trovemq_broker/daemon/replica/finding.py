@@ -26,6 +26,14 @@ def known_members(settings: BrokerSettings, place: Membership | None) -> tuple[M
     return tuple(Member(one.node, str(one.address), str(one.replication)) for one in settings.named_nodes)
 
 
+def removes(status: NodeStatus, place: Membership) -> bool:
+    """Whether the other node's list of members says that this one was removed."""
+    if status.cluster != place.cluster or status.listed.has(place.node, place.store_id):
+        return False
+    is_named = status.leads and place.store_id in status.listed.removed
+    return is_named or status.listed.version > place.listed.version
+
+
 class Finding:
     """Asks the other nodes, again and again. `place`: returns this node's; `found` is called after each
     round."""
@@ -84,6 +92,14 @@ class Finding:
         ]
         newest = max(lists, key=lambda one: one.version, default=place.listed)
         return newest if newest.version > place.listed.version else None
+
+    def removed_by(self, place: Membership) -> Node | None:
+        """A node whose list of members says that this one was removed, this one itself among them; None: no
+        node that answers. A list is later than this node's, or that of a leader which names its store: this
+        node may have led meanwhile, cut off, and has a list with a higher version then."""
+        if not place.listed.has(place.node, place.store_id):
+            return place.node
+        return next((one.node for one in self.statuses.values() if removes(one, place)), None)
 
     def target(self, cluster: str, promised: Epoch) -> Endpoint | str:
         """Where the leader's streams are, or why that is not known."""

@@ -18,7 +18,12 @@ from trovemq_broker.daemon.replica import new_node
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_reads import FollowerReads
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
-from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
+from trovemq_broker.daemon.replica.gathering import (
+    Gathering,
+    Leadership,
+    may_lead_alone,
+    removed,
+)
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
@@ -161,6 +166,10 @@ class FollowerRole:
                     return
                 self._open_reads()
             await self._learn_members()
+            if self._finding.removed_by(node.place) is not None:
+                await self._stop_following()
+                self._problem = removed(node.place).message
+                return
             if self._finding.leader(node.place.cluster, node.state.promised) is None:
                 await self._lead_again()
             else:

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from trovemq_broker.daemon.replica.finding import removes
 from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
 from trovemq_broker.replication.frames import Epoch, Node
 from trovemq_broker.replication.promotion import (
@@ -65,6 +66,8 @@ class Gathering:
         place = self._place
         members = [one for one in statuses.values() if one.cluster == place.cluster]
         self._take_list(one.listed for one in members)
+        if any(removes(one, place) for one in members if one.leads):
+            raise removed(place)
         self._check_before(asked, members)
         highest = max(one for status in (self._own, *members) for one in (status.promised, status.last_epoch))
         epoch = epoch_to_promise(highest, place.node, self._listed.places)
@@ -117,11 +120,9 @@ class Gathering:
         """A promotion goes by the newest list, of which this node has to be a voter. TroveError."""
         self._listed = listed = max((self._listed, *lists), key=lambda one: one.version)
         place = self._place
-        member = listed.member(place.node)
-        if member is None or place.store_id in listed.removed:
-            text = f"node {place.node} was removed from group {place.group}"
-            raise TroveError(errors.NOT_A_MEMBER, text)
-        if not member.is_voter:
+        if not listed.has(place.node, place.store_id):
+            raise removed(place)
+        if place.node not in listed.places:
             raise TroveError(errors.NOT_A_MEMBER, f"node {place.node} is a learner of group {place.group}")
 
     @property
@@ -228,6 +229,15 @@ class Gathering:
             text = f"node {chosen} has the newest in-sync set: promote it"
             raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
         return False
+
+
+def removed(place: Membership) -> TroveError:
+    """NOT_A_MEMBER of a node that was removed."""
+    text = (
+        f"node {place.node} was removed from group {place.group}: it returns with an empty store, by"
+        f" trovemq cluster add {place.node}"
+    )
+    return TroveError(errors.NOT_A_MEMBER, text)
 
 
 def may_lead_alone(place: Membership, others: Sequence[NodeStatus]) -> bool:

@@ -201,6 +201,13 @@ class LeaderRole:
         if (later := max(promised, default=0)) > epoch and not self.stop.requested:
             get_logger().error("replica.stepped_down", epoch=epoch, promised=later)
             self.end(f"epoch {later} is promised")
+            return
+        if self.is_serving and not self._leadership.is_forced:
+            return  # enough copies follow it
+        by = self._finding.removed_by(self.node.place)
+        if by is not None and not self.stop.requested:
+            get_logger().error("replica.removed", node=self.node.place.node, list_of=by)
+            self.end(f"node {by} has a list of the members without this node")
 
     def _flushed(self) -> None:
         if self._streams is not None:
