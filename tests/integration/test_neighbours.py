@@ -66,11 +66,11 @@ def is_package(folder: Path) -> bool:
     return (folder / "__init__.py").exists()
 
 
-def files_of(version: str, folder: Path) -> Path:
-    """The files of the newest tag, or of that version where there is none."""
+def files_of(version: str, folder: Path, *more: str) -> Path:
+    """The files of the newest tag, or of that version where there is none; `more`: other folders."""
     tagged = git("describe", "--tags", "--abbrev=0", "HEAD^")
     version = tagged.stdout.decode().strip() if tagged.returncode == 0 else version
-    there = [name for name in FOLDERS if git("cat-file", "-e", f"{version}:{name}").returncode == 0]
+    there = [name for name in (*FOLDERS, *more) if git("cat-file", "-e", f"{version}:{name}").returncode == 0]
     archive = git("archive", version, *there)
     if archive.returncode != 0:
         pytest.skip(f"the history of this clone does not have {version}")
