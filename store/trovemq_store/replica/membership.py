@@ -108,7 +108,7 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return next((one for one in self.nodes if one.node == node), None)
 
 
-class Membership(msgspec.Struct, frozen=True, kw_only=True):
+class Membership(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`cluster`: the group's id, by chance: two groups of one name are two. `directory`: a number of the
     store's directory; a copy of it has another one. `leads`: this node leads the newest epoch of its log, or
     did when it stopped. `is_synced`: it has stopped, and all that was appended is on disk. ValueError where
@@ -121,7 +121,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int = 1
     directory: int = 0
     in_sync_min: int = 1
-    listed: Members = Members()
+    listed: Members = msgspec.field(name="members", default=Members())
     in_sync: InSyncSet | None = None
     leads: bool = False
     is_synced: bool = False

@@ -37,26 +37,10 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.replica import epoch_checkpoint
 from trovemq_store.replica.epochs import EPOCH_MAX, Epochs
-from trovemq_store.replica.membership import InSyncSet, Members, Membership
+from trovemq_store.replica.membership import InSyncSet, Membership
 
 PATH: Final = "trovemq/replica.json"
 FORMAT: Final = 1
-
-
-class _KeptMembership(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Membership, in the file's form."""
-
-    cluster: str
-    group: str
-    node: str
-    store_id: str
-    incarnation: int
-    directory: int
-    in_sync_min: int
-    members: Members
-    in_sync: InSyncSet | None
-    leads: bool
-    is_synced: bool
 
 
 class _Content(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -67,7 +51,7 @@ class _Content(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     epochs: list[tuple[int, int]] = []
     truncating: int | None = None
     cut_bytes_dropped: int = 0
-    membership: _KeptMembership | None = None
+    membership: Membership | None = None
 
 
 class _Format(msgspec.Struct):
@@ -113,22 +97,11 @@ def load(files: FileSystem) -> ReplicaState | None:
             epochs=Epochs.of(found.epochs),
             truncating=None if found.truncating is None else PhysicalOffset(found.truncating),
             cut_bytes_dropped=found.cut_bytes_dropped,
-            membership=None if found.membership is None else _membership(found.membership),
+            membership=found.membership,
         )
     except (msgspec.MsgspecError, ValueError) as error:
         text = f"{PATH} is damaged ({error}): the node may have made promises that it does not know any more"
         raise TroveError(errors.STORE_FAILED, text, path=PATH) from error
-
-
-def _membership(place: _KeptMembership) -> Membership:
-    """ValueError."""
-    values = msgspec.structs.asdict(place)
-    return Membership(listed=values.pop("members"), **values)
-
-
-def _kept(membership: Membership) -> _KeptMembership:
-    values = msgspec.structs.asdict(membership)
-    return _KeptMembership(members=values.pop("listed"), **values)
 
 
 def _left_by_rocketmq(files: FileSystem) -> ReplicaState | None:
@@ -148,7 +121,7 @@ def save(files: FileSystem, state: ReplicaState) -> None:
         epochs=[(entry.epoch, entry.start) for entry in state.epochs],
         truncating=state.truncating,
         cut_bytes_dropped=state.cut_bytes_dropped,
-        membership=None if state.membership is None else _kept(state.membership),
+        membership=state.membership,
     )
     fault_point("replica.before_save")
     files.write_atomic(PATH, seal(msgspec.json.encode(content)))
