@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -297,39 +298,18 @@ class FollowerRole:
 
     # --- calls --------------------------------------------------------------------------------------------
     def status(self) -> NodeStatus:
-        node, place, stream = self.node, self.node.place_if_any, self._stream
-        state, log = node.state, node.log
-        if place is None:
-            return NodeStatus(
-                group=self._settings.name,
-                node=self._settings.node_name,
-                problem=self._problem,
-                ack=self._settings.ack,
-            )
+        status, stream = self.node.status(), self._stream
+        if status.role is Role.NEW:
+            return replace(status, problem=self._problem)
         follower = stream.follower if stream is not None and stream.is_following else None
-        leader = self._finding.leader(place.cluster, state.promised)
-        return NodeStatus(
-            group=place.group,
-            node=place.node,
-            cluster=place.cluster,
-            role=Role.FOLLOWER,
+        leader = self._finding.leader(status.cluster, status.promised)
+        return replace(
+            status,
             epoch=0 if follower is None else follower.epoch,
-            last_epoch=state.epochs.last,
-            promised=state.promised,
             leader="" if leader is None else leader.node,
-            begin=log.begin,
-            end=log.end,
-            flushed=log.flushed,
-            commit=state.commit,
-            in_sync=place.in_sync if state.in_sync is None else state.in_sync,
-            in_sync_min=place.in_sync_min,
-            listed=place.listed,
             problem=self.problem,
             lag_bytes=0 if stream is None else stream.lag_bytes,
             lag_ms=self._reader_lag().ms,
-            ack=self._settings.ack,
-            store_id=place.store_id,
-            incarnation=place.incarnation,
         )
 
     def refusal(self) -> TroveError:

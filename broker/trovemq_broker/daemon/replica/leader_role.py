@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -254,31 +255,20 @@ class LeaderRole:
         return self._streams
 
     def status(self) -> NodeStatus:
-        node, place, streams = self.node, self.node.place, self._streams
-        state, log = node.state, node.log
-        in_sync, problem = place.in_sync, ""
+        status, streams = self.node.status(), self._streams
+        in_sync, problem = status.in_sync, ""
         copies: list[CopyState] = []
         if streams is not None:
             in_sync, problem = streams.leader.in_sync.newest, streams.problem
             copies = streams.leader.copies(monotonic_ms())
         if not self.is_serving:
             problem = problem or "the first record of the epoch is not committed yet: copies are missing"
-        return NodeStatus(
-            group=place.group,
-            node=place.node,
-            cluster=place.cluster,
+        return replace(
+            status,
             role=Role.LEADER if self.is_serving else Role.OPENING,
             epoch=self._leadership.epoch,
-            last_epoch=state.epochs.last,
-            promised=state.promised,
-            leader=place.node,
-            begin=log.begin,
-            end=log.end,
-            flushed=log.flushed,
-            commit=state.commit,
+            leader=status.node,
             in_sync=in_sync,
-            in_sync_min=place.in_sync_min,
-            listed=place.listed,
             copies=tuple(
                 CopyStatus(
                     node=one.identity.node,
@@ -290,9 +280,6 @@ class LeaderRole:
                 for one in copies
             ),
             problem=problem,
-            ack=self._settings.ack,
-            store_id=place.store_id,
-            incarnation=place.incarnation,
         )
 
     def refusal(self) -> TroveError:

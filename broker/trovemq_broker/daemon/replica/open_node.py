@@ -18,6 +18,7 @@ from trovemq_broker.daemon.store_owner import take_store
 from trovemq_broker.replica_streams.engine_log import EngineLog
 from trovemq_broker.replication.follower import ReplicaState
 from trovemq_broker.replication.frames import InSyncSet, Offset
+from trovemq_broker.replication.status import NodeStatus, Role
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -133,6 +134,30 @@ class OpenNode:
     def is_empty(self) -> bool:
         """Whether the log has no record, and never had one."""
         return self.store.end_offset == 0 and not self.file.epochs
+
+    def status(self) -> NodeStatus:
+        """Without the fields of a role."""
+        settings, place, state, log = self._settings, self.place_if_any, self.state, self.log
+        if place is None:
+            return NodeStatus(group=settings.name, node=settings.node_name, ack=settings.ack)
+        return NodeStatus(
+            group=place.group,
+            node=place.node,
+            cluster=place.cluster,
+            role=Role.FOLLOWER,
+            last_epoch=state.epochs.last,
+            promised=state.promised,
+            begin=log.begin,
+            end=log.end,
+            flushed=log.flushed,
+            commit=state.commit,
+            in_sync=place.in_sync if state.in_sync is None else state.in_sync,
+            in_sync_min=place.in_sync_min,
+            listed=place.listed,
+            ack=settings.ack,
+            store_id=place.store_id,
+            incarnation=place.incarnation,
+        )
 
     def read_committed(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
         """EngineLog.read() of committed records. TroveError REPLICA_OFFSET_MISMATCH, STORE_FAILED."""
