@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
-from trovemq_broker.replication.members import MemberChanges, MemberList
+from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import NodeStatus, PromotionAsked, Role
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
@@ -159,8 +159,8 @@ async def test_a_promise_that_fails_ends_the_promotion() -> None:
 
 
 async def test_a_learner_is_not_promoted() -> None:
-    core = MemberList.of(ABC)
-    learner = with_fields(core, voters={"a": 0, "c": 2}, learners=frozenset("b")).stored(ABC.nodes)
+    as_learner = ABC.nodes[1]._replace(is_voter=False, place=-1)
+    learner = replace(ABC, nodes=(ABC.nodes[0], as_learner, ABC.nodes[2]))
     await Nodes(status("c")).refused(errors.NOT_A_MEMBER, status("b"), None, place(listed=learner))
 
 
@@ -182,14 +182,13 @@ async def test_a_leader_that_was_alone_in_the_set_leads_again() -> None:
 # --- changes of the members -------------------------------------------------------------------------------
 def after_changes() -> tuple[Members, Members]:
     """The lists of leader a without c, and then with aa as a voter."""
-    known = (*ABC.nodes, Member("aa", "aa:1", "aa:2"))
-    group = MemberChanges(MemberList.of(ABC), 64, "a", in_sync_min=1)
+    group = MemberChanges(ABC, 64, "a", in_sync_min=1)
     assert group.confirm({}, [])
-    without_c = group.remove("c", ["s"], []).stored(known)
+    without_c = group.remove("c", ["s"], [])
     assert group.confirm({}, [])
-    group.add("aa")
+    group.add(Member("aa", "aa:1", "aa:2"))
     assert group.confirm({}, [])
-    return without_c, group.make_voter("aa", "s9").stored(known)
+    return without_c, group.make_voter("aa", "s9")
 
 
 async def test_two_nodes_with_different_lists_chose_one_epoch() -> None:

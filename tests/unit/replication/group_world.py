@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tests.unit.replication.members_world import Link, MembersWorld, Node
+from tests.unit.replication.members_world import Link, MembersWorld, Node, members_of
 from tests.unit.replication.model_log import SEGMENT_SIZE, ModelLog
 from trovemq_broker.replication import follower as follower_side
 from trovemq_broker.replication import leader as leader_side
@@ -29,11 +29,12 @@ from trovemq_broker.replication.frames import (
     Progress,
 )
 from trovemq_broker.replication.leader import Leader
-from trovemq_broker.replication.members import MemberChanges, MemberList
+from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.promotion import Promised, choose, epoch_of_leader, epoch_to_promise
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.replica.epochs import Epochs
+from trovemq_store.replica.membership import Members
 
 TICK_MS = 100
 DIAL_MS = 200
@@ -74,7 +75,7 @@ class World(MembersWorld):
             node.log.begin_epoch = node.begin_epoch
         for name in names:
             self.nodes[name].state.in_sync = InSyncSet(0, 1, first)
-            self.nodes[name].members = MemberList.first(names)
+            self.nodes[name].members = members_of(names)
         for node in self.nodes.values():
             self._every(node)
         while not self.promote():
@@ -433,12 +434,12 @@ class World(MembersWorld):
         odds = self.random.choice((0.95, 0.95, 0.6))
         reached = [node for node in reached if self.random.random() < odds]
         lists = [node.members for node in reached if node.members is not None]
-        newest = max(lists, key=lambda one: one.version, default=MemberList(0, {}))
-        gatherer = next((node.name for node in reached if node.name in newest.voters), None)
+        newest = max(lists, key=lambda one: one.version, default=Members(version=0))
+        gatherer = next((node.name for node in reached if node.name in newest.places), None)
         if gatherer is None:
             return False
         highest = max(node.state.promised for node in reached)
-        epoch = epoch_to_promise(highest, gatherer, newest.voters)
+        epoch = epoch_to_promise(highest, gatherer, newest.places)
         answers = []
         for node in reached:
             self._step_down(node)
@@ -453,7 +454,7 @@ class World(MembersWorld):
             name = choose(
                 answers,
                 epoch,
-                voters=newest.voters,
+                voters=newest.places,
                 in_sync_min=self.in_sync_min,
                 stores=newest.stores,
             )
@@ -461,7 +462,7 @@ class World(MembersWorld):
             return False
         leader = self.nodes[name]
         leader.lists = {}
-        leader_epoch = epoch_of_leader(epoch, name, newest.voters)
+        leader_epoch = epoch_of_leader(epoch, name, newest.places)
         leader.changes = MemberChanges(newest, leader_epoch, name, in_sync_min=self.in_sync_min)
         self._store_members(leader, leader.changes.newest)
         self._begin_leadership(leader, leader_epoch)
@@ -524,7 +525,7 @@ class World(MembersWorld):
         assert last.leader.is_open, "no leader is open in the end"
         self._check_nothing_is_missing(last)
         assert last.changes is not None
-        for node in [self.nodes[name] for name in last.changes.newest.nodes]:
+        for node in [self.nodes[one.node] for one in last.changes.newest.nodes]:
             low = max(node.log.begin, last.log.begin)
             mine = node.log.data[low - node.log.begin :]
             assert mine == last.log.data[low - last.log.begin :], f"{node.name} has another log"

@@ -11,9 +11,19 @@ from tests.unit.replication.model_log import SEGMENT_SIZE, ModelLog
 from trovemq_broker.replication.follower import Follower, ReplicaState
 from trovemq_broker.replication.frames import Identity
 from trovemq_broker.replication.leader import GroupSettings, Leader, LeaderAction
-from trovemq_broker.replication.members import MemberChanges, MemberList
+from trovemq_broker.replication.members import MemberChanges
 from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.replica.epochs import Epoch, Epochs
+from trovemq_store.replica.membership import Member, Members
+
+
+def member_of(node: str) -> Member:
+    return Member(node, f"{node}:1", f"{node}:2")
+
+
+def members_of(nodes: Iterable[str]) -> Members:
+    """The first list of a group."""
+    return Members.first(map(member_of, nodes))
 
 
 @dataclass
@@ -22,7 +32,7 @@ class Node:
     identity: Identity
     log: ModelLog = field(default_factory=ModelLog)
     state: ReplicaState = field(default_factory=lambda: ReplicaState(0, Epochs(), LOG_ORIGIN, None))
-    members: MemberList | None = None
+    members: Members | None = None
     """On disk; None: the node is new, or its disk is."""
     leader: Leader | None = None
     changes: MemberChanges | None = None
@@ -87,21 +97,22 @@ class MembersWorld:
         assert core is not None
         node = self.nodes[self.random.choice(sorted(self.nodes))]
         try:
-            if node.name in changes.newest.learners:
+            member = changes.newest.member(node.name)
+            if member is not None and not member.is_voter:
                 changes.make_voter(node.name, node.identity.store_id)
-            elif node.name in changes.newest.voters:
+            elif member is not None:
                 changes.remove(node.name, [node.identity.store_id], core.in_sync.counted)
             elif node.identity.store_id in changes.newest.removed:
                 if changes.counts:  # before, another leader may be chosen by the list that has the node
                     self._new_disk(node)
             else:
-                changes.add(node.name)
+                changes.add(member_of(node.name))
         except ValueError:
             return
         self._store_members(leader, changes.newest)
         self._regroup(leader)
 
-    def _store_members(self, node: Node, members: MemberList) -> None:
+    def _store_members(self, node: Node, members: Members) -> None:
         assert node.members is None or node.members.version <= members.version, "a list went back"
         node.members = members
         node.lists[node.identity] = members.version
@@ -133,7 +144,7 @@ class MembersWorld:
         for link in [one for one in self.links.values() if one.leader is leader]:
             self._offer_members(link, changes.newest, core.epoch)
 
-    def _offer_members(self, link: Link, members: MemberList, epoch: int) -> None:
+    def _offer_members(self, link: Link, members: Members, epoch: int) -> None:
         node, leader = link.follower, link.leader
         identity = node.identity
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
+from tests.unit.replication.members_world import member_of, members_of
 from tests.unit.replication.test_follower import promised
 from tests.unit.replication.test_leader import A, B, C, Group, open_group, refusal
 from trovemq_broker.replication.frames import Identity, InSyncSet
 from trovemq_broker.replication.leader import GroupSettings
-from trovemq_broker.replication.members import MemberChanges, MemberList
+from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.promotion import choose, epoch_of_leader, epoch_to_promise
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_store.replica.membership import REMOVED_MAX
+from trovemq_store.replica.membership import REMOVED_MAX, Members
 
 D = Identity("d", "store of d", 0)
-ABC = MemberList.first("abc")
+ABC = members_of("abc")
 
 
-def changes(stored: MemberList = ABC, epoch: int = 9, in_sync_min: int = 2) -> MemberChanges:
+def changes(stored: Members = ABC, epoch: int = 9, in_sync_min: int = 2) -> MemberChanges:
     """Of leader a, whose list counts."""
     found = MemberChanges(stored, epoch, "a", in_sync_min=in_sync_min)
     count(found)
@@ -35,11 +36,11 @@ def count(group: MemberChanges) -> None:
 
 def test_a_node_becomes_a_learner_then_a_voter() -> None:
     group = changes()
-    assert group.add("d").learners == {"d"}
+    assert group.add(member_of("d")).member("d") == member_of("d")._replace(is_voter=False)
     assert group.voters == {"a": True, "b": True, "c": True, "d": False}
     count(group)
     later = group.make_voter("d", "store of d")
-    assert (later.voters["d"], later.newest, later.stores) == (3, "d", {"d": "store of d"})
+    assert (later.places["d"], later.newest, later.stores) == (3, "d", {"d": "store of d"})
     assert not group.voters["d"], "an operator with the list before does not ask it for a promise"
     assert not group.confirm({A: later.version, C: later.version}, [A, B])
     assert not group.voters["d"]
@@ -49,7 +50,7 @@ def test_a_node_becomes_a_learner_then_a_voter() -> None:
 
 def test_one_change_begins_when_the_one_before_counts() -> None:
     group = changes()
-    group.add("d")
+    group.add(member_of("d"))
     with pytest.raises(ValueError, match="not stored by all copies yet"):
         group.remove("c", ["store of c"], [A, B])
     count(group)
@@ -57,7 +58,7 @@ def test_one_change_begins_when_the_one_before_counts() -> None:
 
 
 def test_a_new_leader_counts_the_list_again() -> None:
-    group = MemberChanges(changes().add("d"), 16, "a", in_sync_min=2)
+    group = MemberChanges(changes().add(member_of("d")), 16, "a", in_sync_min=2)
     with pytest.raises(ValueError, match="not stored by all copies yet"):
         group.make_voter("d", "store of d")
     count(group)
@@ -66,7 +67,7 @@ def test_a_new_leader_counts_the_list_again() -> None:
 
 def test_a_list_that_never_counted_blocked_every_later_change() -> None:
     """C has stored a list of the leader before, which no promise had: it took no lower version than that."""
-    unheard = changes().add("d")
+    unheard = changes().add(member_of("d"))
     group = MemberChanges(ABC, 16, "a", in_sync_min=2)
     assert group.newest.version > unheard.version
     assert (group.newest.nodes, group.counts) == (ABC.nodes, False)
@@ -77,7 +78,7 @@ def test_a_list_that_never_counted_blocked_every_later_change() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda group: group.add("b"), "is a member"),
+        (lambda group: group.add(member_of("b")), "is a member"),
         (lambda group: group.make_voter("c", "store"), "no learner"),
         (lambda group: group.make_voter("x", "store"), "no learner"),
         (lambda group: group.remove("x", [], [A]), "no member"),
@@ -94,7 +95,7 @@ def test_a_change_that_is_not_safe_is_refused(change: Callable[[MemberChanges], 
 
 def test_the_limits_of_nodes_voters_and_removed_stores() -> None:
     with pytest.raises(ValueError, match="the most that it may have"):
-        changes(MemberList.first("abcdefg")).add("h")
+        changes(members_of("abcdefg")).add(member_of("h"))
     with pytest.raises(ValueError, match="fewer than in_sync_min"):
         changes(in_sync_min=3).remove("c", [], [A, B])
     with pytest.raises(ValueError, match="the most that a group remembers"):
@@ -102,7 +103,7 @@ def test_the_limits_of_nodes_voters_and_removed_stores() -> None:
 
 
 def test_versions_rise_over_leaderships() -> None:
-    first = changes().add("d")
+    first = changes().add(member_of("d"))
     second = MemberChanges(first, 10, "b", in_sync_min=2)
     count(second)
     third = second.remove("d", [D.store_id], [A, B])
@@ -116,18 +117,18 @@ def test_two_nodes_with_different_lists_asked_for_one_epoch() -> None:
     group = changes()
     later = group.remove("c", [], [A, B])
     count(group)
-    last = group.add("aa")
+    last = group.add(member_of("aa"))
     count(group)
     last = group.make_voter("aa", "store")
     lists = [ABC, later, last]
     for before, after in pairwise(lists):
-        for one in before.voters:
-            for other in after.voters:
-                asked = epoch_to_promise(0, one, before.voters), epoch_to_promise(0, other, after.voters)
+        for one in before.places:
+            for other in after.places:
+                asked = epoch_to_promise(0, one, before.places), epoch_to_promise(0, other, after.places)
                 assert (asked[0] == asked[1]) == (one == other)
-                led = [epoch_of_leader(64, one, before.voters), epoch_of_leader(64, other, after.voters)]
+                led = [epoch_of_leader(64, one, before.places), epoch_of_leader(64, other, after.places)]
                 assert (led[0] == led[1]) == (one == other)
-    assert last.voters["aa"] == 3, "c's place may be in a list that c has"
+    assert last.places["aa"] == 3, "c's place may be in a list that c has"
 
 
 def test_a_removed_member_counted_in_a_promotion() -> None:

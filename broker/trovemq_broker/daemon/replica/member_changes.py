@@ -23,13 +23,13 @@ from trovemq_broker.daemon.replica.role import illegal
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replication.frames import Epoch, Identity, Node
 from trovemq_broker.replication.leader import GroupSettings
-from trovemq_broker.replication.members import MemberChanges, MemberList
+from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.status import MembersChange, NodeStatus, Role
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_store.replica.membership import Member
+from trovemq_store.replica.membership import Member, Members
 
 POLL_S: Final = 0.5
 COUNTS_S: Final = 5.0
@@ -55,9 +55,7 @@ class GroupMembers:
         self._group = group
         self._statuses = statuses
         place = node.place
-        self._changes: Final = MemberChanges(MemberList.of(place.listed), epoch, place.node, in_sync_min=1)
-        self._listed = self._changes.newest.stored(place.members)
-        """The newest list; this node's state has it, or is to get it."""
+        self._changes: Final = MemberChanges(place.listed, epoch, place.node, in_sync_min=1)
         self._stored: dict[Identity, int] = {}
         self._one_change = asyncio.Lock()
         self._joining: set[Node] = set()
@@ -69,6 +67,11 @@ class GroupMembers:
             async with self._one_change:
                 await (self._make_voters() if self.counts else self._offer())
             await asyncio.sleep(POLL_S)
+
+    @property
+    def _listed(self) -> Members:
+        """The newest list; this node's state has it, or is to get it."""
+        return self._changes.newest
 
     @property
     def counts(self) -> bool:
@@ -86,7 +89,7 @@ class GroupMembers:
             if known is None:
                 await self._check_is_new(member)
                 await self._until_it_counts()
-                await self._change(partial(self._changes.add, member.node), member)
+                await self._change(partial(self._changes.add, member))
             if member.is_voter:
                 self._joining.add(member.node)
             await self._until_it_counts()
@@ -142,14 +145,12 @@ class GroupMembers:
         return frozenset(one for one in counted if one.node != node)
 
     # --- changes ----------------------------------------------------------------------------------------
-    async def _change(self, change: Callable[[], MemberList], added: Member | None = None) -> None:
+    async def _change(self, change: Callable[[], Members]) -> None:
         """One later list. TroveError REPLICA_STATE_ILLEGAL."""
         try:
-            later = change()
+            change()
         except ValueError as error:
             raise illegal(str(error)) from None
-        known = self._listed.nodes if added is None else (*self._listed.nodes, added)
-        self._listed = later.stored(known)
         await self._store()
         self._streams().regroup(self.settings())
 
@@ -226,7 +227,7 @@ class GroupMembers:
 
     def settings(self) -> GroupSettings:
         """With the newest list. A voter of a list that does not count yet may not be in a set."""
-        newest, voters = self._changes.newest, self._changes.voters
+        newest, voters = self._listed, self._changes.voters
         return replace(
             self._group,
             voters=voters,
