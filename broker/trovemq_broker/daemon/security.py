@@ -118,7 +118,8 @@ def node_key(settings: BrokerSettings) -> SealingKey | None:
     authentication. TroveError SEALING_KEY_MISMATCH, STORE_FAILED."""
     if not settings.authentication_enable:
         return None
-    return _sealing_key(settings.sealing_key_path, may_make=not (settings.store_path / SECURITY_PATH).exists())
+    has_users = (settings.store_path / SECURITY_PATH).exists()
+    return _sealing_key(settings.sealing_key_path, may_make=not has_users)
 
 
 def _sealing_key(path: Path, *, may_make: bool) -> SealingKey:
