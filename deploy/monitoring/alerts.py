@@ -272,6 +272,16 @@ ALERTS: Final = (
         silent={series("trovemq_group_replica_lag_seconds", 'group="h", node="b"'): steady(10)},
     ),
     Alert(
+        "TroveMQDamageNotRepaired",
+        "critical",
+        "trovemq_group_damaged_places > 0",
+        "5m",
+        "{{ $value }} damaged places of {{ $labels.instance }} have no good copy in {{ $labels.group }}",
+        "Start the other nodes; the log names each place (replica.not_repaired). Look at the disk.",
+        firing={series("trovemq_group_damaged_places", 'group="n"'): steady(1)},
+        silent={series("trovemq_group_damaged_places", 'group="o"'): f"0x{MINUTES - 4} 1x4"},
+    ),
+    Alert(
         "TroveMQTooFewCopies",
         "critical",
         'rate(trovemq_appends_refused_total{error="NOT_ENOUGH_REPLICAS"}[5m]) > 0',

@@ -14,6 +14,7 @@ MEMBERS: Final = "tests/unit/replication/test_members.py::"
 NODE: Final = "broker/trovemq_broker/daemon/replica/"
 GATHERING: Final = "tests/unit/daemon/test_gathering.py::"
 CHANGES: Final = "tests/unit/daemon/test_member_changes.py::"
+FOLLOWER: Final = "tests/unit/replication/test_follower.py::"
 WALK: Final = (f"{WALKS}[0]",)
 
 REPLICATION_FAULTS: Final = (
@@ -246,5 +247,36 @@ REPLICATION_FAULTS: Final = (
         "            self.offset = self._ends.popleft()\n",
         "            self.offset = self._ends.popleft()\n        self.offset = max(self.offset, least)\n",
         ("tests/unit/replication/test_leader.py::test_an_append_is_committed_as_a_whole",),
+    ),
+    Planted(
+        "a follower trims its log before the leader does",
+        f"{PACKAGE}follower.py",
+        "return begin if self.epoch and self._log.flushed >= commit else LOG_ORIGIN",
+        "return commit if self.epoch else LOG_ORIGIN",
+        WALK,
+        {"TRIAL": "0"},
+    ),
+    Planted(
+        "a follower trims before it has the records that the leader appended again",
+        f"{PACKAGE}follower.py",
+        "return begin if self.epoch and self._log.flushed >= commit else LOG_ORIGIN",
+        "return begin if self.epoch else LOG_ORIGIN",
+        (f"{FOLLOWER}test_a_follower_removes_nothing_before_it_has_the_copies",),
+    ),
+    Planted(
+        "a leader keeps no log for a follower that lags",
+        f"{PACKAGE}kept_log.py",
+        "            begin = min(begin, end)\n",
+        "            pass\n",
+        (
+            "tests/unit/replication/test_kept_log.py::test_the_log_is_kept_from_the_end_of_the_follower_that_lags",
+        ),
+    ),
+    Planted(
+        "a copy of the in-sync set is held by the rate of catching up",
+        f"{PACKAGE}leader.py",
+        " or peer.identity in self.in_sync.counted:",
+        ":",
+        ("tests/unit/replication/test_catching_up.py::test_a_copy_of_the_set_that_lags_is_never_held",),
     ),
 )

@@ -23,9 +23,10 @@ from tests.support.broker_process import running_broker
 from tests.support.prometheus_here import Programs, Prometheus, programs, running
 from trovemq import GroupSettings, TransactionResolution
 from trovemq.testing import NameserverProcess, free_port
-from trovemq_broker.daemon.replica.operations import ReplicaCollector
+from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures
 from trovemq_broker.replication.status import NodeStatus
 from trovemq_proto.authentication.credentials import parse_credentials
+from trovemq_store.log.damage_counts import DamageCounts
 
 pytestmark = pytest.mark.slow
 
@@ -182,8 +183,8 @@ def all_names_are_exported(prometheus: Prometheus) -> None:
         for name, entries in prometheus.ask("metadata").items()
         for entry in entries
     }
-    of_nodes = ReplicaCollector(lambda: NodeStatus(group="g", node="a"))
-    exported |= {metric.name for metric in of_nodes.collect()}
+    of_nodes = ReplicaCollector(lambda: NodeStatus(group="g", node="a"), lambda: RoleFigures(DamageCounts()))
+    exported |= {one.name + ("_total" if one.type == "counter" else "") for one in of_nodes.collect()}
     rules = yaml.safe_load((RULES / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     named = [query for _, query in panels()] + [rule["expr"] for rule in rules]
     used = {OF_HISTOGRAM.sub("", name) for query in named for name in NAME.findall(query)}

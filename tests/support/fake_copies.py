@@ -15,6 +15,7 @@ class FakeCopies:
     def __init__(self, copies: int = 3, commit_offset: PhysicalOffset = LOG_ORIGIN) -> None:
         self.commit_offset = commit_offset
         self.copies = copies
+        self.needed_from = PhysicalOffset(1 << 62)
         self.refusal: TroveError | None = None
         self.events: list[str] = []
         self._calls: list[Callable[[], None]] = []

@@ -16,6 +16,7 @@ from trovemq_broker.maintenance.retention_task import RetentionTask
 from trovemq_broker.maintenance.table_files import TableFiles
 from trovemq_broker.security.audit_trail import AuditTrail
 from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_broker.state.held_log import NOWHERE
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.records import Message, decode_message
@@ -63,6 +64,8 @@ class Broker:
             if self.store.topics.get(topic) is None:
                 self.store.topics.create(topic, queue_count=1)
         self.refusal: TroveError | None = None
+        self.copies_need = NOWHERE
+        """Other copies lack the log from there on."""
         self.topic_changes = TopicChanges(
             self.store, lambda: self.now_ms, self._nothing, durable=self._durable
         )
@@ -79,6 +82,7 @@ class Broker:
             lambda: self.now_ms,
             carry_audit=self.audit.carry,
             carry_tables=TableFiles(self.store, self._durable).carry,
+            copies_need=lambda: self.copies_need,
         )
 
     def _hold(self, error: TroveError | None) -> None:

@@ -16,9 +16,10 @@ from trovemq_broker.maintenance.retention_task import RetentionTask
 from trovemq_broker.maintenance.tree_task import TreeTask
 from trovemq_broker.security.audit_trail import AuditTrail
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.state.held_log import NOWHERE
 from trovemq_daemon import clocks
 from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
-from trovemq_proto.positions import EpochMs
+from trovemq_proto.positions import EpochMs, PhysicalOffset
 
 
 class StoreTasks:
@@ -50,7 +51,12 @@ class StoreTasks:
             self.audit.carry,
             self.clock_trust.trusted_ms,
             core.table_files.carry,
+            self._copies_need,
         )
+
+    def _copies_need(self) -> PhysicalOffset:
+        copies = self._core.group_commit.copies
+        return NOWHERE if copies is None else copies.needed_from
 
     def background(self, lookup_count: Callable[[], int]) -> dict[str, Coroutine[Any, Any, None]]:
         """The tasks by name; they run until they are cancelled. `lookup_count`: look-ups since the start."""

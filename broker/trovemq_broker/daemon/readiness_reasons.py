@@ -63,10 +63,10 @@ def retention_warning(core: BrokerCore, tasks: StoreTasks) -> str:
 
 def damage_warning(core: BrokerCore) -> str:
     """A warning about damaged places of the log that were found since the start, or an empty text."""
-    damage = core.store.damage
-    if not damage.ranges.total():
+    places, size = core.store.damage.present
+    if not places:
         return ""
-    return f"{damage.ranges.total()} damaged places of the log ({damage.bytes.total()} bytes) were met"
+    return f"{places} damaged places of the log ({size} bytes) were met"
 
 
 def trees_warning(core: BrokerCore) -> str:

@@ -69,6 +69,16 @@ class ReplicaSettings:
         1_500
     )
     """A copy that has not had all of the leader's log for this long is removed from the in-sync set."""
+    replica_retention_bytes_max: Annotated[int, setting("bytes", 0, 1 << 50)] = 16 << 30
+    """Retention keeps a leader's log for a member of the group that lags, up to this. One that lags more
+    joins again, empty, once it needs removed records."""
+    replica_retention_ms: Annotated[int, setting("ms", 0, 31_536_000_000)] = 3_600_000
+    """Retention keeps a leader's log for a member that is away, for this long."""
+    catch_up_bytes_per_s: Annotated[
+        int, setting("bytes", 0, 1 << 40, rocketmq="maxHaTransferByteInSecond")
+    ] = 100_000_000
+    """A leader sends this much a second to a copy that catches up; 0 = no limit. It does not hold a copy of
+    the in-sync set, nor one that lacks less than 16 MiB."""
 
     read_from_replicas: Annotated[bool, setting(rocketmq="slaveReadEnable")] = False
     """A node that follows answers pulls by offset, queries, searches and tracks, too, from its copy: its

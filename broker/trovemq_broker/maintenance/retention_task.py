@@ -36,6 +36,7 @@ from trovemq_broker.maintenance.retention_report import (
 )
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.state.held_log import (
+    NOWHERE,
     HeldLog,
     Subscribers,
     TopicHold,
@@ -65,7 +66,8 @@ Hold = Callable[[TroveError | None], None]
 class RetentionTask:
     """`hold` is called with the error with which new messages are to be refused, and with None when they are
     accepted again. durable(end) returns when the log is on disk up to `end`. No topic is changed while files
-    of queues are removed. trusted_ms: see ClockTrust; by default the clock's time."""
+    of queues are removed. trusted_ms: see ClockTrust; by default the clock's time. copies_need: other copies
+    of the log lack it from there on: that is removed only because the disk is full."""
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class RetentionTask:
         carry_audit: CarryAudit = lambda _end, _now_ms: iter(()),
         trusted_ms: Callable[[int], EpochMs] | None = None,
         carry_tables: CarryTables = no_tables,
+        copies_need: Callable[[], PhysicalOffset] = lambda: NOWHERE,
     ) -> None:
         self._store = store
         self._model = model
@@ -92,6 +95,7 @@ class RetentionTask:
         self._clock_ms = clock_ms
         self._subscribers = subscribers
         self._trusted_ms = trusted_ms or (lambda _kept_ms: clock_ms())
+        self._copies_need = copies_need
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
         self._copies = RetentionCopies(
@@ -234,6 +238,7 @@ class RetentionTask:
         run = store.time_runs.run_at(PhysicalOffset(segments[0].end - 1)) if segments else None
         before_ms = run.before_ms if run is not None and run.steps_back else 0
         held = await self._find_holders_in_steps(self._trusted_ms(policy.unacknowledged_max_ms))
+        needed = self._copies_need()
         return await run_in_thread(
             lambda: decide(
                 closed_segments(store.files, safe),
@@ -242,8 +247,8 @@ class RetentionTask:
                 min_offset=min_offset,
                 hour=hour,
                 now_ms=now_ms,
-                held_from=held.held_from,
-                free_to=held.free_to,
+                held_from=min(held.held_from, needed),
+                free_to=min(held.free_to, needed),
                 before_ms=before_ms,
             )
         )
@@ -253,7 +258,7 @@ class RetentionTask:
         checked again, in one step, before they are removed."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
-        return self._note_holders(await _in_steps(steps))
+        return self._note_holders(await in_steps(steps))
 
     def _find_holders(self, now_ms: EpochMs) -> HeldLog:
         max_ms = self._policy.unacknowledged_max_ms
@@ -285,11 +290,11 @@ class RetentionTask:
         """Removes the segments for readers. None if a topic holds the log by now."""
         store, model = self._store, self._model
         trim = store.trim(end)
-        await _in_steps(trim.prepare())
+        await in_steps(trim.prepare())
         await run_in_thread(trim.measure)
         held = self._find_holders(self._trusted_ms(self._policy.unacknowledged_max_ms))
-        if held.held_from < end and not pressed:
-            await _in_steps(trim.abandon())
+        if min(held.held_from, self._copies_need()) < end and not pressed:
+            await in_steps(trim.abandon())
             return None
         report_unacknowledged(store, self.counters, held, end)
         if carry:
@@ -305,13 +310,13 @@ class RetentionTask:
         return trim
 
     async def _remove(self, trim: StoreTrim) -> None:
-        await _in_steps(trim.follow())
+        await in_steps(trim.follow())
         await self._durable(self._store.end_offset)
         await run_in_thread(trim.remove)
         self._leaving = None
 
 
-async def _in_steps(steps: Steps[Result]) -> Result:
+async def in_steps(steps: Steps[Result]) -> Result:
     """The result of the steps; requests run between them."""
     while True:
         try:

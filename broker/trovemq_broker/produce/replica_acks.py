@@ -82,6 +82,11 @@ class ReplicaAcks(Waiters):
         return self._replicated.copies
 
     @property
+    def needed_from(self) -> PhysicalOffset:
+        """Retention removes nothing from here on, because other copies lack it."""
+        return self._replicated.needed_from
+
+    @property
     def uncommitted_bytes(self) -> int:
         return self._store.end_offset - self._commit_offset
 

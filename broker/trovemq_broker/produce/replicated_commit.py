@@ -25,6 +25,10 @@ class ReplicatedCommit(Protocol):
     def copies(self) -> int:
         """How many those are, the leader included."""
 
+    @property
+    def needed_from(self) -> PhysicalOffset:
+        """Copies that lag need the log from here on, as far as it is kept for them."""
+
     def check_append(self) -> None:
         """Raises TroveError NOT_ENOUGH_REPLICAS, NOT_LEADER: nothing may be appended."""
 

@@ -7,6 +7,7 @@ network and the real engine.
 - `follower_stream` a follower: dials its leader, again and again, and carries out the actions
 - `engine_log`      MessageStore as the log of both sides
 - `engine_store`    a follower's promise, cut, join and in-sync set on MessageStore and `replica.json`
+- `log_repair`      damaged records of a node's log from the other nodes' copies
 - `service`         ReplicationService on a listener that serves nothing else
 - `peers_allowed`   who may call it
 - `node_login`      the log-in of nodes at plain listeners

@@ -59,6 +59,15 @@ class EngineLog:
 
     # --- the leader's ---------------------------------------------------------------------------------
     def read(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
+        """records_at() where a record begins; else the place is noted as damaged."""
+        try:
+            return self.records_at(offset, size_max)
+        except TroveError:
+            if self.begin <= offset < self.end:
+                self.store.damage.met(offset, 0, RecordState.DAMAGED.value)
+            raise
+
+    def records_at(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
         """Whole records of one segment from the offset on, and the number of zeros after the blank that ends
         them, where it does. TroveError STORE_FAILED: no record can be read there."""
         log = self.store.log

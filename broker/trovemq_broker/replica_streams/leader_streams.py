@@ -113,6 +113,8 @@ class LeaderStreams:
         self._due_ms: NowMs = 0
         self.problem = ""
         """For readiness; empty if there is none."""
+        self.not_kept: frozenset[Node] = frozenset()
+        """Members that lag so far, or are away for so long, that retention does not wait for them."""
 
     # --- for acknowledgements (ReplicatedCommit) ------------------------------------------------------
     @property
@@ -140,6 +142,14 @@ class LeaderStreams:
 
     def on_commit(self, call: Callable[[], None]) -> None:
         self._on_commit.append(call)
+
+    @property
+    def needed_from(self) -> Offset:
+        kept = self.leader.kept_log(self._clock_ms())
+        for node in sorted(kept.not_kept - self.not_kept):
+            get_logger().warning("replica.log_not_kept", node=node, log_end=self.leader.log_end)
+        self.not_kept = kept.not_kept
+        return kept.begin
 
     # --- its life -------------------------------------------------------------------------------------
     async def run(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -14,7 +15,7 @@ import grpc
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
-from trovemq_broker.replication.frames import Epoch, Hello, Identity, Offset, Progress
+from trovemq_broker.replication.frames import Epoch, Hello, Identity, Node, Offset, Progress
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus
 from trovemq_broker.server.wire import replica_frames as wire
@@ -60,7 +61,7 @@ class ReplicaNode(Protocol):
         REPLICA_STATE_ILLEGAL."""
         ...
 
-    def read_log(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
+    async def read_log(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
         """Committed records and the blank after them. TroveError REPLICA_OFFSET_MISMATCH, STORE_FAILED."""
         ...
 
@@ -75,6 +76,7 @@ class ReplicationService:
         self._allowed = allowed
         self._settings = settings or StreamSettings()
         self._streams = 0
+        self._reads: Counter[Node] = Counter()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         readers = {method.name: bytes for method in wire.SERVICE.methods}
@@ -108,14 +110,22 @@ class ReplicationService:
         self._check_names(asked.cluster, asked.group)
         return wire.promised_bytes(await self._node.promise(asked.epoch))
 
-    async def read_log(self, request: bytes, _context: Any) -> bytes:
+    async def read_log(self, request: bytes, context: Any) -> bytes:
         asked = wire.range_asked(request)
+        self._allowed.check_node(context, asked.node)
         self._check_names(asked.cluster, asked.group)
         if asked.epoch < self._node.promised:
             text = f"a call of epoch {asked.epoch}; {self._node.promised} is promised"
             raise TroveError(errors.EPOCH_STALE, text)
-        size_max = min(asked.size_max, self._settings.read_size_max)
-        data, blank = self._node.read_log(asked.offset, size_max)
+        if self._reads[asked.node] >= self._settings.reads_max:
+            text = f"{self._settings.reads_max} calls of node {asked.node} read the log already"
+            raise TroveError(errors.LIMIT_EXCEEDED, text)
+        self._reads[asked.node] += 1
+        try:
+            size_max = min(asked.size_max, self._settings.read_size_max)
+            data, blank = await self._node.read_log(asked.offset, size_max)
+        finally:
+            self._reads[asked.node] -= 1
         return wire.range_bytes(wire.LogRange(asked.offset, data, zlib.crc32(data), blank))
 
     async def get_status(self, request: bytes, context: Any) -> bytes:

@@ -18,6 +18,7 @@ class StreamSettings:
         streams_max: Streams of followers at a leader, also of ones that are refused in a moment.
         queued_frames_max: Frames to one follower that are not sent yet.
         read_size_max: Of the answer to ReadLog; one record may be larger.
+        reads_max: Calls of ReadLog of one node at a time.
     """
 
     tick_ms: int = 100
@@ -26,6 +27,7 @@ class StreamSettings:
     streams_max: int = 16
     queued_frames_max: int = 65_536
     read_size_max: int = 1 << 20
+    reads_max: int = 2
 
 
 FRAME_FAULTS_MAX: Final = 3

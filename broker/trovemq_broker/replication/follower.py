@@ -13,6 +13,8 @@ Invariants
 - A frame that does not continue the log, or is of a lower epoch, writes nothing.
 - A leadership is in the list of epochs, on disk, before its first record is in the log.
 - The commit never goes back, and is never beyond the end of this log, nor within an atomic run.
+- Nothing is removed that the leader's log still has, nor before this log is on disk up to the leader's commit
+  of that time: the leader may have appended records of the removed part again.
 """
 
 from __future__ import annotations
@@ -138,6 +140,8 @@ class Follower:
         """Of the last heartbeat of this stream."""
         self._reported: Progress | None = None
         self._leader_end: Offset = LOG_ORIGIN
+        self._leader_begin: tuple[Offset, Offset] = (LOG_ORIGIN, LOG_ORIGIN)
+        """Where the leader's log begins, and its commit when that was heard first."""
         self._under_way = False
         """Whether an action was given out, and done() has not followed."""
         self._ahead: tuple[StartedEpoch, ...] = ()
@@ -149,6 +153,7 @@ class Follower:
         assert not self._under_way, "a second Cut or Join would take records that were reported meanwhile"
         self.epoch, self._welcome, self._stored_version = 0, None, 0
         self._heard_ms, self._echo_ms, self._reported = now_ms, 0, None
+        self._leader_begin = (LOG_ORIGIN, LOG_ORIGIN)
         state, log = self.state, self._log
         return Hello(
             self._cluster,
@@ -211,6 +216,12 @@ class Follower:
     def lag_bytes(self) -> int:
         """Behind the leader's end, as far as it is known."""
         return max(0, self._leader_end - self._log.end)
+
+    @property
+    def trim_to(self) -> Offset:
+        """The records before it may be removed; LOG_ORIGIN: none."""
+        begin, commit = self._leader_begin
+        return begin if self.epoch and self._log.flushed >= commit else LOG_ORIGIN
 
     # --- helpers ----------------------------------------------------------------------------------------
     def _given(self, actions: list[FollowerAction]) -> list[FollowerAction]:
@@ -275,6 +286,8 @@ class Follower:
     def _take_heartbeat(self, frame: Heartbeat) -> list[FollowerAction]:
         self._check_epoch(frame.epoch)
         self._echo_ms, self._leader_end = frame.sent_ms, frame.end
+        if frame.begin > self._leader_begin[0]:
+            self._leader_begin = (frame.begin, frame.commit)
         if frame.commit <= self._log.end:
             self._committed(frame.commit)
         in_sync = frame.in_sync

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.membership import MEMBERS_MAX, Identity, InSyncSet
 
@@ -83,13 +83,15 @@ class Data:
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """`sent_ms`: of the leader's clock; the next Progress returns it. `in_sync`: a follower that is in it
-    stores it before it reports its version. Others must not: they would pass for copies that have all."""
+    stores it before it reports its version. Others must not: they would pass for copies that have all.
+    `begin`: where the leader's log begins."""
 
     epoch: Epoch
     commit: Offset
     end: Offset
     sent_ms: NowMs
     in_sync: InSyncSet
+    begin: Offset = LOG_ORIGIN
 
 
 @dataclass(frozen=True, slots=True)

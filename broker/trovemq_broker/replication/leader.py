@@ -11,6 +11,8 @@ Invariants
 - A report counts only up to the bytes that this stream was sent (rocketmq#3015).
 - One node has one stream: a second one ends the first.
 - A follower has at most WINDOW_BYTES, and one frame, that it has not reported.
+- A copy that catches up is sent `catch_up_bytes_per_s` at most. One of a set that counts, or that lacks no
+  more than a window, is never held.
 - A commit travels with data. A heartbeat for it alone is sent only to a follower that has answered the one
   before: one that reads nothing collects a heartbeat each HEARTBEAT_MS.
 """
@@ -41,6 +43,7 @@ from trovemq_broker.replication.frames import (
 )
 from trovemq_broker.replication.in_sync import Copy, InSyncChanges
 from trovemq_broker.replication.joining import meeting_point
+from trovemq_broker.replication.kept_log import KeptLimits, KeptLog, kept_log
 from trovemq_broker.replication.peers import Peer, Stream, as_copy, is_witnessed
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -48,6 +51,8 @@ from trovemq_store.replica.epochs import Epochs
 
 WINDOW_BYTES: Final = 16 << 20
 HEARTBEAT_MS: Final = 500
+CATCH_UP_AHEAD_MS: Final = 100
+"""A copy that catches up is sent the data of this time at once."""
 COMMIT_MS: Final = 2
 """So long a moved commit waits for data to travel with, before a heartbeat carries it."""
 
@@ -75,6 +80,9 @@ class GroupSettings:
     stores: Mapping[Node, str] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
     sealing_key_id: str = ""
+    kept: KeptLimits = field(default_factory=KeptLimits)
+    catch_up_bytes_per_s: int = 0
+    """0: no limit."""
 
 
 # --- actions ----------------------------------------------------------------------------------
@@ -142,6 +150,8 @@ class Leader:
         self._beaten_ms: NowMs | None = None
         self._commit_due_ms: NowMs | None = None
         """Then the followers that do not know the commit are sent it."""
+        self._held_until_ms: NowMs | None = None
+        """Then a copy that catches up may be sent more."""
         self._counted: list[Peer] | None = None
         """The followers that a commit waits for; None: to be found again."""
         self._peers: dict[Node, Peer] = {
@@ -153,6 +163,10 @@ class Leader:
     @property
     def commit(self) -> Offset:
         return self._commit.offset
+
+    @property
+    def log_end(self) -> Offset:
+        return self._log.end
 
     @property
     def is_open(self) -> bool:
@@ -182,7 +196,15 @@ class Leader:
     def next_tick_ms(self) -> NowMs:
         """The next tick() is due then, or before."""
         beat = self._began_ms if self._beaten_ms is None else self._beaten_ms + HEARTBEAT_MS
-        return beat if self._commit_due_ms is None else min(beat, self._commit_due_ms)
+        if self._commit_due_ms is not None:
+            beat = min(beat, self._commit_due_ms)
+        return beat if self._held_until_ms is None else min(beat, self._held_until_ms)
+
+    def kept_log(self, now_ms: NowMs) -> KeptLog:
+        """The part that retention keeps for the other members."""
+        log, settings = self._log, self.settings
+        others = [node for node in settings.voters if node != self._me.node]
+        return kept_log(others, self._peers, settings.kept, log.begin, log.end, self._began_ms, now_ms)
 
     def check_append(self) -> None:
         """TroveError NOT_ENOUGH_REPLICAS: nothing may be appended for a replicated acknowledgement."""
@@ -224,7 +246,7 @@ class Leader:
         self._peers[node], self._counted = peer, None
         actions.append(Send(stream, welcome))
         actions.append(self._beat(peer, self._heartbeat(now_ms)))
-        return actions + self._data(peer, {})
+        return actions + self._data(peer, {}, now_ms)
 
     def progress(self, stream: Stream, progress: Progress, now_ms: NowMs) -> list[LeaderAction]:
         """A follower has appended or synced."""
@@ -234,7 +256,7 @@ class Leader:
         if progress.epoch > self.epoch:
             return [StepDown(progress.epoch)]
         if error := self._wrong(peer, progress):
-            peer.stream, self._counted = None, None
+            peer.stream, peer.left_ms, self._counted = None, now_ms, None
             return [EndStream(stream, error)]
         peer.end, peer.flushed, peer.has_reported = progress.end, progress.flushed, True
         peer.answered(progress.echo_ms)
@@ -251,7 +273,7 @@ class Leader:
         self._move_commit(now_ms)
         if peer.commit_sent < self.commit:
             self._commit_is_due(now_ms)
-        return self._data(peer, {})
+        return self._data(peer, {}, now_ms)
 
     def appended(self, now_ms: NowMs) -> list[LeaderAction]:
         """An append has ended at the log's end."""
@@ -260,7 +282,7 @@ class Leader:
         actions: list[LeaderAction] = []
         made: dict[Offset, Data] = {}
         for peer in self._peers.values():
-            actions += self._data(peer, made)
+            actions += self._data(peer, made, now_ms)
         return actions
 
     def flushed(self, now_ms: NowMs) -> list[LeaderAction]:
@@ -285,7 +307,7 @@ class Leader:
             if node not in settings.voters and peer.stream is not None:
                 error = TroveError(errors.NOT_A_MEMBER, f"node {node} of group {settings.group}")
                 actions.append(EndStream(peer.stream, error))
-                peer.stream = None
+                peer.stream, peer.left_ms = None, now_ms
         self._peers = {
             node: peer
             for node, peer in self._peers.items()
@@ -301,6 +323,7 @@ class Leader:
         if peer is None:
             return []
         peer.stream, peer.is_dead, self._counted = None, is_dead, None
+        peer.left_ms = now_ms
         self._move_commit(now_ms)
         return self._changes(now_ms)
 
@@ -321,6 +344,10 @@ class Leader:
                 if peer.commit_sent < self.commit and peer.answered_ms >= peer.beaten_ms
                 if peer.stream is not None
             ]
+        if self._held_until_ms is not None and now_ms >= self._held_until_ms:
+            self._held_until_ms = None
+            for peer in self._peers.values():
+                actions += self._data(peer, {}, now_ms)
         return actions
 
     # --- helpers ----------------------------------------------------------------------------------------
@@ -426,7 +453,8 @@ class Leader:
         return [StoreSet(change), *self._heartbeats(now_ms)]
 
     def _heartbeat(self, now_ms: NowMs) -> Heartbeat:
-        return Heartbeat(self.epoch, self.commit, self._log.end, now_ms, self.in_sync.newest)
+        log = self._log
+        return Heartbeat(self.epoch, self.commit, log.end, now_ms, self.in_sync.newest, log.begin)
 
     def _heartbeats(self, now_ms: NowMs) -> list[LeaderAction]:
         frame = self._heartbeat(now_ms)
@@ -444,19 +472,36 @@ class Leader:
             return self._log.end
         return next(one.start for one in self._epochs if one.start > offset)
 
-    def _data(self, peer: Peer, made: dict[Offset, Data]) -> list[LeaderAction]:
-        """As much as the follower's window takes. `made`: frames of other followers, by their offset."""
+    def _is_held(self, peer: Peer, now_ms: NowMs) -> bool:
+        """Whether a copy that catches up has had all that its rate permits; then tick() sends more."""
+        rate = self.settings.catch_up_bytes_per_s
+        if not rate or self._log.end - peer.sent <= WINDOW_BYTES or peer.identity in self.in_sync.counted:
+            return False
+        due_ms = int(peer.paid_ms) + 1 - CATCH_UP_AHEAD_MS
+        if due_ms <= now_ms:
+            return False
+        self._held_until_ms = due_ms if self._held_until_ms is None else min(due_ms, self._held_until_ms)
+        return True
+
+    def _pay(self, peer: Peer, size: int, now_ms: NowMs) -> None:
+        if rate := self.settings.catch_up_bytes_per_s:
+            peer.paid_ms = max(peer.paid_ms, now_ms) + 1_000 * size / rate
+
+    def _data(self, peer: Peer, made: dict[Offset, Data], now_ms: NowMs) -> list[LeaderAction]:
+        """As much as the follower's window and its rate take. `made`: frames of others, by their offset."""
         if peer.stream is None:
             return []
         frames: list[LeaderAction] = []
         log, end = self._log, self._log.end
-        while peer.sent < end and peer.sent - peer.end < WINDOW_BYTES:
+        while peer.sent < end and peer.sent - peer.end < WINDOW_BYTES and not self._is_held(peer, now_ms):
             frame = made.get(peer.sent)
             if frame is None:
                 size_max = min(FRAME_BYTES_MAX, self._epoch_end_after(peer.sent) - peer.sent)
                 data, blank = log.read(peer.sent, size_max)
                 frame = Data(self.epoch, peer.sent, self.commit, data, zlib.crc32(data), blank)
                 made[peer.sent] = frame
+            if end - peer.sent > WINDOW_BYTES:
+                self._pay(peer, len(frame.data), now_ms)
             peer.sent, peer.commit_sent = frame.end, frame.commit
             frames.append(Send(peer.stream, frame))
         return frames

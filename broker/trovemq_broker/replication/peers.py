@@ -48,6 +48,10 @@ class Peer:
     """The last heartbeat of this stream; `answered_ms`: the last one that it answered."""
     answered_ms: NowMs = 0
     commit_sent: Offset = LOG_ORIGIN
+    left_ms: NowMs | None = None
+    """When its last stream ended; None: it has one, or had none in this epoch."""
+    paid_ms: float = 0.0
+    """The data that it was sent while it catches up is paid for until then."""
     is_learner: bool = False
     """By its own wish: it never votes, whatever the list of members says."""
 

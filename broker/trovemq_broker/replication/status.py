@@ -119,6 +119,16 @@ class CutFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CutPart:
+    """Whole records of a file, the first of which lay at `offset`; `next`: where to continue. No data: there
+    are no more."""
+
+    data: bytes
+    offset: Offset
+    next: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class CutFiles:
     """`dropped_bytes`: of which no file is kept any more."""
 

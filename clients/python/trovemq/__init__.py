@@ -62,7 +62,14 @@ if TYPE_CHECKING:
         QueueLag,
         ResentDeadLetter,
     )
-    from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaLag, ReplicaNode
+    from trovemq.models.replica import (
+        CutMessage,
+        CutRecords,
+        Promotion,
+        ReplicaGroup,
+        ReplicaLag,
+        ReplicaNode,
+    )
     from trovemq.models.search import SearchAnswer, SearchPart, Where
     from trovemq.models.security import (
         AccessDecision,
@@ -113,6 +120,7 @@ __all__ = [
     "ConfigSummary",
     "ConfigTakeOver",
     "ConsumptionStatus",
+    "CutMessage",
     "CutRecords",
     "DeadLetter",
     "DelayedMessage",
@@ -192,7 +200,14 @@ _MODULES = {
     "trovemq.models.all_brokers": ("BrokerAnswers", "TopicDeletion"),
     "trovemq.models.broker": ("BrokerCondition", "DrainStatus", "Remainder", "SettingDescription"),
     "trovemq.models.config": ("ConfigMember", "ConfigName", "ConfigStatus", "ConfigTakeOver"),
-    "trovemq.models.replica": ("CutRecords", "Promotion", "ReplicaGroup", "ReplicaLag", "ReplicaNode"),
+    "trovemq.models.replica": (
+        "CutMessage",
+        "CutRecords",
+        "Promotion",
+        "ReplicaGroup",
+        "ReplicaLag",
+        "ReplicaNode",
+    ),
     "trovemq.client": ("Client", "connect"),
     "trovemq.faults": ("Faults",),
     "trovemq.fetched": ("FetchedBatch",),

@@ -195,3 +195,21 @@ class ListCutRecordsReply(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[CutRecordsFile]
     dropped_bytes: int
     def __init__(self, node: _Optional[str] = ..., files: _Optional[_Iterable[_Union[CutRecordsFile, _Mapping]]] = ..., dropped_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadCutRecordsRequest(_message.Message):
+    __slots__ = ("path", "offset")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    offset: int
+    def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ReadCutRecordsReply(_message.Message):
+    __slots__ = ("data", "offset", "next")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    offset: int
+    next: int
+    def __init__(self, data: _Optional[bytes] = ..., offset: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...

@@ -112,18 +112,20 @@ class ReplicaData(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., offset: _Optional[int] = ..., commit: _Optional[int] = ..., crc: _Optional[int] = ..., blank: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaHeartbeat(_message.Message):
-    __slots__ = ("epoch", "commit", "end", "sent_ms", "in_sync")
+    __slots__ = ("epoch", "commit", "end", "sent_ms", "in_sync", "begin")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     SENT_MS_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     commit: int
     end: int
     sent_ms: int
     in_sync: ReplicaSet
-    def __init__(self, epoch: _Optional[int] = ..., commit: _Optional[int] = ..., end: _Optional[int] = ..., sent_ms: _Optional[int] = ..., in_sync: _Optional[_Union[ReplicaSet, _Mapping]] = ...) -> None: ...
+    begin: int
+    def __init__(self, epoch: _Optional[int] = ..., commit: _Optional[int] = ..., end: _Optional[int] = ..., sent_ms: _Optional[int] = ..., in_sync: _Optional[_Union[ReplicaSet, _Mapping]] = ..., begin: _Optional[int] = ...) -> None: ...
 
 class FollowReply(_message.Message):
     __slots__ = ("welcome", "data", "heartbeat")
@@ -162,18 +164,20 @@ class ReplicaPromise(_message.Message):
     def __init__(self, identity: _Optional[_Union[ReplicaIdentity, _Mapping]] = ..., promised: _Optional[int] = ..., epochs: _Optional[bytes] = ..., end: _Optional[int] = ..., in_sync: _Optional[_Union[ReplicaSet, _Mapping]] = ..., members: _Optional[_Union[_replica_pb2.ReplicaMemberList, _Mapping]] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
-    __slots__ = ("cluster", "group", "epoch", "offset", "size_max")
+    __slots__ = ("cluster", "group", "epoch", "offset", "size_max", "node")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_MAX_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     epoch: int
     offset: int
     size_max: int
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., size_max: _Optional[int] = ...) -> None: ...
+    node: str
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., size_max: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class ReadLogReply(_message.Message):
     __slots__ = ("offset", "crc", "blank", "data")

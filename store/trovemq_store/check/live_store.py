@@ -21,6 +21,7 @@ from trovemq_store.check.log_walk import LogWalk
 from trovemq_store.check.store_check import Progress, Steps, StoreCheck
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE, ConsumeQueue
+from trovemq_store.log.reader import Damage
 
 
 class LiveQueue:
@@ -152,15 +153,22 @@ class LiveScrub:
     """
 
     def __init__(self, store: MessageStore, index: OpenIndex, findings: Findings, run_bytes_max: int) -> None:
+        self._store = store
         self.begin = store.min_offset
         self.end = store.visible_offset
         self.findings = findings
         self._check = StoreCheck(LiveStore(store), index, findings, begun_at=self.end)
-        self.steps = self._steps(LogWalk(store.log, self.end, run_bytes_max))
+        walk = LogWalk(store.log, self.end, run_bytes_max)
+        walk.on_damage = self._note_damage
+        self.steps = self._steps(walk)
 
     def _steps(self, walk: LogWalk) -> Steps:
         yield from self._check.steps(walk.steps())
         yield from self._check.finish(self.end)
+
+    def _note_damage(self, damage: Damage) -> None:
+        at, state = damage.physical_offset, damage.state.value
+        self._store.damage.met(at, damage.end - at, state)
 
     @property
     def progress(self) -> Progress:

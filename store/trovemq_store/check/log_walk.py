@@ -7,7 +7,7 @@ The log's beginning may move ahead of the walk (retention): it then continues th
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
@@ -35,6 +35,8 @@ class LogWalk:
         self._run_bytes_max = run_bytes_max
         self._read_to = LOG_ORIGIN
         self.position = log.min_offset
+        self.on_damage: Callable[[Damage], None] = lambda damage: None
+        """Is called for each damage that begins where a record should."""
 
     def steps(self) -> LogSteps:
         while True:
@@ -70,7 +72,11 @@ class LogWalk:
         while at < end and readable_end(segment.file, at, min(at + PAGE_SIZE, stop)) <= at:
             at += PAGE_SIZE
         self.position = segment.offset_at(min(at, stop))
-        return LogStep(damage=Damage(begin, self.position, RecordState.UNREADABLE))
+        return self._damaged(Damage(begin, self.position, RecordState.UNREADABLE))
+
+    def _damaged(self, damage: Damage) -> LogStep:
+        self.on_damage(damage)
+        return LogStep(damage=damage)
 
     def _run(self, segment: Segment, limit: PhysicalOffset) -> LogSteps:
         file, begin, stop = segment.file, self.position - segment.start, limit - segment.start
@@ -119,4 +125,4 @@ class LogWalk:
                 if self._is_gone(segment):
                     return
         self.position = segment.offset_at(end if found is None else found)
-        yield LogStep(damage=Damage(begin, self.position, state))
+        yield self._damaged(Damage(begin, self.position, state))

@@ -264,9 +264,11 @@ class MessageStore(StoreReplica):
     def dispatch(self) -> list[tuple[str, QueueId]]:
         """Applies to the projections every record that may become visible (async mode: call after append).
 
-        Returns the (topic, queue_id) pairs that grew. If a consume queue cannot be written (a full disk),
-        no later record becomes visible; the next call tries again.
+        Returns the (topic, queue_id) pairs that grew. If a consume queue cannot be written (a full disk), or
+        while dispatch_held(), no later record becomes visible; the next call tries again.
         """
+        if self._dispatch_holds:
+            return []
         sync = self.settings.flush_mode == "sync"
         appended = self._log.flushed_offset if sync else self._log.end
         visible_end = appended if appended <= self.commit_limit else self.commit_limit

@@ -9,6 +9,9 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from trovemq_proto import errors
@@ -20,6 +23,7 @@ from trovemq_store.engine.opening import IndexFileNames, OpenedStore
 from trovemq_store.files.guarded import GuardedFileSystem
 from trovemq_store.index.dispatcher import UNLIMITED
 from trovemq_store.log.raw_append import append_raw
+from trovemq_store.log.record_repair import RepairWork, repair_of
 from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.new_log import begin_new_log
 from trovemq_store.replica.replica_file import ReplicaFile
@@ -34,6 +38,7 @@ class StoreReplica(StoreAppending):
         super().__init__(opened, names, files)
         self.commit_limit = UNLIMITED
         """No record that ends above it is applied to a projection, whatever is on disk."""
+        self._dispatch_holds = 0
 
     def append_raw(self, physical_offset: PhysicalOffset, data: memoryview, unused: int = 0) -> None:
         """Appends whole records of another node's log, which lie there at physical_offset, and the blank
@@ -56,6 +61,27 @@ class StoreReplica(StoreAppending):
         except BaseException:
             self.mark_failed()  # out of memory, perhaps: the log may now have more than `end` says
             raise
+
+    @contextmanager
+    def dispatch_held(self) -> Iterator[None]:
+        """Meanwhile no record becomes visible: those of deletions would remove files of queues."""
+        self._dispatch_holds += 1
+        try:
+            yield
+        finally:
+            self._dispatch_holds -= 1
+
+    @property
+    def repairable_end(self) -> PhysicalOffset:
+        """Up to here the log is committed and on disk, and may be repaired from another copy."""
+        return min(self._committed(), self._log.flushed_offset)
+
+    def begin_repair(self, begin: PhysicalOffset, data: bytes, damaged_end: PhysicalOffset) -> RepairWork:
+        """The work of replacing damaged records by another node's bytes (trovemq_store.log.record_repair).
+        TroveError STORE_FAILED, REPLICA_OFFSET_MISMATCH, REPLICA_BYTES_ILLEGAL."""
+        if self.failed:
+            raise TroveError(errors.STORE_FAILED)
+        return repair_of(self.files, self._log, begin, data, damaged_end, self.repairable_end)
 
     def begin_truncation(self, replica: ReplicaFile, end: PhysicalOffset) -> None:
         """The log is to end at `end`, because the leader's has other bytes from there on. After this nothing

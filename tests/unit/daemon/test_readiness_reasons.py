@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +11,12 @@ import pytest
 from trovemq_broker.daemon.readiness_reasons import add_store_reasons
 from trovemq_daemon.ops_http import Readiness
 from trovemq_store.files.files import StorageError
+from trovemq_store.log.damage_counts import DamageCounts
 
 
 def services() -> Any:
     """The parts that the reasons look at, all of them well."""
-    damage = SimpleNamespace(ranges=Counter[str](), bytes=Counter[str]())
+    damage = DamageCounts()
     trees = SimpleNamespace(report=SimpleNamespace(quarantined=""), lag_bytes=0)
     removal, index = (
         SimpleNamespace(removed=""),

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from trovemq_broker.daemon.replica.operations import ReplicaCollector, node_routes
+from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures, node_routes
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
 from trovemq_broker.replication.status import CopyStatus, NodeStatus, Role
+from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.log.damage_counts import DamageCounts
 from trovemq_store.replica.membership import Member, Members
 
 IN_SYNC = InSyncSet(64, 2, frozenset(Identity(node, "s", 1) for node in "ab"))
@@ -44,9 +46,9 @@ async def test_only_the_leader_that_serves_answers_leader_with_200(status: NodeS
     assert (shown["role"], shown["in_sync"]) == (status.role.value, ["a", "b"])
 
 
-def figures(status: NodeStatus) -> dict[str, float]:
+def figures(status: NodeStatus, role: RoleFigures | None = None) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(ReplicaCollector(lambda: status))
+    registry.register(ReplicaCollector(lambda: status, lambda: role or RoleFigures(DamageCounts())))
     samples = [sample for metric in registry.collect() for sample in metric.samples]
     assert {sample.labels.pop("group") for sample in samples} == {"g"}
     return {f"{sample.name}{sample.labels or ''}": sample.value for sample in samples}
@@ -64,3 +66,20 @@ def test_a_follower_shows_its_own_lag() -> None:
     found = figures(FOLLOWER)
     assert found["trovemq_group_is_leader"] == 0
     assert found["trovemq_group_replica_lag_bytes{'node': 'b'}"] == 10
+
+
+def test_a_node_shows_its_damage_and_repairs_and_for_whom_it_keeps_no_log() -> None:
+    damage = DamageCounts()
+    for place in (0, 100, 200):
+        damage.met(PhysicalOffset(place), 50, "damaged")
+    damage.repaired(PhysicalOffset(90), PhysicalOffset(150))
+    found = figures(LEADER, RoleFigures(damage, frozenset({"c"})))
+    assert found["trovemq_group_damaged_places"] == 2
+    assert (found["trovemq_group_repaired_places_total"], found["trovemq_group_repaired_bytes_total"]) == (
+        1,
+        50,
+    )
+    assert found["trovemq_group_log_not_kept{'node': 'c'}"] == 1
+    assert damage.present == (2, 100)
+    damage.forget(PhysicalOffset(0))
+    assert (set(damage.places), damage.present) == ({200}, (1, 50)), "the log begins after it"

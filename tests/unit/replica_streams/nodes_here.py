@@ -344,10 +344,11 @@ class NodeHere:
         self.group.listed = change.listed
         return self.identity
 
-    def read_log(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
+    async def read_log(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
         if not self.log.begin <= offset < self.state.commit:
             raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"nothing is committed at {offset}")
-        return self.log.read(offset, size_max)
+        await asyncio.sleep(0)
+        return self.log.records_at(offset, min(size_max, self.state.commit - offset))
 
     # --- for tests ------------------------------------------------------------------------------------
     def check_tasks(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.replica_streams.nodes_here import GroupHere, NodeHere, run
 from trovemq_broker.replication.frames import FRAME_BYTES_MAX, InSyncSet, Offset
+from trovemq_broker.replication.kept_log import KeptLimits
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_rpc.testing.loop import MemoryLoop
@@ -432,6 +433,52 @@ def test_a_set_that_cannot_be_stored_is_stored_later_or_ends_the_leader(
         monkeypatch.setattr(leader.leading(), "_store_set", leader._store_set)
         await group.until(lambda: leader.leading().commit_offset >= end)
         assert leader.leading().problem == ""
+        await group.stop()
+
+    run(program)
+
+
+def test_a_leader_keeps_its_log_for_a_node_that_is_away_and_then_names_it() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b", "c")
+        group.group = replace(group.group, kept=KeptLimits(away_max_ms=5_000))
+        leader = await group.start("a")
+        leader.send(3)
+        await group.until_equal()
+        end = leader.store.end_offset
+        await group["c"].kill()
+        await group.until(lambda: leader.leading().copies == 2)
+        leader.send(3)
+        await group.until_equal()
+        assert leader.leading().needed_from == end
+        assert not leader.leading().not_kept
+        await asyncio.sleep(5)
+        assert leader.leading().needed_from == leader.store.end_offset
+        assert leader.leading().not_kept == {"c"}
+        await group["c"].start()
+        await group["c"].follow()
+        await group.until_equal()
+        assert leader.leading().needed_from == leader.store.end_offset
+        assert not leader.leading().not_kept
+        await group.stop()
+
+    run(program)
+
+
+def test_a_follower_hears_where_its_leaders_log_begins() -> None:
+    async def program(_loop: MemoryLoop) -> None:
+        group = GroupHere("a", "b")
+        leader = await group.start("a")
+        while leader.store.segment_count < 3:
+            leader.send(4, 600)
+            await group.until_equal()
+        leader.store.flush_projections(index=True)
+        trim_now(leader.store.trim(leader.store.closed_segments()[0].end))
+        following = group["b"].following
+        assert following is not None
+        assert following.follower is not None
+        core = following.follower
+        await group.until(lambda: core.trim_to == leader.store.min_offset > 0)
         await group.stop()
 
     run(program)

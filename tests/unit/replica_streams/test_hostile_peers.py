@@ -304,13 +304,15 @@ def test_committed_records_can_be_read_for_a_repair() -> None:
     async def use(_group: GroupHere, leader: NodeHere) -> None:
         async with open_channel(str(leader.address), CHANNELS) as channel:
             ask = channel.unary_unary(wire.READ_LOG, response_deserializer=bytes)
-            asked = wire.RangeAsked(CLUSTER, GROUP, 1, LOG_ORIGIN, 1 << 20)
+            asked = wire.RangeAsked(CLUSTER, GROUP, 1, LOG_ORIGIN, 1 << 20, "c")
             found = wire.range_of(await ask(wire.range_request(asked)))
             assert found.data == bytes(leader.store.log.read(LOG_ORIGIN, len(found.data)))
             for wrong in (
                 asked._replace(offset=Offset(1 << 30)),
                 asked._replace(epoch=0),
                 asked._replace(group="x"),
+                asked._replace(node="stranger"),
+                asked._replace(node="a"),
             ):
                 with pytest.raises(grpc.aio.AioRpcError):
                     await ask(wire.range_request(wrong))

@@ -78,7 +78,7 @@ DATA = st.builds(
     st.integers(0, (1 << 32) - 1),
     st.integers(0, 1 << 60),
 )
-HEARTBEATS = st.builds(Heartbeat, EPOCH, OFFSETS, OFFSETS, NUMBERS, SETS)
+HEARTBEATS = st.builds(Heartbeat, EPOCH, OFFSETS, OFFSETS, NUMBERS, SETS, OFFSETS)
 READERS = (
     wire.hello_of,
     wire.progress_of,
@@ -161,7 +161,7 @@ def test_a_leaders_frame_comes_back(frame: Welcome | Data | Heartbeat) -> None:
 
 @given(
     st.builds(Promised, IDENTITIES, EPOCH, epoch_lists(), OFFSETS, st.none() | SETS, member_lists()),
-    st.builds(wire.RangeAsked, NAMES, NAMES, EPOCH, OFFSETS, NUMBERS),
+    st.builds(wire.RangeAsked, NAMES, NAMES, EPOCH, OFFSETS, NUMBERS, NAMES),
     st.builds(wire.PromiseAsked, NAMES, NAMES, st.integers(1, EPOCH_MAX)),
     st.builds(MembersChange, NAMES, NAMES, member_lists(), EPOCH),
     st.builds(wire.StatusAsked, st.just("") | NAMES, NAMES, NAMES),

@@ -69,6 +69,9 @@ class World(MembersWorld):
         self.committed = bytearray()
         self.leaders: dict[int, str] = {}
         self.lost: set[str] = set()
+        self.log_began: Offset = LOG_ORIGIN
+        """The latest begin of a leader's log."""
+        self.trims = 0
         self.promotions = self.refusals = self.changes = 0
         first = frozenset(self.nodes[name].identity for name in names)
         for node in self.nodes.values():
@@ -113,6 +116,8 @@ class World(MembersWorld):
             self._send_members(node)
         elif node.follower is not None and (link := self._link_of(node)) is not None:
             self._follow(link, node.follower.tick(self.now_ms))
+            if node.follower is not None:
+                self._trim_follower(node)
         elif self.random.random() < TICK_MS / DIAL_MS:
             self._dial(node)
         self._sync_later(node)
@@ -398,6 +403,16 @@ class World(MembersWorld):
             to = Offset(node.leader.commit // SEGMENT_SIZE * SEGMENT_SIZE)
             if to > node.log.begin:
                 node.log.trim(to)
+                self.log_began = max(self.log_began, to)
+
+    def _trim_follower(self, node: Node) -> None:
+        """A follower removes segments, as its core permits."""
+        assert node.follower is not None
+        to = Offset(min(node.follower.trim_to, node.state.commit) // SEGMENT_SIZE * SEGMENT_SIZE)
+        if node.log.begin < to <= node.log.flushed:
+            assert to <= self.log_began, "a follower has removed more than any leader"
+            node.log.trim(to)
+            self.trims += 1
 
     def healed(self) -> None:
         """A lost disk counts as whole again once its node is in the confirmed set."""

@@ -236,6 +236,42 @@ def test_a_follower_cut_its_log_for_an_epoch_that_the_leader_had_forgotten() -> 
     assert node.state.epochs == Epochs.of([(1, 0), (9, 40), (17, 100)])
 
 
+def beat(begin: int, commit: int) -> Heartbeat:
+    others = InSyncSet(9, 5, frozenset({A, C}))
+    return Heartbeat(9, PhysicalOffset(commit), PhysicalOffset(90), 7, others, PhysicalOffset(begin))
+
+
+def test_a_follower_removes_nothing_that_its_leader_has() -> None:
+    node = Node()
+    node.take(welcome())
+    assert node.side.trim_to == 0, "where the leader's log begins is not known yet"
+    node.take(beat(40, 80))
+    assert node.side.trim_to == 40
+
+
+def test_a_follower_removes_nothing_before_it_has_the_copies() -> None:
+    node = Node()
+    node.take(welcome())
+    node.take(data(80))
+    node.take(beat(60, 90))
+    assert node.side.trim_to == 0, "the leader's commit then is not on this disk"
+    node.take(data(90))
+    node.take(beat(60, 100))
+    node.log.flushed = PhysicalOffset(90)
+    assert node.side.trim_to == 60, "a later commit does not count"
+
+
+def test_a_follower_removes_nothing_for_a_leader_that_it_follows_no_more() -> None:
+    node = Node()
+    node.take(welcome())
+    node.take(beat(40, 80))
+    node.side.ended()
+    assert node.side.trim_to == 0
+    node.side.hello(0)
+    node.take(welcome())
+    assert node.side.trim_to == 0
+
+
 def test_only_a_copy_of_the_set_stores_it() -> None:
     node = Node()
     node.take(welcome())

@@ -19,7 +19,7 @@ from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
-from trovemq_broker.daemon.replica.operations import ReplicaCollector
+from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures
 from trovemq_broker.daemon.security import AccessCollector
 from trovemq_broker.groups.lag.stored import lag_steps
 from trovemq_broker.replication.status import NodeStatus
@@ -34,6 +34,7 @@ from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_rpc.metrics import Metrics as Transport
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.damage_counts import DamageCounts
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "statistics.md"
 
@@ -125,7 +126,8 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     calls = CallForwarder(routes, Endpoints(routes, registration_channels()), None)
     bench.registry.register(ForwardsCollector(calls))
     bench.registry.register(ConfigCollector(FakeFigures(FakeStatus("alone"))))
-    bench.registry.register(ReplicaCollector(lambda: NodeStatus(group="g", node="a")))
+    figures = RoleFigures(DamageCounts())
+    bench.registry.register(ReplicaCollector(lambda: NodeStatus(group="g", node="a"), lambda: figures))
     families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")

@@ -27,13 +27,14 @@ from trovemq_broker.daemon.replica.gathering import (
 )
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
+from trovemq_broker.daemon.replica.repairing import repair_of
 from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.replica_acks import Grown
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replication.frames import Epoch, Heartbeat, Identity
+from trovemq_broker.replication.frames import Epoch, Heartbeat, Identity, Node, Offset
 from trovemq_broker.replication.promotion import Promised, epoch_of_leader, epoch_to_promise
 from trovemq_broker.replication.read_lag import ReaderLag, ReadLag
 from trovemq_broker.replication.status import (
@@ -50,6 +51,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread, until_done
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.replica.membership import Member
 
@@ -77,7 +79,7 @@ class FollowerRole:
         self._reads = reads
         self._read_lag = ReadLag()
         grown = reads.grown if reads is not None else _nothing
-        self._work = FollowerWork(settings, self._flushed, self._failed, grown)
+        self._work = FollowerWork(settings, self._flushed, self._failed, grown, self._trim_to)
         self._available = grown
         self._finding = Finding(settings, calls, lambda: node.place_if_any, self._found)
         self._finding.is_following = lambda: self._stream is not None and self._stream.is_following
@@ -100,6 +102,9 @@ class FollowerRole:
         self._open_reads()
         finding = asyncio.create_task(self._finding.run(), name="replica-finding")
         stopping = asyncio.create_task(stop.wait())
+        repair = repair_of(self.node, self._calls, lambda: self._leader)
+        repairing = asyncio.create_task(repair.run(), name="replica-repair")
+        repairing.add_done_callback(self._work_ended)
         try:
             await asyncio.wait((stopping, self._ended, finding), return_when=asyncio.FIRST_COMPLETED)
             if finding.done():
@@ -108,9 +113,10 @@ class FollowerRole:
         finally:
             stopping.cancel()
             finding.cancel()
+            repairing.cancel()
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(stopping, finding, *self._tasks, return_exceptions=True)
+            await asyncio.gather(stopping, finding, repairing, *self._tasks, return_exceptions=True)
             self._is_over = True
             async with self._changing:  # a call's change has ended, and no other begins
                 await self._stop_following()
@@ -122,6 +128,13 @@ class FollowerRole:
         if self._stream is None:
             return self._problem or "no leader is followed yet"
         return self._stream.problem and (self._problem or self._stream.problem)
+
+    @property
+    def _leader(self) -> Node:
+        """That was found last; empty where none is known."""
+        place = self.node.place_if_any
+        leader = None if place is None else self._finding.leader(place.cluster, self.node.state.promised)
+        return "" if leader is None else leader.node
 
     @property
     def _has_ended(self) -> bool:
@@ -144,6 +157,10 @@ class FollowerRole:
         if self._stream is not None:
             self._stream.flushed()
 
+    def _trim_to(self) -> Offset:
+        follower = None if self._stream is None else self._stream.follower
+        return LOG_ORIGIN if follower is None else follower.trim_to
+
     # --- after each round of questions ----------------------------------------------------------------------
     def _found(self) -> None:
         """The other nodes were asked. Begins the next step in a task, one at a time."""
@@ -154,6 +171,9 @@ class FollowerRole:
 
     def _stepped(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._work_ended(task)
+
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
@@ -297,16 +317,19 @@ class FollowerRole:
         self._stream = None
 
     # --- calls --------------------------------------------------------------------------------------------
+    @property
+    def not_kept(self) -> frozenset[Node]:
+        return frozenset()
+
     def status(self) -> NodeStatus:
         status, stream = self.node.status(), self._stream
         if status.role is Role.NEW:
             return replace(status, problem=self._problem)
         follower = stream.follower if stream is not None and stream.is_following else None
-        leader = self._finding.leader(status.cluster, status.promised)
         return replace(
             status,
             epoch=0 if follower is None else follower.epoch,
-            leader="" if leader is None else leader.node,
+            leader=self._leader,
             problem=self.problem,
             lag_bytes=0 if stream is None else stream.lag_bytes,
             lag_ms=self._reader_lag().ms,

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from trovemq_broker.daemon.replica.follower_trim import FollowerTrim
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.maintenance import background
 from trovemq_broker.maintenance.projection_flushes import ProjectionFlushes
 from trovemq_broker.maintenance.tree_task import TreeTask
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
+from trovemq_broker.replication.frames import Offset
 from trovemq_daemon.threads import until_done
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.kernel_sync import KernelSync
@@ -19,7 +21,7 @@ from trovemq_store.files.kernel_sync import KernelSync
 class FollowerWork:
     """`start()`, `stop()`, and again where the store is opened again. `flushed`: the log's synced end has
     moved. `failed`: the work has ended by that error, and the store with it. `grown`: these queues have new
-    messages that are on disk."""
+    messages that are on disk. `trim_to`: segments before it are removed; None: none are."""
 
     def __init__(
         self,
@@ -27,11 +29,13 @@ class FollowerWork:
         flushed: Callable[[], None],
         failed: Callable[[BaseException], None],
         grown: Callable[[Grown], None] = lambda _queues: None,
+        trim_to: Callable[[], Offset] | None = None,
     ) -> None:
         self._settings: Final = settings
         self._grown = grown
         self._flushed = flushed
         self._failed = failed
+        self._trim_to = trim_to
         self._commit: GroupCommit | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._appended = asyncio.Event()
@@ -51,6 +55,8 @@ class FollowerWork:
             "follower-reserve": background.keep_reserve(store, lambda _grown: None),
             "follower-segments": background.make_segments_ahead(store, self._appended),
         }
+        if self._trim_to is not None:
+            work["follower-trim"] = FollowerTrim(store, self._trim_to, self._commit.durable).run()
         self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
         for task in self._tasks:
             task.add_done_callback(self._ended)

@@ -17,11 +17,13 @@ from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.member_changes import GroupMembers
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
+from trovemq_broker.daemon.replica.repairing import repair_of
 from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.probes import refused
 from trovemq_broker.replication.frames import Epoch, Identity, Node, Offset
+from trovemq_broker.replication.kept_log import KeptLimits
 from trovemq_broker.replication.leader import CopyState, GroupSettings
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import (
@@ -80,6 +82,7 @@ class LeaderRole:
         self._finding = Finding(settings, calls, lambda: node.place, self._found)
         self._finding.is_following = lambda: True
         self._asking: asyncio.Task[None] | None = None
+        self._repairing: asyncio.Task[None] | None = None
 
     # --- its life -----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -125,6 +128,9 @@ class LeaderRole:
         self._changing.add_done_callback(self._streams_ended)
         self._asking = asyncio.create_task(self._finding.run(), name="replica-finding")
         self._asking.add_done_callback(self._streams_ended)
+        repair = repair_of(node, self._calls, lambda: "")
+        self._repairing = asyncio.create_task(repair.run(), name="replica-repair")
+        self._repairing.add_done_callback(self._streams_ended)
         self._work.appended()
         streams.flushed()
         opened = asyncio.create_task(self._first_commit.wait())
@@ -163,6 +169,8 @@ class LeaderRole:
             is_sync=self.node.store.settings.flush_mode == "sync",
             lag_max_ms=self._settings.replica_lag_max_ms,
             sealing_key_id=self._sealing_key_id,
+            kept=KeptLimits(self._settings.replica_retention_bytes_max, self._settings.replica_retention_ms),
+            catch_up_bytes_per_s=self._settings.catch_up_bytes_per_s,
         )
 
     def attach(self) -> None:
@@ -189,7 +197,8 @@ class LeaderRole:
             await run_in_thread(self.node.lead_no_more)
         if self._streams is not None:
             self._streams.end(not_leader("this node stops, or leads no more"))
-        tasks = [task for task in (self._running, self._changing, self._asking) if task is not None]
+        begun = (self._running, self._changing, self._asking, self._repairing)
+        tasks = [task for task in begun if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -239,6 +248,10 @@ class LeaderRole:
         return member is not None and await refused(parse_address(member.replication))
 
     # --- calls --------------------------------------------------------------------------------------------
+    @property
+    def not_kept(self) -> frozenset[Node]:
+        return frozenset() if self._streams is None else self._streams.not_kept
+
     @property
     def streams(self) -> LeaderStreams:
         """For the broker's acknowledgements."""

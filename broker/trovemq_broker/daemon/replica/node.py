@@ -17,14 +17,14 @@ from trovemq_broker.daemon.app import BrokerApp, Listening, installed_version, r
 from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.own_address import own_address
-from trovemq_broker.daemon.replica.cut_listing import cut_files
+from trovemq_broker.daemon.replica.cut_listing import cut_files, cut_part
 from trovemq_broker.daemon.replica.finding import known_members
 from trovemq_broker.daemon.replica.follower_role import FollowerRole
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.leader_role import LeaderRole
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
-from trovemq_broker.daemon.replica.operations import ReplicaCollector, node_routes
+from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures, node_routes
 from trovemq_broker.daemon.replica.role import Ended, Role, not_leader
 from trovemq_broker.daemon.replica.waiting_servers import WaitingServers
 from trovemq_broker.daemon.security import node_key
@@ -37,7 +37,14 @@ from trovemq_broker.replica_streams.service import ReplicationService, listener_
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
 from trovemq_broker.replication.frames import Epoch, Identity, Offset
 from trovemq_broker.replication.promotion import Promised
-from trovemq_broker.replication.status import CutFiles, MembersChange, NodeStatus, Promoted, PromotionAsked
+from trovemq_broker.replication.status import (
+    CutFiles,
+    CutPart,
+    MembersChange,
+    NodeStatus,
+    Promoted,
+    PromotionAsked,
+)
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop
@@ -151,7 +158,7 @@ class NodeApp:
             lambda: not_leader("this node opens its store") if role is None else role.refusal(),
             lambda: "opening the store" if role is None else role.problem,
             node_routes(self.status),
-            ReplicaCollector(self.status),
+            ReplicaCollector(self.status, self._figures),
             reads=settings.read_from_replicas,
             leader=lambda: None if role is None else role.leader(),
             calls=self._calls,
@@ -202,7 +209,7 @@ class NodeApp:
             role.refusal,
             lambda: role.status().problem,
             node_routes(self.status),
-            ReplicaCollector(self.status),
+            ReplicaCollector(self.status, self._figures),
         )
         await self._bind(servers)
         try:
@@ -224,7 +231,7 @@ class NodeApp:
             attach=role.attach,
             leaves=lambda: role.ended.leaves,
             routes=node_routes(self.status),
-            collector=ReplicaCollector(self.status),
+            collector=ReplicaCollector(self.status, self._figures),
             leader=role.leader,
         )
         app = BrokerApp(self._settings, self._written, self._sources, led)
@@ -299,7 +306,9 @@ class NodeApp:
     def _is_over(self, role: Role) -> bool:
         return self._role is not role
 
-    def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
+    async def read_log(self, offset: int, size_max: int) -> tuple[bytes, int]:
+        node = self._open_role.node
+        await run_in_thread(partial(node.read_ahead, Offset(offset), size_max))
         return self._open_role.node.read_committed(Offset(offset), size_max)
 
     def open_status(self) -> NodeStatus:
@@ -319,6 +328,10 @@ class NodeApp:
             problem="the node changes its role",
             ack=settings.ack,
         )
+
+    def _figures(self) -> RoleFigures | None:
+        role = self._role
+        return None if role is None else RoleFigures(role.node.store.damage, role.not_kept)
 
     @property
     def _open_role(self) -> Role:
@@ -344,6 +357,9 @@ class NodeApp:
     async def cut_files(self) -> CutFiles:
         node, name = self._open_role.node, self._settings.node_name
         return await run_in_thread(partial(cut_files, node, name))
+
+    async def cut_part(self, path: str, offset: Offset) -> CutPart:
+        return await run_in_thread(partial(cut_part, self._open_role.node, path, offset))
 
 
 def run(settings: BrokerSettings, written: Collection[str], sources: Mapping[str, str]) -> int:

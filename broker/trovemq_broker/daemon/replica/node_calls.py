@@ -10,11 +10,12 @@ from typing import Final, TypeVar
 from trovemq_broker.cluster.config_calls import Endpoint, reported
 from trovemq_broker.cluster.nameserver_session import ReadCredentials, open_session
 from trovemq_broker.replica_streams.node_login import explained
+from trovemq_broker.replica_streams.stream_settings import StreamSettings
 from trovemq_broker.replication.frames import Identity, Node
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus
 from trovemq_broker.server.wire import replica_frames, replica_messages
-from trovemq_broker.server.wire.replica_frames import PromiseAsked, StatusAsked
+from trovemq_broker.server.wire.replica_frames import LogRange, PromiseAsked, RangeAsked, StatusAsked
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_proto import errors
@@ -27,6 +28,7 @@ STATUS_S: Final = 2.0
 PROMISE_S: Final = 12.0
 """Longer than a leader's drain: it steps down before it answers."""
 STORE_S: Final = 5.0
+READ_LOG_S: Final = 5.0
 
 Answer = TypeVar("Answer")
 
@@ -75,6 +77,17 @@ class NodeCalls:
         request = replica_frames.promise_request(asked)
         answer = await self._ask(self.listener(member), replica_frames.PROMISE, request, PROMISE_S)
         return replica_frames.promised_of(answer)
+
+    async def read_log(self, member: Member, asked: RangeAsked) -> LogRange:
+        """Committed records of the node. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, GROUP_MISMATCH,
+        EPOCH_STALE, NOT_A_MEMBER, LIMIT_EXCEEDED, REPLICA_OFFSET_MISMATCH, STORE_FAILED."""
+        endpoint = self.listener(member)
+        channels = replace(endpoint.channels, message_size_max=StreamSettings().message_size_max)
+        endpoint = replace(endpoint, channels=channels)
+        request = replica_frames.range_request(asked)
+        return replica_frames.range_of(
+            await self._ask(endpoint, replica_frames.READ_LOG, request, READ_LOG_S)
+        )
 
     async def store_members(self, member: Member, change: MembersChange) -> Identity:
         """The log of the node that has stored the list. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT,

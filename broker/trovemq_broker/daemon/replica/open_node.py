@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -25,8 +25,9 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import FileSystem
+from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log.segments import DIRECTORY
 from trovemq_store.replica import replica_file
 from trovemq_store.replica.conversion import FIRST_EPOCH
 from trovemq_store.replica.membership import Members, Membership
@@ -159,11 +160,23 @@ class OpenNode:
             incarnation=place.incarnation,
         )
 
+    def read_ahead(self, offset: Offset, size_max: int) -> None:
+        """Brings bytes of one segment into memory, so that read_committed() does not wait for the disk.
+        Blocks. Errors are reported there."""
+        size = self.store.settings.commit_log_file_size
+        begin = offset % size
+        with suppress(StorageError):
+            file = self.files.open(f"{DIRECTORY}/{offset - begin:020d}")
+            try:
+                file.read(begin, min(begin + size_max, file.size))
+            finally:
+                file.close()
+
     def read_committed(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
-        """EngineLog.read() of committed records. TroveError REPLICA_OFFSET_MISMATCH, STORE_FAILED."""
+        """EngineLog.records_at() of committed records. TroveError REPLICA_OFFSET_MISMATCH, STORE_FAILED."""
         if not self.log.begin <= offset < self.state.commit:
             raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"{offset} is not committed here")
-        return self.log.read(offset, size_max)
+        return self.log.records_at(offset, min(size_max, self.state.commit - offset))
 
     # --- changes of the state; they block, in any thread ------------------------------------------------
     def _take_place(self, place: Membership) -> None:

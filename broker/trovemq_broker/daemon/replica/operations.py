@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from trovemq_broker.replication.frames import Node
 from trovemq_broker.replication.status import NodeStatus, Role
+from trovemq_store.log.damage_counts import DamageCounts
 
 Status = Callable[[], NodeStatus]
 
@@ -52,11 +55,21 @@ def shown(status: NodeStatus) -> dict[str, Any]:
     }
 
 
-class ReplicaCollector(Collector):
-    """The figures of a node. A leader has those of its followers."""
+@dataclass(frozen=True, slots=True)
+class RoleFigures:
+    """`damage`: of the open store. `not_kept`: the nodes for which a leader keeps no log any more."""
 
-    def __init__(self, status: Status) -> None:
+    damage: DamageCounts
+    not_kept: frozenset[Node] = frozenset()
+
+
+class ReplicaCollector(Collector):
+    """The figures of a node. A leader has those of its followers. `figures`: of the present role; None while
+    there is none."""
+
+    def __init__(self, status: Status, figures: Callable[[], RoleFigures | None]) -> None:
         self._status = status
+        self._figures = figures
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -99,3 +112,32 @@ class ReplicaCollector(Collector):
                 seconds.add_metric((status.group, status.node), status.lag_ms / 1000)
         yield lag
         yield seconds
+        figures = self._figures()
+        if figures is not None:
+            yield from _of_damage(status.group, figures.damage)
+            not_kept = GaugeMetricFamily(
+                "trovemq_group_log_not_kept",
+                "1 for a node that lags so far, or is away for so long, that the leader's retention does not"
+                " wait for it.",
+                labels=("group", "node"),
+            )
+            for node in sorted(figures.not_kept):
+                not_kept.add_metric((status.group, node), 1)
+            yield not_kept
+
+
+def _of_damage(group: str, damage: DamageCounts) -> Iterator[Metric]:
+    places = GaugeMetricFamily(
+        "trovemq_group_damaged_places",
+        "Damaged places of the node's log that no other node's copy has repaired.",
+        labels=("group",),
+    )
+    places.add_metric((group,), damage.present[0])
+    yield places
+    for name, what, value in (
+        ("repaired_places", "Damaged places repaired from another node.", damage.repaired_ranges),
+        ("repaired_bytes", "Their bytes, as far as sizes were known.", damage.repaired_bytes),
+    ):
+        counter = CounterMetricFamily(f"trovemq_group_{name}", what, labels=("group",))
+        counter.add_metric((group,), value)
+        yield counter

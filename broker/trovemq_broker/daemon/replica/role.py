@@ -9,7 +9,7 @@ from trovemq_broker.cluster.view import GroupLeader, GroupNode
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replication.frames import Epoch, Identity
+from trovemq_broker.replication.frames import Epoch, Identity, Node
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus, Promoted, PromotionAsked
 from trovemq_proto import errors
@@ -31,6 +31,11 @@ class Role(Protocol):
 
     @property
     def node(self) -> OpenNode: ...
+    @property
+    def not_kept(self) -> frozenset[Node]:
+        """A leader's: the nodes for which it keeps no log any more."""
+        ...
+
     def status(self) -> NodeStatus: ...
     def leading(self) -> LeaderStreams: ...
     async def promise(self, epoch: Epoch) -> Promised | None:

@@ -353,6 +353,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "RemoveNode": _SUPER_ACT,
         "Promote": _SUPER_ACT,
         "ListCutRecords": Row(_cluster(Action.GET)),
+        "ReadCutRecords": _SUPER_ACT,
     },
     # On another listener, whose callers are nodes: trovemq_broker.replica_streams.peers_allowed.
     "trovemq.v1.ReplicationService": {

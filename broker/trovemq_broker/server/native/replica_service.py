@@ -6,8 +6,8 @@ from typing import Protocol
 
 import grpc
 
-from trovemq_broker.replication.frames import Node
-from trovemq_broker.replication.status import CutFiles, NodeStatus, Promoted, PromotionAsked
+from trovemq_broker.replication.frames import Node, Offset
+from trovemq_broker.replication.status import CutFiles, CutPart, NodeStatus, Promoted, PromotionAsked
 from trovemq_broker.server.wire import replica_messages as wire
 from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.statuses import Context
@@ -44,6 +44,10 @@ class ReplicaCalls(Protocol):
 
     async def cut_files(self) -> CutFiles: ...
 
+    async def cut_part(self, path: str, offset: Offset) -> CutPart:
+        """TroveError REQUEST_ILLEGAL: there is no such file, or it is damaged."""
+        ...
+
 
 class ReplicaService:
     """The methods of replica.proto. Every refusal is a TroveError."""
@@ -79,6 +83,9 @@ class ReplicaService:
 
     async def list_cut_records(self, _request: Request, _context: Context) -> Reply:
         return wire.cut_files_reply(await self._node.cut_files())
+
+    async def read_cut_records(self, request: Request, _context: Context) -> Reply:
+        return wire.cut_part_reply(await self._node.cut_part(*wire.cut_part_asked(request)))
 
     def _status(self) -> Reply:
         return wire.status_reply(self._node.status())

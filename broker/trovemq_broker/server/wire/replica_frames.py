@@ -82,13 +82,14 @@ class PromiseAsked(NamedTuple):
 
 
 class RangeAsked(NamedTuple):
-    """A node that has promised `epoch` asks for records of the log from `offset` on."""
+    """`node`, which has promised `epoch`, asks for records of the log from `offset` on."""
 
     cluster: str
     group: str
     epoch: Epoch
     offset: Offset
     size_max: int
+    node: Node
 
 
 class StatusAsked(NamedTuple):
@@ -192,6 +193,7 @@ def leader_bytes(frame: LeaderFrame) -> bytes:
             end=frame.end,
             sent_ms=frame.sent_ms,
             in_sync=_set_to(frame.in_sync),
+            begin=frame.begin,
         )
         return pb.FollowReply(heartbeat=heartbeat).SerializeToString()
     welcome = pb.ReplicaWelcome(
@@ -222,6 +224,7 @@ def leader_frame_of(data: bytes) -> LeaderFrame:
                 _offset(one.end),
                 _number(one.sent_ms),
                 _set_of(one.in_sync),
+                _offset(one.begin),
             )
     raise _illegal("it is neither a welcome nor data nor a heartbeat")
 
@@ -301,6 +304,7 @@ def range_asked(data: bytes) -> RangeAsked:
         _epoch(one.epoch),
         _offset(one.offset),
         _number(one.size_max),
+        _name(one.node),
     )
 
 

@@ -8,6 +8,7 @@ from trovemq_broker.replication.frames import Identity, InSyncSet, Node, Offset
 from trovemq_broker.replication.status import (
     CopyStatus,
     CutFiles,
+    CutPart,
     NodeStatus,
     Promoted,
     PromotionAsked,
@@ -120,6 +121,17 @@ def cut_files_reply(cut: CutFiles) -> pb.ListCutRecordsReply:
             records=one.records,
         )
     return reply
+
+
+def cut_part_asked(request: pb.ReadCutRecordsRequest) -> tuple[str, Offset]:
+    """The path of a file, and from where on. TroveError REQUEST_ILLEGAL."""
+    if not 0 <= request.offset < 1 << 63:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"offset {request.offset} is none", field="offset")
+    return _text("path", request.path), Offset(request.offset)
+
+
+def cut_part_reply(part: CutPart) -> pb.ReadCutRecordsReply:
+    return pb.ReadCutRecordsReply(data=part.data, offset=part.offset, next=part.next)
 
 
 # --- from node to node ------------------------------------------------------------------------------------

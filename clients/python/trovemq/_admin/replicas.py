@@ -10,7 +10,7 @@ from trovemq._common.arguments import check_number, check_optional_text, check_t
 from trovemq._net.all_brokers import outcomes_of
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.replicas import MemberAddress, NodeAnswer, ReplicaCalls
-from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaNode
+from trovemq.models.replica import CutMessage, CutRecords, Promotion, ReplicaGroup, ReplicaNode
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -140,6 +140,28 @@ class Replicas:
         calls = [ReplicaCalls(self._pool.server(found.address(one))) for one in answers]
         outcomes = await outcomes_of(one.cut_records() for one in calls)
         return [record for outcome in outcomes if not isinstance(outcome, TroveError) for record in outcome]
+
+    async def cut_messages(
+        self, cut: CutRecords, *, offset: int = 0, group: str | None = None
+    ) -> tuple[list[CutMessage], int]:
+        """Messages of a file of cut records, about 1 MiB of them.
+
+        Args:
+            cut: The file.
+            offset: The offset of the first one; 0 for the first of the file.
+            group: The node's group, where several have a node of this name.
+
+        Returns:
+            The messages, and the offset with which to ask for the next ones; no messages: there are no more.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL (there is no such file, or it is damaged), BROKER_NOT_FOUND (the node
+                does not answer), RECORD_DAMAGED, ACCESS_DENIED, …
+        """
+        check_number("offset", offset)
+        found = await self._found()
+        answer = found.node(cut.node, group)
+        return await ReplicaCalls(self._pool.server(found.address(answer))).cut_part(cut.path, offset)
 
     # --- helpers --------------------------------------------------------------------------------------
     async def _serves(self, calls: ReplicaCalls, promotion: Promotion) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trovemq.models.replica import CutRecords, Promotion
+from trovemq.models.replica import CutMessage, CutRecords, Promotion
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import decode_message
+from trovemq_proto.records.layout import RECORD_SIZE_MIN
 from trovemq_proto.v1 import replica_pb2
 
 from .connection import Connection
@@ -108,6 +113,13 @@ class ReplicaCalls:
             for one in found.files
         ]
 
+    async def cut_part(self, path: str, offset: int) -> tuple[list[CutMessage], int]:
+        """Messages of that file from `offset` on, and where to continue; none: there are no more."""
+        request = replica_pb2.ReadCutRecordsRequest(path=path, offset=offset)
+        decode = replica_pb2.ReadCutRecordsReply.FromString
+        found = await self._ask(_SERVICE + "ReadCutRecords", request, decode)
+        return list(_messages(found.data, found.offset)), found.next
+
     async def _status(
         self,
         method: str,
@@ -120,6 +132,17 @@ class ReplicaCalls:
         decode = replica_pb2.ReplicaStatus.FromString
         timeout_ms = None if method == "GetReplica" else PROMOTE_MS
         return _answer(await self._ask(_SERVICE + method, request, decode, timeout_ms))
+
+
+def _messages(data: bytes, offset: int) -> Iterator[CutMessage]:
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4])
+        record = data[at : at + size]
+        if size < RECORD_SIZE_MIN or len(record) < size:
+            raise TroveError(errors.RECORD_DAMAGED, f"the record at {offset + at} is damaged")
+        yield CutMessage(offset=offset + at, message=decode_message(record))
+        at += size
 
 
 def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:

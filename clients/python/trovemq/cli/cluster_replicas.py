@@ -9,6 +9,7 @@ import typer
 
 from trovemq.cli.arguments import YesOption
 from trovemq.cli.columns import Column, Columns
+from trovemq.cli.cut_messages import resend_cut
 from trovemq.cli.session import Session, verb
 from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaNode
 
@@ -135,11 +136,21 @@ async def promote(
     session.show_list([made], _PROMOTIONS)
 
 
-async def cut_records(session: Session, group: GroupOption = None) -> None:
-    """List the records that nodes have cut."""
+async def cut_records(
+    session: Session,
+    group: GroupOption = None,
+    resend: Annotated[
+        bool, typer.Option("--resend", help="Send the messages among them to their topics again, each once.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """List the records that nodes have cut, or send them again."""
     async with session.client() as client:
         found = await session.call(client.admin.replicas.cut_records(group))
-    session.show_list(found, _CUTS)
+        if not resend:
+            session.show_list(found, _CUTS)
+            return
+        await resend_cut(session, client, found, group, yes=yes)
 
 
 def _show(session: Session, groups: Sequence[ReplicaGroup]) -> None:

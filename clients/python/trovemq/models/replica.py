@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trovemq_proto.records import Message
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLag:
@@ -123,3 +125,16 @@ class CutRecords:
     end: int
     records: int
     dropped_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutMessage:
+    """A message among the records that a node has cut.
+
+    Attributes:
+        offset: Where it lay in that node's log.
+        message: The message as it was stored.
+    """
+
+    offset: int
+    message: Message

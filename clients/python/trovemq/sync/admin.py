@@ -96,6 +96,7 @@ class Replicas(SyncWrapper[replicas.Replicas]):
     add = waits(replicas.Replicas.add)
     remove = waits(replicas.Replicas.remove)
     cut_records = waits(replicas.Replicas.cut_records)
+    cut_messages = waits(replicas.Replicas.cut_messages)
 
 
 class Admin(SyncWrapper[aio.Admin]):

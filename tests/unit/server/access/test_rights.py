@@ -101,6 +101,7 @@ trovemq.v1.ReplicaService
     RemoveNode: super
     Promote: super
     ListCutRecords: Cluster Get
+    ReadCutRecords: super
 trovemq.v1.ReplicationService
     Follow: super
     Promise: super
