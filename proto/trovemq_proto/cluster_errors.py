@@ -216,6 +216,17 @@ STORE_DIVERGED = _add(
     "The log differs from another node's below the known commit offset, and was not cut.",
     "Keep this store aside, and find out which node has the acknowledged messages before either is removed.",
 )  # fmt: skip
+# Codes from 470: the agreement of a replica group's nodes (trovemq_broker.coordination).
+COORDINATION_UNAVAILABLE = _add(
+    "COORDINATION_UNAVAILABLE", 470, "UNAVAILABLE", True,
+    "etcd, by which the nodes of a replica group agree, has not answered: whether a change was made is unknown.",
+    "Start etcd, or correct etcd_endpoints; the group works on meanwhile, but no other node can become its leader.",
+)  # fmt: skip
+COORDINATION_ILLEGAL = _add(
+    "COORDINATION_ILLEGAL", 471, "FAILED_PRECONDITION", False,
+    "The keys of a replica group in etcd cannot be right: a value does not parse, or is older than one that a node has seen.",
+    "Was etcd restored from an older copy, or replaced, or do two clusters share a prefix? The message has the value.",
+)  # fmt: skip
 REPLICA_LAG_EXCEEDED = _add(
     "REPLICA_LAG_EXCEEDED", 475, "FAILED_PRECONDITION", False,
     "A replica has a longer lag than the request's max_lag_ms, or has not had all of its leader's log yet.",

@@ -1,0 +1,1 @@
+"""A part of the protocol of etcd, by which the nodes of a replica group agree."""

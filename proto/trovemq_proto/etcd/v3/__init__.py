@@ -1,0 +1,1 @@
+"""Its version 3; etcd.proto has the messages."""
