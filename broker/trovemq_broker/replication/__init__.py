@@ -13,6 +13,10 @@ clock or a file.
 - `peers`     a follower as its leader sees it; the copies that a commit waits for
 - `members`   the list of members, and its changes
 - `promotion` the choice of the next leader by an operator
+- `election`  the election of a leader at a coordinator. Beside it: `election_records` the values there,
+  `election_actions` its actions, `election_view` a reading and its consequences, `election_lease` the lease,
+  `election_leadership` the writes of a leader, `election_switch` the planned switch-over,
+  `election_members` changes of the members
 
-docs/internals/replication.md has the rules, and why they are safe.
+docs/internals/replication.md and failover.md have the rules, and why they are safe.
 """

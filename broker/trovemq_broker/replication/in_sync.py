@@ -4,6 +4,9 @@ A change is proposed, stored by the leader, then by the other members of the new
 counts once every member of it has stored it. There may be several proposals; each was made because a member
 of the one before does not answer. A confirmed one ends all that were made before it.
 
+With a coordinator (failover.md) a set counts once the coordinator has it: confirm_written(). A proposal that
+got no answer may be written at any time, until a later one is; the copies of all of them count till then.
+
 Invariants
 - A set has at least `in_sync_min` copies, and the leader's. At that size a copy is replaced, not dropped.
 - A copy is added once it holds all that is committed, and this epoch's first record.
@@ -42,27 +45,43 @@ class Copy(NamedTuple):
 
 
 class InSyncChanges:
-    """Of one leadership. `stored`: the set that the leader had stored when it was promoted."""
+    """Of one leadership. `stored`: the set that the leader had stored when it was promoted; with
+    `is_coordinated` that of its election."""
 
     def __init__(
-        self, stored: InSyncSet, epoch: Epoch, me: Identity, *, in_sync_min: int, lag_max_ms: int
+        self,
+        stored: InSyncSet,
+        epoch: Epoch,
+        me: Identity,
+        *,
+        in_sync_min: int,
+        lag_max_ms: int,
+        is_coordinated: bool = False,
     ) -> None:
-        assert stored.epoch < epoch, "each leadership has a new epoch"
+        assert stored.epoch <= epoch, "epochs rise"
+        assert is_coordinated == (stored.epoch == epoch), "each leadership has a new epoch"
         assert me in stored.copies, "only a copy of the set becomes the leader"
         self.in_sync_min = in_sync_min
         self._lag_max_ms: Final = lag_max_ms
         self._epoch: Final = epoch
         self._me: Final = me
-        self.confirmed: InSyncSet | None = None
-        self.proposed: list[InSyncSet] = [InSyncSet(epoch, stored.version + 1, stored.copies)]
+        self._is_coordinated: Final = is_coordinated
+        self.confirmed: InSyncSet | None = stored if is_coordinated else None
+        first = InSyncSet(epoch, stored.version + 1, stored.copies)
+        self.proposed: list[InSyncSet] = [] if is_coordinated else [first]
         """Not yet confirmed, oldest first."""
         self._changed_ms: NowMs | None = None
         self._removals: dict[Node, deque[NowMs]] = {}
 
     @property
     def newest(self) -> InSyncSet:
-        """The set that followers are to store."""
+        """The last that was proposed, or confirmed."""
         return self.proposed[-1] if self.proposed else self._confirmed
+
+    @property
+    def to_store(self) -> InSyncSet:
+        """The set that followers are to store."""
+        return self._confirmed if self._is_coordinated else self.newest
 
     @property
     def counted(self) -> frozenset[Identity]:
@@ -72,6 +91,8 @@ class InSyncChanges:
 
     def confirm(self, versions: Mapping[Identity, int]) -> bool:
         """`versions`: of the sets of this epoch that the copies have stored. Whether a set was confirmed."""
+        if self._is_coordinated:
+            return False
         for at in range(len(self.proposed) - 1, -1, -1):
             one = self.proposed[at]
             if all(versions.get(copy, 0) >= one.version for copy in one.copies):
@@ -79,6 +100,15 @@ class InSyncChanges:
                 del self.proposed[: at + 1]
                 return True
         return False
+
+    def confirm_written(self, in_sync: InSyncSet) -> bool:
+        """The coordinator has that set: no proposal before it can be written any more. Whether it is news."""
+        if in_sync.version <= self._confirmed.version:
+            return False
+        assert in_sync in self.proposed, "only this leader changes the set of its epoch"
+        self.confirmed = in_sync
+        self.proposed = [one for one in self.proposed if one.version > in_sync.version]
+        return True
 
     def propose(
         self, copies: Collection[Copy], now_ms: NowMs, *, commit: Offset, epoch_end: Offset
@@ -136,8 +166,10 @@ class InSyncChanges:
     def _next(
         self, present: frozenset[Identity], lost: list[Identity], ready: list[Identity]
     ) -> frozenset[Identity]:
-        """All that are ready come in; lost ones go, in the order of their names, while enough remain."""
-        copies = present.union(ready)
+        """All that are ready come in, each in place of another copy of its node. Lost ones go, in the order
+        of their names, while enough remain."""
+        nodes = {one.node for one in ready}
+        copies = frozenset(one for one in present if one.node not in nodes).union(ready)
         for one in sorted(lost):
             if len(copies) > self.in_sync_min:
                 copies -= {one}

@@ -68,7 +68,8 @@ class LeaderLog(NodeLog, Protocol):
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """`voters`: by node, whether it may be in the in-sync set. `is_sync`: a copy counts once it is synced.
-    `stores`, `removed`: of the list of members (members.py). `sealing_key_id`: as of Hello."""
+    `stores`, `removed`: of the list of members (members.py). `sealing_key_id`: as of Hello. `is_coordinated`:
+    elections and in-sync sets are a coordinator's (election.py)."""
 
     cluster: str
     group: str
@@ -83,6 +84,7 @@ class GroupSettings:
     kept: KeptLimits = field(default_factory=KeptLimits)
     catch_up_bytes_per_s: int = 0
     """0: no limit."""
+    is_coordinated: bool = False
 
 
 # --- actions ----------------------------------------------------------------------------------
@@ -97,7 +99,8 @@ class EndStream(NamedTuple):
 
 
 class StoreSet(NamedTuple):
-    """To be stored and synced, then reported by set_stored()."""
+    """To be stored and synced, then reported by set_stored(). With a coordinator: to be written there, then
+    reported by set_confirmed()."""
 
     in_sync: InSyncSet
 
@@ -122,8 +125,9 @@ class CopyState(NamedTuple):
 
 
 class Leader:
-    """`stored`: the in-sync set that this node had stored when it was promoted. `known_commit`: of the epochs
-    before. The epoch's first record is already appended, and ends at the log's end."""
+    """`stored`: the in-sync set that this node had stored when it was promoted; with a coordinator that of
+    its election. `known_commit`: of the epochs before. The epoch's first record is already appended, and ends
+    at the log's end."""
 
     def __init__(
         self,
@@ -143,7 +147,12 @@ class Leader:
         self._epoch_end = log.end
         self._commit = CommitOffset(known_commit, log.end)
         self.in_sync: Final = InSyncChanges(
-            stored, self.epoch, me, in_sync_min=settings.in_sync_min, lag_max_ms=settings.lag_max_ms
+            stored,
+            self.epoch,
+            me,
+            in_sync_min=settings.in_sync_min,
+            lag_max_ms=settings.lag_max_ms,
+            is_coordinated=settings.is_coordinated,
         )
         self._my_version = 0
         self._began_ms: Final = now_ms
@@ -206,6 +215,13 @@ class Leader:
         others = [node for node in settings.voters if node != self._me.node]
         return kept_log(others, self._peers, settings.kept, log.begin, log.end, self._began_ms, now_ms)
 
+    def answered_by_all_ms(self, now_ms: NowMs) -> NowMs | None:
+        """Each other copy that counts has answered a heartbeat that was sent then, or later. None: one has
+        answered none. Without others it is now."""
+        known = {peer.identity: peer.answered_ms for peer in self._peers.values()}
+        answers = [known.get(one, 0) for one in self.in_sync.counted if one != self._me]
+        return (min(answers) or None) if answers else now_ms
+
     def check_append(self) -> None:
         """TroveError NOT_ENOUGH_REPLICAS: nothing may be appended for a replicated acknowledgement."""
         if (found := self.connected_copies) < self.settings.in_sync_min:
@@ -217,7 +233,7 @@ class Leader:
     # --- inputs -----------------------------------------------------------------------------------------
     def begin(self) -> list[LeaderAction]:
         """The first action of a leadership."""
-        return [StoreSet(self.in_sync.newest)]
+        return [] if self.settings.is_coordinated else [StoreSet(self.in_sync.newest)]
 
     def hello(self, stream: Stream, hello: Hello, now_ms: NowMs) -> list[LeaderAction]:
         """A follower has opened a stream."""
@@ -296,6 +312,14 @@ class Leader:
         self._confirm()
         self._move_commit(now_ms)
         return []
+
+    def set_confirmed(self, in_sync: InSyncSet, now_ms: NowMs) -> list[LeaderAction]:
+        """The coordinator has that set, which was proposed by a StoreSet."""
+        if not self.in_sync.confirm_written(in_sync):
+            return []
+        self._counted = None
+        self._move_commit(now_ms)
+        return self._heartbeats(now_ms)
 
     def regroup(self, settings: GroupSettings, now_ms: NowMs) -> list[LeaderAction]:
         """The members have changed (members.py): a node that is none any more loses its stream."""
@@ -437,7 +461,9 @@ class Leader:
                 peer,
                 now_ms,
                 is_sync=settings.is_sync,
-                is_witnessed=is_witnessed(
+                # a leader that was deposed by a lost promise cannot change the set at the coordinator
+                is_witnessed=settings.is_coordinated
+                or is_witnessed(
                     peer, peers, voters - {peer.identity.node}, self.in_sync.newest, settings.in_sync_min
                 ),
             )
@@ -454,7 +480,7 @@ class Leader:
 
     def _heartbeat(self, now_ms: NowMs) -> Heartbeat:
         log = self._log
-        return Heartbeat(self.epoch, self.commit, log.end, now_ms, self.in_sync.newest, log.begin)
+        return Heartbeat(self.epoch, self.commit, log.end, now_ms, self.in_sync.to_store, log.begin)
 
     def _heartbeats(self, now_ms: NowMs) -> list[LeaderAction]:
         frame = self._heartbeat(now_ms)

@@ -37,7 +37,8 @@ class NodeStatus:
     """Of one node. `cluster`: the group's id; empty without a group. `epoch`: that it leads or follows; 0:
     none. `last_epoch`: the newest in its log. `leader`: the node that leads, empty where it is not known.
     `in_sync`: that it has stored. `in_sync_min`: of the group, also while it has fewer voters; a node that
-    joins takes it over. `lag_ms`: of a follower's readers (ReadLag). `problem`: empty if there is none."""
+    joins takes it over. `lag_ms`: of a follower's readers (ReadLag). `problem`: empty if there is none.
+    `lease_left_ms`: of a leader that was elected."""
 
     group: str
     node: Node
@@ -61,6 +62,8 @@ class NodeStatus:
     ack: str = ""
     store_id: str = ""
     incarnation: int = 0
+    coordination: str = "manual"
+    lease_left_ms: int = 0
 
     @property
     def members(self) -> tuple[Member, ...]:

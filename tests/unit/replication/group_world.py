@@ -42,7 +42,7 @@ HELD_MS = 50
 
 
 class World(MembersWorld):
-    """`bugs`: names of planted ones, for the tests of the tests."""
+    node_type: type[Node] = Node
 
     def __init__(
         self, seed: int, *, nodes: int, in_sync_min: int, is_sync: bool = True, spares: int = 0
@@ -54,7 +54,9 @@ class World(MembersWorld):
         self.spares = spares
         names = [f"n{number}" for number in range(nodes)]
         others = [f"n{nodes + number}" for number in range(spares)]
-        self.nodes = {name: Node(name, Identity(name, f"{name}-0", 0)) for name in (*names, *others)}
+        self.nodes = {
+            name: self.node_type(name, Identity(name, f"{name}-0", 0)) for name in (*names, *others)
+        }
         self.queue: list[tuple[int, int, Callable[[], None]]] = []
         self.count = itertools.count()
         self.links: dict[int, Link] = {}
@@ -144,7 +146,8 @@ class World(MembersWorld):
 
     # --- streams ----------------------------------------------------------------------------------------
     def _link_of(self, node: Node) -> Link | None:
-        return next((one for one in self.links.values() if one.follower is node and one.is_open), None)
+        found = (one for one in self.links.values() if one.follower is node and one.is_open)
+        return next((one for one in found if not one.is_ended_by_follower), None)
 
     def _dial(self, node: Node) -> None:
         target = self.nodes[node.configured or self.named]
@@ -204,7 +207,7 @@ class World(MembersWorld):
 
     def _to_follower(self, link: Link, frame: LeaderFrame) -> None:
         def act() -> None:
-            if link.follower.follower is not None:
+            if link.follower.follower is not None and not link.is_ended_by_follower:
                 self._follow(link, link.follower.follower.frame(frame, self.now_ms))
                 self._check_commit(link.follower)
                 if isinstance(frame, Data):
@@ -217,7 +220,7 @@ class World(MembersWorld):
             return
         link.is_open = False
         del self.links[link.number]
-        if link.follower.life == link.lives[0]:
+        if link.follower.life == link.lives[0] and not link.is_ended_by_follower:
             link.follower.follower = None
         leader = link.leader
         if leader.up and leader.life == link.lives[1] and leader.leader is not None:
@@ -238,15 +241,21 @@ class World(MembersWorld):
                         node.refused += 1
                         self._close(link)
                 case leader_side.StoreSet(in_sync):
-                    assert len(in_sync.copies) >= self.in_sync_min, "a set below the minimum"
-                    node.state.in_sync = in_sync
-                    self._lead(node, leader.set_stored(in_sync.version, self.now_ms))
-                case leader_side.StepDown(_):
-                    self._step_down(node)
+                    self._store_set(node, leader, in_sync)
+                case leader_side.StepDown(epoch):
+                    self._deposed(node, epoch)
         if node.leader is not None:
             self._check_commit(node)
             self._acknowledge(node, node.leader)
             self._tick_when_due(node, node.leader)
+
+    def _store_set(self, node: Node, leader: Leader, in_sync: InSyncSet) -> None:
+        assert len(in_sync.copies) >= self.in_sync_min, "a set below the minimum"
+        node.state.in_sync = in_sync
+        self._lead(node, leader.set_stored(in_sync.version, self.now_ms))
+
+    def _deposed(self, node: Node, _epoch: int) -> None:
+        self._step_down(node)
 
     def _tick_when_due(self, node: Node, leader: Leader) -> None:
         due_ms = leader.next_tick_ms
@@ -298,14 +307,13 @@ class World(MembersWorld):
     def send(self) -> None:
         """A producer's append to one of the nodes that lead."""
         leading = [node for node in self.nodes.values() if node.up and node.leader is not None]
-        if not leading:
-            return
-        node = self.random.choice(leading)
-        if node.paused_until > self.now_ms:
-            return
+        if leading:
+            self.append_at(self.random.choice(leading))
+
+    def append_at(self, node: Node) -> None:
         leader = node.leader
         assert leader is not None
-        if not leader.is_open:
+        if node.paused_until > self.now_ms or not leader.is_open:
             return
         try:
             leader.check_append()
@@ -349,7 +357,8 @@ class World(MembersWorld):
             del self.links[link.number]
             other = link.follower if node is link.leader else link.leader
             if other is link.follower:
-                other.follower = None
+                if not link.is_ended_by_follower:
+                    other.follower = None
             elif other.up and other.leader is not None:
                 self._lead(other, other.leader.closed(link.number, self.now_ms, is_dead=not power_cut))
         if power_cut and node.log.flushed < node.log.end:

@@ -64,6 +64,8 @@ class Link:
     is_open: bool = True
     ready_at: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+    is_ended_by_follower: bool = False
+    """The follower has ended it; its last frames may still reach the leader."""
 
 
 class MembersWorld:

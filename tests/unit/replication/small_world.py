@@ -91,10 +91,12 @@ class SmallNode:
 class SmallWorld:
     """`sends`, `promotions`, `waits`, `losses`: how many of each may follow."""
 
+    node_type: type[SmallNode] = SmallNode
+
     def __init__(self, *, sends: int, promotions: int, waits: int, losses: int) -> None:
         self.sends, self.promotions, self.waits, self.losses = sends, promotions + 1, waits, losses
         self.now_ms = 0
-        self.nodes = {name: SmallNode(name) for name in NAMES}
+        self.nodes = {name: self.node_type(name) for name in NAMES}
         first = frozenset(node.identity for node in self.nodes.values())
         for node in self.nodes.values():
             node.state.in_sync = InSyncSet(0, 1, first)
