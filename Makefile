@@ -175,7 +175,7 @@ generated: setup ## Generated code and pages are as their sources give them; pla
 .PHONY: proto
 proto: setup ## Generate the protocol's Python code from the .proto files
 	@$(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) \
-	  proto/trovemq_proto/v1/*.proto proto/trovemq_proto/rocketmq/v2/*.proto
+	  proto/trovemq_proto/v1/*.proto proto/trovemq_proto/rocketmq/v2/*.proto proto/trovemq_proto/etcd/v3/*.proto
 	@$(RUN) -m grpc_tools.protoc -I . --python_out=$(TESTS_OUT) --pyi_out=$(TESTS_OUT) \
 	  tests/interop_grpc/programs/interop.proto
 

@@ -282,6 +282,16 @@ ALERTS: Final = (
         silent={series("trovemq_group_damaged_places", 'group="o"'): f"0x{MINUTES - 4} 1x4"},
     ),
     Alert(
+        "TroveMQEtcdAway",
+        "warning",
+        "trovemq_etcd_up == 0",
+        "1m",
+        "etcd does not answer {{ $labels.instance }}: no other node of its group can become the leader",
+        "Look at the members of etcd, and at etcd_endpoints; the group works on meanwhile.",
+        firing={series("trovemq_etcd_up"): steady(0)},
+        silent={series("trovemq_etcd_up"): steady(1)},
+    ),
+    Alert(
         "TroveMQTooFewCopies",
         "critical",
         'rate(trovemq_appends_refused_total{error="NOT_ENOUGH_REPLICAS"}[5m]) > 0',

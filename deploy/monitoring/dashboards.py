@@ -52,7 +52,7 @@ BROKER_ROWS: Final = (
     ("Connections and replies", "reply_ request_ connections keepalive_ calls_ streams_reset window_"),
     ("Search", "tree_ trees_ search searches unique_ids producers_numbered"),
     ("Cluster", "routes_ forwards_ config_"),
-    ("Replica group", "group_"),
+    ("Replica group", "group_ etcd_"),
     ("Access, quotas, audit", "access_ sessions users quota audit_"),
 )
 
@@ -85,7 +85,7 @@ EVENT_NAMES: Final = frozenset(
         "trovemq_config_follower_lag",
     }
 )
-GROUPS: Final = "trovemq_group_"
+GROUPS: Final = ("trovemq_group_", "trovemq_etcd_")
 """Of replica groups. A single broker has none."""
 
 

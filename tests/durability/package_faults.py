@@ -12,7 +12,9 @@ from typing import Final
 from tests.durability.ack_faults import ACK_FAULTS
 from tests.durability.cluster_config_faults import CLUSTER_CONFIG_FAULTS
 from tests.durability.console_faults import CONSOLE_FAULTS
+from tests.durability.coordination_faults import COORDINATION_FAULTS
 from tests.durability.daemon_faults import DAEMON_FAULTS
+from tests.durability.election_faults import ELECTION_FAULTS
 from tests.durability.engine_faults import ENGINE_FAULTS
 from tests.durability.failover_faults import FAILOVER_FAULTS
 from tests.durability.pipeline_faults import PIPELINE_FAULTS
@@ -48,4 +50,6 @@ PACKAGE_FAULTS: Final[tuple[Planted, ...]] = (
     *STREAM_FAULTS,
     *REMOTING_FAULTS,
     *FAILOVER_FAULTS,
+    *COORDINATION_FAULTS,
+    *ELECTION_FAULTS,
 )

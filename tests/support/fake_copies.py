@@ -17,6 +17,9 @@ class FakeCopies:
         self.copies = copies
         self.needed_from = PhysicalOffset(1 << 62)
         self.refusal: TroveError | None = None
+        self.no_delivery: TroveError | None = None
+        self.asked_in_order: list[bool] = []
+        self.is_held = False
         self.events: list[str] = []
         self._calls: list[Callable[[], None]] = []
         self.on_flushed: Callable[[], None] = lambda: None
@@ -24,6 +27,11 @@ class FakeCopies:
     def check_append(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def check_delivery(self, *, in_order: bool) -> None:
+        self.asked_in_order.append(in_order)
+        if self.no_delivery is not None:
+            raise self.no_delivery
 
     def appended(self) -> None:
         self.events.append("appended")

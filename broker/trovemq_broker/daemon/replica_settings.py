@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple
 
+from trovemq_broker.daemon.coordination_settings import CoordinationSettings
 from trovemq_broker.replication.frames import NODES_MAX
 from trovemq_daemon.addresses import Address, advertised_address, check_advertise, parse_address
 from trovemq_daemon.errors import SettingsError
@@ -32,12 +33,12 @@ class NamedNode(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaSettings:
+class ReplicaSettings(CoordinationSettings):
     """`replica_problems()` reports contradictions."""
 
-    coordination: Annotated[Literal["none", "manual"], setting()] = "none"
+    coordination: Annotated[Literal["none", "manual", "etcd"], setting()] = "none"
     """How the nodes of a replica group agree: `none` for a broker with one copy of its log; `manual`: an
-    operator promotes another node (`trovemq cluster promote`)."""
+    operator promotes another node (`trovemq cluster promote`); `etcd`: the nodes choose another leader."""
     node_name: Annotated[str, setting()] = ""
     """Name of this node, unique in its group. `name` is that of the group: clients see one broker."""
     replication_listen: Annotated[str, setting("HOST:PORT")] = ""
@@ -90,6 +91,11 @@ class ReplicaSettings:
         return self.coordination != "none"
 
     @property
+    def is_elected(self) -> bool:
+        """Whether the nodes choose their leader."""
+        return self.coordination == "etcd"
+
+    @property
     def named_nodes(self) -> tuple[NamedNode, ...]:
         """`replica_nodes`. SettingsError."""
         return tuple(map(_named_node, self.replica_nodes))
@@ -121,7 +127,7 @@ class ReplicaSettings:
                 one for one in ("node_name", "replication_listen", "replica_nodes") if getattr(self, one)
             ]
             if given:
-                yield f"{', '.join(given)}: of a replica group's node, which needs coordination = manual"
+                yield f"{', '.join(given)}: of a group's node, which needs coordination = manual, or etcd"
             return
         if not NODE_NAME.fullmatch(self.node_name):
             yield "node_name must name this node of the group: at most 63 letters, digits, '.', '_' and '-'"

@@ -116,6 +116,7 @@ class BrokerSettings(
         yield from NodeSettings.problems(self)
         yield from self.config_problems()
         yield from self.replica_problems()
+        yield from self.etcd_problems(is_used=self.is_elected, insecure=self.insecure)
         yield from self.size_problems()
         yield from self.hour_problems()
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):

@@ -92,12 +92,13 @@ class ReplicaAcks(Waiters):
 
     @property
     def full(self) -> bool:
-        """Whether the bytes that wait for the copies exceed their limit."""
-        return self.uncommitted_bytes >= self.settings.uncommitted_bytes_max
+        """Whether the bytes that wait for the copies exceed their limit, or appends are held."""
+        return self._replicated.is_held or self.uncommitted_bytes >= self.settings.uncommitted_bytes_max
 
     def check_append(self) -> None:
-        """Raises the error with which every append is refused now."""
-        self._replicated.check_append()
+        """Raises the error with which every append is refused now; one that is held waits."""
+        if not self._replicated.is_held:
+            self._replicated.check_append()
 
     def appended(self) -> None:
         """The log grew."""
@@ -151,6 +152,7 @@ class ReplicaAcks(Waiters):
             return
         offset = self._replicated.commit_offset
         if offset <= self._commit_offset:
+            self._local.moved()  # appends are held no more
             return
         try:
             self._store.limit_commits(offset)

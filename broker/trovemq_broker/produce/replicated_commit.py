@@ -28,9 +28,18 @@ class ReplicatedCommit(Protocol):
     @property
     def needed_from(self) -> PhysicalOffset:
         """Copies that lag need the log from here on, as far as it is kept for them."""
+        ...
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another node takes over as planned: sends wait, and nothing may be appended."""
 
     def check_append(self) -> None:
         """Raises TroveError NOT_ENOUGH_REPLICAS, NOT_LEADER: nothing may be appended."""
+
+    def check_delivery(self, *, in_order: bool) -> None:
+        """Raises TroveError NOT_LEADER, SERVICE_NOT_AVAILABLE: no consumer may get a message now. `in_order`:
+        of a group whose messages one consumer at a time may have."""
 
     def appended(self) -> None:
         """The log grew: frames are sent."""
@@ -39,7 +48,8 @@ class ReplicatedCommit(Protocol):
         """flushed_offset moved."""
 
     def on_commit(self, call: Callable[[], None]) -> None:
-        """`call` is called after each move of commit_offset, on the event loop."""
+        """`call` is called after each move of commit_offset, and when appends are held no more; on the event
+        loop."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ from trovemq_broker.replication.frames import (
     Identity,
     InSyncSet,
     LeaderFrame,
+    Node,
     NowMs,
     Offset,
     Progress,
@@ -99,6 +100,7 @@ class FollowerStream:
         learner: It is never in the in-sync set.
         heard: Called with each heartbeat, once it was applied; with None when a stream begins.
         sealing_key_id: As of Hello.
+        lost: Is called when a stream to that leader has ended, or could not be opened.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class FollowerStream:
         learner: bool = False,
         heard: Callable[[Heartbeat | None], None] = lambda _heartbeat: None,
         sealing_key_id: str = "",
+        lost: Callable[[Node], None] | None = None,
         settings: StreamSettings | None = None,
     ) -> None:
         self._names = (cluster, group, me)
@@ -132,6 +135,7 @@ class FollowerStream:
         self._clock_ms = clock_ms
         self._learner = learner
         self._heard = heard
+        self._on_lost = lost
         self._settings = settings or StreamSettings()
         self._retries = retries
         self._attempts = Attempts(retries, jitter)
@@ -143,6 +147,8 @@ class FollowerStream:
         self._committed: Offset = state.commit
         self._progress: Progress | None = None
         self._progress_wanted = asyncio.Event()
+        self.reported_ms: NowMs = 0
+        """The last report to a leader."""
         self.problem = "the leader was not asked yet"
         """For readiness; empty while the leader is followed."""
 
@@ -172,8 +178,14 @@ class FollowerStream:
         while True:
             began, self._retargeted = loop.time(), False
             self._wake.clear()
-            error = await self._one_stream()
+            endpoint = self._target()
+            if isinstance(endpoint, str):
+                error = TroveError(errors.BROKER_UNREACHABLE, endpoint)
+            else:
+                error = await self._one_stream(endpoint)
             self._lost(error)
+            if self._on_lost is not None and not isinstance(endpoint, str) and not self._retargeted:
+                self._on_lost(endpoint.broker)
             if error.spec in FINAL:
                 return error
             lasted = loop.time() - began >= lasting_s or self._retargeted
@@ -201,11 +213,8 @@ class FollowerStream:
             get_logger().warning("replica.not_following", message=text)
         self.problem = text
 
-    async def _one_stream(self) -> TroveError:
+    async def _one_stream(self, endpoint: Endpoint) -> TroveError:
         """Follows one stream, from the log-in to its end. Returns why it ended."""
-        endpoint = self._target()
-        if isinstance(endpoint, str):
-            return TroveError(errors.BROKER_UNREACHABLE, endpoint)
         try:
             async with open_channel(str(endpoint.address), self._channels(endpoint)) as channel:
                 with reported(endpoint):
@@ -256,7 +265,9 @@ class FollowerStream:
             self._progress_wanted.clear()
             progress, self._progress = self._progress, None
             if progress is not None:
+                self.reported_ms = self._clock_ms()
                 await call.write(sign(wire.follower_bytes(progress)))
+                self.reported_ms = self._clock_ms()
 
     async def _receive(self, call: Any, follower: Follower) -> TroveError:
         tick_s = self._settings.tick_ms / 1_000

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from trovemq_broker.replica_streams.frame_faults import FrameFaults
 from trovemq_broker.replica_streams.outgoing import Outgoing
@@ -50,6 +50,22 @@ STORE_AGAIN_S: Final = 1.0
 """After an in-sync set could not be stored."""
 
 
+class ElectedLeader(Protocol):
+    """The election that has chosen this leader."""
+
+    def in_sync_wanted(self, in_sync: InSyncSet) -> None:
+        """LeaderStreams.confirm() is the answer."""
+
+    def held(self) -> None:
+        """The target of a hold has all of the log, and nothing is appended."""
+
+    def may_append(self) -> bool:
+        """Whether it may take messages, and hand them out, now."""
+
+    def may_deliver_in_order(self) -> bool:
+        """Whether no leader before can hold a message for a consumer of an ordered group."""
+
+
 class _Link:
     """The stream of one follower."""
 
@@ -72,6 +88,7 @@ class LeaderStreams:
         refuses: Is asked when a stream has ended.
         committed: Lets readers see the log up to the commit.
         stepped_down: A higher epoch was promised elsewhere.
+        election: Confirms the in-sync sets; None: the copies do, by storing them.
     """
 
     def __init__(
@@ -88,14 +105,17 @@ class LeaderStreams:
         refuses: Refuses,
         committed: Callable[[Offset], None],
         stepped_down: Callable[[Epoch], None],
+        election: ElectedLeader | None = None,
         settings: StreamSettings | None = None,
     ) -> None:
         self._settings = settings or StreamSettings()
+        self._log = log
         self._clock_ms = clock_ms
         self._store_set = store_set
         self._refuses = refuses
         self._committed = committed
         self._stepped_down = stepped_down
+        self._election = election
         self.leader: Final = Leader(group, log, me, epochs, stored, known_commit, clock_ms())
         self._epoch_start = epochs.entries[-1].start
         self._commit = self.leader.commit
@@ -109,6 +129,8 @@ class LeaderStreams:
         self._probes: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         """While it runs."""
+        self._held_for: Node | None = None
+        """The node that takes over as planned."""
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms: NowMs = 0
         self.problem = ""
@@ -127,12 +149,52 @@ class LeaderStreams:
 
     def check_append(self) -> None:
         """TroveError NOT_LEADER, NOT_ENOUGH_REPLICAS."""
-        if self._ended is not None:
-            raise self._ended
+        self._check_lease()
+        if self._held_for is not None:
+            raise TroveError(errors.NOT_LEADER, f"node {self._held_for} takes over now")
         self.leader.check_append()
         if not self.leader.is_open:
             text = f"the first record of epoch {self.leader.epoch} is not committed yet"
             raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
+
+    @property
+    def is_held(self) -> bool:
+        return self._held_for is not None
+
+    def hold(self, target: Node) -> None:
+        """Nothing is appended until release() or end(); the election hears when the target has all."""
+        self._held_for = target
+        self._look_whether_held()
+
+    def release(self) -> None:
+        """Appends continue."""
+        if self._held_for is not None:
+            self._held_for = None
+            for call in self._on_commit:
+                call()
+
+    def _look_whether_held(self) -> None:
+        leader, end = self.leader, self._log.end
+        if self._election is None or leader.commit < end:
+            return
+        copies = {one.identity.node: one for one in leader.copies(self._clock_ms())}
+        target = copies.get(self._held_for or "")
+        if target is not None and (target.flushed if leader.settings.is_sync else target.end) >= end:
+            self._election.held()
+
+    def check_delivery(self, *, in_order: bool) -> None:
+        """TroveError NOT_LEADER, SERVICE_NOT_AVAILABLE."""
+        self._check_lease()
+        if in_order and self._election is not None and not self._election.may_deliver_in_order():
+            text = "ordered groups wait until the rights of the leader before have ended"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, text)
+
+    def _check_lease(self) -> None:
+        """To be asked each time: a process that was paused has lost the right while it slept."""
+        if self._ended is not None:
+            raise self._ended
+        if self._election is not None and not self._election.may_append():
+            raise TroveError(errors.NOT_LEADER, "this node is not known to lead any more: its lease is over")
 
     def appended(self) -> None:
         self._take(self.leader.appended)
@@ -191,10 +253,17 @@ class LeaderStreams:
         """The members have changed: a node that is none any more loses its stream."""
         self._take(partial(self.leader.regroup, group))
 
+    def confirm(self, in_sync: InSyncSet) -> None:
+        """The election has confirmed the proposed set, which this node stores, too."""
+        self._set = in_sync
+        self._set_wanted.set()
+        self._take(partial(self.leader.set_confirmed, in_sync))
+
     def end(self, error: TroveError) -> None:
         """This node leads no more, or stops: nothing is committed, and all streams end."""
         if self._ended is None:
             self._ended = error
+        self.release()
         for link in self._links.values():
             self._end(link, error)
 
@@ -280,6 +349,8 @@ class LeaderStreams:
         except Exception as error:
             self._fail(error)
             raise
+        if self._held_for is not None:
+            self._look_whether_held()
         self._set_timer()
 
     def _fail(self, error: Exception) -> None:
@@ -295,6 +366,8 @@ class LeaderStreams:
                 case EndStream(stream, error):
                     if (link := self._links.get(stream)) is not None:
                         self._end(link, error)
+                case StoreSet(in_sync) if self._election is not None:
+                    self._election.in_sync_wanted(in_sync)
                 case StoreSet(in_sync):
                     self._set = in_sync
                     self._set_wanted.set()
@@ -350,4 +423,5 @@ class LeaderStreams:
                 self._fail(error)
                 return
             self.problem = ""
-            self._take(partial(self.leader.set_stored, in_sync.version))
+            if self._election is None:
+                self._take(partial(self.leader.set_stored, in_sync.version))

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etrovemq_proto/v1/replica.proto\x12\ntrovemq.v1\"\x13\n\x11GetReplicaRequest\"s\n\rReplicaMember\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0breplication\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\r\n\x05place\x18\x05 \x01(\x05\x12\x10\n\x08store_id\x18\x06 \x01(\t\"\x83\x01\n\x11ReplicaMemberList\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12(\n\x05nodes\x18\x02 \x03(\x0b\x32\x19.trovemq.v1.ReplicaMember\x12\x0e\n\x06newest\x18\x03 \x01(\t\x12\x12\n\nlast_place\x18\x04 \x01(\x05\x12\x0f\n\x07removed\x18\x05 \x03(\t\"\\\n\x0bReplicaCopy\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\x0f\n\x07\x66lushed\x18\x03 \x01(\x03\x12\x0e\n\x06lag_ms\x18\x04 \x01(\x03\x12\x11\n\tconnected\x18\x05 \x01(\x08\"\xf7\x03\n\rReplicaStatus\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x10\n\x08promised\x18\x06 \x01(\x03\x12\x0e\n\x06leader\x18\x07 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x08 \x01(\x03\x12\x0b\n\x03\x65nd\x18\t \x01(\x03\x12\x0f\n\x07\x66lushed\x18\n \x01(\x03\x12\x0e\n\x06\x63ommit\x18\x0b \x01(\x03\x12\x0f\n\x07in_sync\x18\x0c \x03(\t\x12\x15\n\rin_sync_epoch\x18\r \x01(\x03\x12\x17\n\x0fin_sync_version\x18\x0e \x01(\x03\x12\x13\n\x0bin_sync_min\x18\x0f \x01(\x03\x12.\n\x07members\x18\x10 \x01(\x0b\x32\x1d.trovemq.v1.ReplicaMemberList\x12\'\n\x06\x63opies\x18\x11 \x03(\x0b\x32\x17.trovemq.v1.ReplicaCopy\x12\x0f\n\x07problem\x18\x12 \x01(\t\x12\x11\n\tlag_bytes\x18\x13 \x01(\x03\x12\x0b\n\x03\x61\x63k\x18\x14 \x01(\t\x12\x10\n\x08store_id\x18\x15 \x01(\t\x12\x13\n\x0bincarnation\x18\x16 \x01(\x03\x12\x12\n\nlast_epoch\x18\x17 \x01(\x03\x12\x13\n\x06lag_ms\x18\x1e \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_lag_ms\"\x12\n\x10InitGroupRequest\"\x13\n\x11LeaveGroupRequest\";\n\x0e\x41\x64\x64NodeRequest\x12)\n\x06member\x18\x01 \x01(\x0b\x32\x19.trovemq.v1.ReplicaMember\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"5\n\x0ePromoteRequest\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x02 \x01(\x03\"P\n\x0cPromoteReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x10\n\x08promised\x18\x02 \x03(\t\x12\x0c\n\x04\x61way\x18\x03 \x03(\t\x12\x11\n\tcut_bytes\x18\x04 \x01(\x03\"w\n\x13StoreMembersRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12.\n\x07members\x18\x03 \x01(\x0b\x32\x1d.trovemq.v1.ReplicaMemberList\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\":\n\x11StoreMembersReply\x12\x10\n\x08store_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\"\x17\n\x15ListCutRecordsRequest\"n\n\x0e\x43utRecordsFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tkept_from\x18\x04 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x0f\n\x07records\x18\x06 \x01(\x03\"e\n\x13ListCutRecordsReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12)\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1a.trovemq.v1.CutRecordsFile\x12\x15\n\rdropped_bytes\x18\x03 \x01(\x03\"5\n\x15ReadCutRecordsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"A\n\x13ReadCutRecordsReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04next\x18\x03 \x01(\x03\x32\xdd\x04\n\x0eReplicaService\x12\x46\n\nGetReplica\x12\x1d.trovemq.v1.GetReplicaRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12\x44\n\tInitGroup\x12\x1c.trovemq.v1.InitGroupRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12\x46\n\nLeaveGroup\x12\x1d.trovemq.v1.LeaveGroupRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12@\n\x07\x41\x64\x64Node\x12\x1a.trovemq.v1.AddNodeRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12\x46\n\nRemoveNode\x12\x1d.trovemq.v1.RemoveNodeRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12?\n\x07Promote\x12\x1a.trovemq.v1.PromoteRequest\x1a\x18.trovemq.v1.PromoteReply\x12T\n\x0eListCutRecords\x12!.trovemq.v1.ListCutRecordsRequest\x1a\x1f.trovemq.v1.ListCutRecordsReply\x12T\n\x0eReadCutRecords\x12!.trovemq.v1.ReadCutRecordsRequest\x1a\x1f.trovemq.v1.ReadCutRecordsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etrovemq_proto/v1/replica.proto\x12\ntrovemq.v1\"\x13\n\x11GetReplicaRequest\"s\n\rReplicaMember\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0breplication\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\r\n\x05place\x18\x05 \x01(\x05\x12\x10\n\x08store_id\x18\x06 \x01(\t\"\x83\x01\n\x11ReplicaMemberList\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12(\n\x05nodes\x18\x02 \x03(\x0b\x32\x19.trovemq.v1.ReplicaMember\x12\x0e\n\x06newest\x18\x03 \x01(\t\x12\x12\n\nlast_place\x18\x04 \x01(\x05\x12\x0f\n\x07removed\x18\x05 \x03(\t\"\\\n\x0bReplicaCopy\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\x0f\n\x07\x66lushed\x18\x03 \x01(\x03\x12\x0e\n\x06lag_ms\x18\x04 \x01(\x03\x12\x11\n\tconnected\x18\x05 \x01(\x08\"\xa4\x04\n\rReplicaStatus\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x10\n\x08promised\x18\x06 \x01(\x03\x12\x0e\n\x06leader\x18\x07 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x08 \x01(\x03\x12\x0b\n\x03\x65nd\x18\t \x01(\x03\x12\x0f\n\x07\x66lushed\x18\n \x01(\x03\x12\x0e\n\x06\x63ommit\x18\x0b \x01(\x03\x12\x0f\n\x07in_sync\x18\x0c \x03(\t\x12\x15\n\rin_sync_epoch\x18\r \x01(\x03\x12\x17\n\x0fin_sync_version\x18\x0e \x01(\x03\x12\x13\n\x0bin_sync_min\x18\x0f \x01(\x03\x12.\n\x07members\x18\x10 \x01(\x0b\x32\x1d.trovemq.v1.ReplicaMemberList\x12\'\n\x06\x63opies\x18\x11 \x03(\x0b\x32\x17.trovemq.v1.ReplicaCopy\x12\x0f\n\x07problem\x18\x12 \x01(\t\x12\x11\n\tlag_bytes\x18\x13 \x01(\x03\x12\x0b\n\x03\x61\x63k\x18\x14 \x01(\t\x12\x10\n\x08store_id\x18\x15 \x01(\t\x12\x13\n\x0bincarnation\x18\x16 \x01(\x03\x12\x12\n\nlast_epoch\x18\x17 \x01(\x03\x12\x13\n\x06lag_ms\x18\x1e \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0c\x63oordination\x18( \x01(\t\x12\x15\n\rlease_left_ms\x18) \x01(\x03\x42\t\n\x07_lag_ms\"\x12\n\x10InitGroupRequest\"\x13\n\x11LeaveGroupRequest\";\n\x0e\x41\x64\x64NodeRequest\x12)\n\x06member\x18\x01 \x01(\x0b\x32\x19.trovemq.v1.ReplicaMember\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"5\n\x0ePromoteRequest\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x02 \x01(\x03\"P\n\x0cPromoteReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x10\n\x08promised\x18\x02 \x03(\t\x12\x0c\n\x04\x61way\x18\x03 \x03(\t\x12\x11\n\tcut_bytes\x18\x04 \x01(\x03\"#\n\x11SwitchOverRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\"\'\n\x14PauseFailoverRequest\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\"w\n\x13StoreMembersRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12.\n\x07members\x18\x03 \x01(\x0b\x32\x1d.trovemq.v1.ReplicaMemberList\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\":\n\x11StoreMembersReply\x12\x10\n\x08store_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\"\x17\n\x15ListCutRecordsRequest\"n\n\x0e\x43utRecordsFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tkept_from\x18\x04 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x0f\n\x07records\x18\x06 \x01(\x03\"e\n\x13ListCutRecordsReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12)\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1a.trovemq.v1.CutRecordsFile\x12\x15\n\rdropped_bytes\x18\x03 \x01(\x03\"5\n\x15ReadCutRecordsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"A\n\x13ReadCutRecordsReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04next\x18\x03 \x01(\x03\x32\xf3\x05\n\x0eReplicaService\x12\x46\n\nGetReplica\x12\x1d.trovemq.v1.GetReplicaRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12\x44\n\tInitGroup\x12\x1c.trovemq.v1.InitGroupRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12\x46\n\nLeaveGroup\x12\x1d.trovemq.v1.LeaveGroupRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12@\n\x07\x41\x64\x64Node\x12\x1a.trovemq.v1.AddNodeRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12\x46\n\nRemoveNode\x12\x1d.trovemq.v1.RemoveNodeRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12?\n\x07Promote\x12\x1a.trovemq.v1.PromoteRequest\x1a\x18.trovemq.v1.PromoteReply\x12\x46\n\nSwitchOver\x12\x1d.trovemq.v1.SwitchOverRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12L\n\rPauseFailover\x12 .trovemq.v1.PauseFailoverRequest\x1a\x19.trovemq.v1.ReplicaStatus\x12T\n\x0eListCutRecords\x12!.trovemq.v1.ListCutRecordsRequest\x1a\x1f.trovemq.v1.ListCutRecordsReply\x12T\n\x0eReadCutRecords\x12!.trovemq.v1.ReadCutRecordsRequest\x1a\x1f.trovemq.v1.ReadCutRecordsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,33 +40,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICACOPY']._serialized_start=318
   _globals['_REPLICACOPY']._serialized_end=410
   _globals['_REPLICASTATUS']._serialized_start=413
-  _globals['_REPLICASTATUS']._serialized_end=916
-  _globals['_INITGROUPREQUEST']._serialized_start=918
-  _globals['_INITGROUPREQUEST']._serialized_end=936
-  _globals['_LEAVEGROUPREQUEST']._serialized_start=938
-  _globals['_LEAVEGROUPREQUEST']._serialized_end=957
-  _globals['_ADDNODEREQUEST']._serialized_start=959
-  _globals['_ADDNODEREQUEST']._serialized_end=1018
-  _globals['_REMOVENODEREQUEST']._serialized_start=1020
-  _globals['_REMOVENODEREQUEST']._serialized_end=1053
-  _globals['_PROMOTEREQUEST']._serialized_start=1055
-  _globals['_PROMOTEREQUEST']._serialized_end=1108
-  _globals['_PROMOTEREPLY']._serialized_start=1110
-  _globals['_PROMOTEREPLY']._serialized_end=1190
-  _globals['_STOREMEMBERSREQUEST']._serialized_start=1192
-  _globals['_STOREMEMBERSREQUEST']._serialized_end=1311
-  _globals['_STOREMEMBERSREPLY']._serialized_start=1313
-  _globals['_STOREMEMBERSREPLY']._serialized_end=1371
-  _globals['_LISTCUTRECORDSREQUEST']._serialized_start=1373
-  _globals['_LISTCUTRECORDSREQUEST']._serialized_end=1396
-  _globals['_CUTRECORDSFILE']._serialized_start=1398
-  _globals['_CUTRECORDSFILE']._serialized_end=1508
-  _globals['_LISTCUTRECORDSREPLY']._serialized_start=1510
-  _globals['_LISTCUTRECORDSREPLY']._serialized_end=1611
-  _globals['_READCUTRECORDSREQUEST']._serialized_start=1613
-  _globals['_READCUTRECORDSREQUEST']._serialized_end=1666
-  _globals['_READCUTRECORDSREPLY']._serialized_start=1668
-  _globals['_READCUTRECORDSREPLY']._serialized_end=1733
-  _globals['_REPLICASERVICE']._serialized_start=1736
-  _globals['_REPLICASERVICE']._serialized_end=2341
+  _globals['_REPLICASTATUS']._serialized_end=961
+  _globals['_INITGROUPREQUEST']._serialized_start=963
+  _globals['_INITGROUPREQUEST']._serialized_end=981
+  _globals['_LEAVEGROUPREQUEST']._serialized_start=983
+  _globals['_LEAVEGROUPREQUEST']._serialized_end=1002
+  _globals['_ADDNODEREQUEST']._serialized_start=1004
+  _globals['_ADDNODEREQUEST']._serialized_end=1063
+  _globals['_REMOVENODEREQUEST']._serialized_start=1065
+  _globals['_REMOVENODEREQUEST']._serialized_end=1098
+  _globals['_PROMOTEREQUEST']._serialized_start=1100
+  _globals['_PROMOTEREQUEST']._serialized_end=1153
+  _globals['_PROMOTEREPLY']._serialized_start=1155
+  _globals['_PROMOTEREPLY']._serialized_end=1235
+  _globals['_SWITCHOVERREQUEST']._serialized_start=1237
+  _globals['_SWITCHOVERREQUEST']._serialized_end=1272
+  _globals['_PAUSEFAILOVERREQUEST']._serialized_start=1274
+  _globals['_PAUSEFAILOVERREQUEST']._serialized_end=1313
+  _globals['_STOREMEMBERSREQUEST']._serialized_start=1315
+  _globals['_STOREMEMBERSREQUEST']._serialized_end=1434
+  _globals['_STOREMEMBERSREPLY']._serialized_start=1436
+  _globals['_STOREMEMBERSREPLY']._serialized_end=1494
+  _globals['_LISTCUTRECORDSREQUEST']._serialized_start=1496
+  _globals['_LISTCUTRECORDSREQUEST']._serialized_end=1519
+  _globals['_CUTRECORDSFILE']._serialized_start=1521
+  _globals['_CUTRECORDSFILE']._serialized_end=1631
+  _globals['_LISTCUTRECORDSREPLY']._serialized_start=1633
+  _globals['_LISTCUTRECORDSREPLY']._serialized_end=1734
+  _globals['_READCUTRECORDSREQUEST']._serialized_start=1736
+  _globals['_READCUTRECORDSREQUEST']._serialized_end=1789
+  _globals['_READCUTRECORDSREPLY']._serialized_start=1791
+  _globals['_READCUTRECORDSREPLY']._serialized_end=1856
+  _globals['_REPLICASERVICE']._serialized_start=1859
+  _globals['_REPLICASERVICE']._serialized_end=2614
 # @@protoc_insertion_point(module_scope)

@@ -96,6 +96,29 @@ def test_nodes_of_a_group_keep_their_ports_and_know_each_other(tmp_path: Path) -
     assert key not in settings_of(plan, "broker-1-1")
 
 
+def test_a_group_with_etcd_has_a_member_for_it(tmp_path: Path) -> None:
+    members, stopped = nodes_of(tmp_path, 3, 1, etcd=True)
+    assert (names(members), stopped) == (["etcd", "nameserver", *(f"broker-1-{n}" for n in (1, 2, 3))], [])
+    assert nodes_of(tmp_path, 3, None, etcd=True) == (members, [])
+    plan, etcd = Plan(tmp_path, members), members[0]
+    assert [[one.role for one in stage] for stage in plan.stages()] == [
+        ["etcd"],
+        ["nameserver"],
+        ["broker"] * 3,
+    ]
+    assert (etcd.role, plan.store(etcd)) == ("etcd", tmp_path / "etcd/store")
+    arguments = plan.arguments(etcd)
+    assert f"--listen-client-urls=http://{etcd.address}" in arguments
+    assert f"--data-dir={tmp_path}/etcd/store" in arguments
+    assert not [one for one in arguments if one.startswith("--http")], "it is no daemon of ours"
+    assert {"coordination=etcd", f"etcd_endpoints={etcd.address}"} <= set(settings_of(plan, "broker-1-2"))
+    assert symbol_of(lambda: nodes_of(tmp_path, 3, 1)) is errors.CLUSTER_DIRECTORY_ILLEGAL
+    manual = tmp_path / "manual"
+    manual.mkdir()
+    nodes_of(manual, 3, 1)
+    assert symbol_of(lambda: nodes_of(manual, 3, 1, etcd=True)) is errors.CLUSTER_DIRECTORY_ILLEGAL
+
+
 def test_brokers_and_nodes_do_not_mix_in_a_directory(tmp_path: Path) -> None:
     single, grouped = tmp_path / "single", tmp_path / "grouped"
     for directory in (single, grouped):

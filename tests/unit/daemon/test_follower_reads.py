@@ -121,7 +121,7 @@ async def following(store: Path, **more: Any) -> AsyncIterator[Follower]:
     node.lead_no_more()
     if settings.authentication_enable:
         make_users(settings, node.store)
-    calls = NodeCalls.of(settings.name, ME, settings.registration_channels(), None, None)
+    calls = NodeCalls.of(settings.name, ME.node, settings.registration_channels(), None, None)
     role = FollowerRole(node, settings, calls, servers.reads)
     await servers.open(node.store)
     stop = Stop()

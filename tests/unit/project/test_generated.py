@@ -13,7 +13,11 @@ from deploy.monitoring.dashboards import dashboards
 from deploy.monitoring.metric_table import Metric, read_metrics
 
 ROOT = Path(__file__).resolve().parents[3]
-PROTO_FOLDERS = (Path("proto/trovemq_proto/v1"), Path("proto/trovemq_proto/rocketmq/v2"))
+PROTO_FOLDERS = (
+    Path("proto/trovemq_proto/v1"),
+    Path("proto/trovemq_proto/rocketmq/v2"),
+    Path("proto/trovemq_proto/etcd/v3"),
+)
 ENDINGS = ("_pb2.py", "_pb2.pyi")  # no stubs and servicers: services are registered from their descriptors
 INTEROP = "tests/interop_grpc/programs"
 

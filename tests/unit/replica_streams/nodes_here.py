@@ -24,7 +24,7 @@ from trovemq_broker.produce.sync_thread import Done, SyncThread
 from trovemq_broker.replica_streams.engine_log import EngineLog, Grown, known_commit, saved_commit
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
-from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.replica_streams.leader_streams import ElectedLeader, LeaderStreams
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed, ReplicaConnections
 from trovemq_broker.replica_streams.probes import refused
 from trovemq_broker.replica_streams.service import ReplicationService, listener_limits
@@ -129,6 +129,8 @@ class NodeHere:
         self.final: TroveError | None = None
         self.grown: set[tuple[str, int]] = set()
         self.stepped_down: list[Epoch] = []
+        self.election: ElectedLeader | None = None
+        self.lost: list[str] = []
         self.is_up = False
         self.cuts = 0
         self.sessions: Sessions | None = None
@@ -234,6 +236,7 @@ class NodeHere:
             refuses=lambda node: refused(self.group.nodes[node].address),
             committed=self._committed,
             stepped_down=self.stepped_down.append,
+            election=self.election,
             settings=self.group.settings,
         )
         self._tasks = [asyncio.create_task(self.streams.run())]
@@ -268,6 +271,7 @@ class NodeHere:
             retries=Retries(),
             jitter=lambda: 0.5,
             sealing_key_id=KEY_ID,
+            lost=self.lost.append,
             settings=self.group.settings,
         )
         self._tasks = [asyncio.create_task(self._run_following(self.following))]

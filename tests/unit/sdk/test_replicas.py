@@ -61,6 +61,14 @@ def test_the_leader_knows_the_lag_and_an_absent_node_has_its_error() -> None:
     )
 
 
+def test_an_elected_leader_has_a_lease() -> None:
+    group = found(LEADER, answer("b")).group("g")
+    assert (group.coordination, group.lease_left_ms) == ("manual", None)
+    leader = answer("a", role="leader", coordination="etcd", lease_left_ms=2_100)
+    group = found(leader, answer("b", coordination="etcd")).group("g")
+    assert (group.coordination, group.lease_left_ms) == ("etcd", 2_100)
+
+
 def test_without_a_leader_the_newest_set_is_shown_and_each_node_s_own_lag() -> None:
     later = answer("b", in_sync=("b", "c"), in_sync_version=(64, 3), leader="", lag_ms=7_000)
     group = found(answer("a", leader=""), later).group("g")

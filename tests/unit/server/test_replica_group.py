@@ -18,6 +18,7 @@ from tests.support.sent_calls import answer, outcomes, send_call
 from trovemq_broker.atomic.open_transactions import AtomicTransaction
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
+from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.produce.replicated_commit import Ack, ReplicaAckSettings
 from trovemq_broker.query.get_message import get_message
 from trovemq_broker.query.key_query import KeyQuery, KeyType
@@ -39,6 +40,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_proto.v1 import common_pb2, message_pb2, producer_pb2, transaction_pb2
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.settings import FlushMode
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ACK_TIMEOUT_S = 3.0
 
@@ -528,3 +530,25 @@ async def test_a_timer_and_the_deliveries_wait_for_copies_and_lose_nothing() -> 
     assert await leader.messages("later") == [], "not before its commit"
     leader.commit()
     assert len(await leader.messages("later")) == 1
+
+
+@fake_time
+async def test_a_leader_without_its_lease_hands_out_no_message() -> None:
+    leader = Leader()
+    leader.begin_native()
+    await turns(10)
+    leader.commit()
+    leader.copies.no_delivery = TroveError(errors.NOT_LEADER, "the lease is over")
+    ordered = SubscriptionGroup("ordered", orderly=True)
+    requests = [
+        ReceiveRequest(
+            group=one, topic="orders", count_max=8, invisible_ms=60_000, now_ms=NOW_MS, client_id="c"
+        )
+        for one in (SubscriptionGroup("workers"), ordered)
+    ]
+    for request in requests:
+        with pytest.raises(TroveError, match="the lease is over"):
+            leader.delivery.receive(request)
+    assert leader.copies.asked_in_order == [False, True]
+    leader.copies.no_delivery = None
+    assert [len(leader.delivery.receive(one)) for one in requests] == [1, 1]

@@ -12,10 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from trovemq_broker.cluster.config_calls import Endpoint
 from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
+from trovemq_broker.daemon.replica.elected import Elected
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_reads import FollowerReads
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
@@ -28,13 +30,21 @@ from trovemq_broker.daemon.replica.gathering import (
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.repairing import repair_of
-from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
+from trovemq_broker.daemon.replica.role import ELECTED, Ended, group_leader, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.replica_acks import Grown
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replication.frames import Epoch, Heartbeat, Identity, Node, Offset
+from trovemq_broker.replication.frames import (
+    Epoch,
+    Heartbeat,
+    Identity,
+    InSyncSet,
+    Node,
+    NowMs,
+    Offset,
+)
 from trovemq_broker.replication.promotion import Promised, epoch_of_leader, epoch_to_promise
 from trovemq_broker.replication.read_lag import ReaderLag, ReadLag
 from trovemq_broker.replication.status import (
@@ -59,6 +69,13 @@ RETRY_LEADING_S: Final = 0.5
 RETRY_LEADING_MAX_S: Final = 30.0
 
 
+class QuickRetries:
+    """Of the pauses before an elected leader is dialled again: it may be opening its store."""
+
+    registration_retry_min_ms = 20
+    registration_retry_max_ms = 200
+
+
 class FollowerRole:
     """`run()` on an open node; see role.Role for the calls."""
 
@@ -69,10 +86,13 @@ class FollowerRole:
         calls: NodeCalls,
         reads: FollowerReads | None = None,
         sealing_key_id: str = "",
+        election: Elected | None = None,
     ) -> None:
-        """`reads`: where clients may read from this node."""
+        """`reads`: where clients may read from this node. `election`: by which the nodes choose their leader;
+        None: an operator does."""
         self.node: Final = node
         self._sealing_key_id = sealing_key_id
+        self._election = election
         self._settings = settings
         self._calls = calls
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -91,6 +111,7 @@ class FollowerRole:
         self._leads_at_s = 0.0
         self._attempts = 0
         self._is_over = False
+        self._reported_ms: NowMs = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_reopened: Callable[[MessageStore], None] = lambda _store: None
         """Called with the store after it was opened again."""
@@ -102,7 +123,7 @@ class FollowerRole:
         self._open_reads()
         finding = asyncio.create_task(self._finding.run(), name="replica-finding")
         stopping = asyncio.create_task(stop.wait())
-        repair = repair_of(self.node, self._calls, lambda: self._leader)
+        repair = repair_of(self.node, self._calls, self._leader_name)
         repairing = asyncio.create_task(repair.run(), name="replica-repair")
         repairing.add_done_callback(self._work_ended)
         try:
@@ -128,13 +149,6 @@ class FollowerRole:
         if self._stream is None:
             return self._problem or "no leader is followed yet"
         return self._stream.problem and (self._problem or self._stream.problem)
-
-    @property
-    def _leader(self) -> Node:
-        """That was found last; empty where none is known."""
-        place = self.node.place_if_any
-        leader = None if place is None else self._finding.leader(place.cluster, self.node.state.promised)
-        return "" if leader is None else leader.node
 
     @property
     def _has_ended(self) -> bool:
@@ -165,9 +179,12 @@ class FollowerRole:
     def _found(self) -> None:
         """The other nodes were asked. Begins the next step in a task, one at a time."""
         if not self._changing.locked() and not self._tasks:
-            task = asyncio.create_task(self._step(), name="replica-step")
-            self._tasks.add(task)
-            task.add_done_callback(self._stepped)
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        task = asyncio.create_task(self._step(), name="replica-step")
+        self._tasks.add(task)
+        task.add_done_callback(self._stepped)
 
     def _stepped(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -179,9 +196,12 @@ class FollowerRole:
 
     async def _step(self) -> None:
         async with self._changing:
+            if self._has_ended:
+                return
             node = self.node
             if node.place_if_any is None:
-                work = partial(new_node.step, node, self._settings, self._finding)
+                no_founding = "" if self._election is None else self._election.no_founding
+                work = partial(new_node.step, node, self._settings, self._finding, no_founding)
                 self._problem = await run_in_thread(work)
                 if self._problem:
                     return
@@ -191,7 +211,9 @@ class FollowerRole:
                 await self._stop_following()
                 self._problem = removed(node.place).message
                 return
-            if self._finding.leader(node.place.cluster, node.state.promised) is None:
+            if self._election is not None:
+                self._problem = self._election.problem
+            elif self._finding.leader(node.place.cluster, node.state.promised) is None:
                 await self._lead_again()
             else:
                 self._problem = ""
@@ -236,6 +258,8 @@ class FollowerRole:
     def _follow(self) -> None:
         if self._following is not None:
             return
+        if self._election is not None and self._leader() is None:
+            return  # none is known, or this node campaigns
         node, place = self.node, self.node.place
         self._stream = FollowerStream(
             place.cluster,
@@ -245,14 +269,15 @@ class FollowerRole:
             node.state,
             node.store.settings.commit_log_file_size,
             self._engine_store(),
-            target=lambda: self._finding.target(place.cluster, node.state.promised),
+            target=self._target,
             credentials=self._calls.credentials,
-            clock_ms=monotonic_ms,
-            retries=self._settings,
+            clock_ms=monotonic_ms if self._election is None else boot_ms,
+            retries=self._settings if self._election is None else QuickRetries(),
             jitter=random.random,
             learner=self._settings.replica_role == "learner",
             heard=self._heard,
             sealing_key_id=self._sealing_key_id,
+            lost=None if self._election is None else self._election.lost,
         )
         self._following = asyncio.create_task(self._stream.run(), name="replica-follow")
         self._following.add_done_callback(self._following_ended)
@@ -277,6 +302,33 @@ class FollowerRole:
         if self._reads is not None:
             await self._reads.close()
         await self._work.stop()
+
+    def _target(self) -> Endpoint | str:
+        """Where the leader's streams are, or why that is not known."""
+        place = self.node.place
+        if self._election is None:
+            return self._finding.target(place.cluster, self.node.state.promised)
+        leader = self._election.leader
+        if leader is None or leader[0] == place.node:
+            return self._election.problem or "no node of the group leads"
+        member = place.member(leader[0])
+        return f"node {leader[0]} is not a known member" if member is None else self._calls.listener(member)
+
+    def _leader(self) -> tuple[Node, Epoch] | None:
+        """Who leads, as far as it is known, and in which epoch."""
+        place = self.node.place_if_any
+        if place is None:
+            return None
+        if self._election is not None:
+            leader = self._election.leader
+            return None if leader is None or leader[0] == place.node else leader
+        found = self._finding.leader(place.cluster, self.node.state.promised)
+        return None if found is None else (found.node, found.epoch)
+
+    def _leader_name(self) -> Node:
+        """Empty where none is known."""
+        leader = self._leader()
+        return "" if leader is None else leader[0]
 
     async def _reopened(self, store: MessageStore) -> None:
         self._work.start(store)
@@ -314,7 +366,46 @@ class FollowerRole:
                 await until_done(self._following)
             finally:
                 self._following = None
+        self._reported_ms = self.reported_ms
         self._stream = None
+
+    # --- for the election -----------------------------------------------------------------------------------
+    leads: Final = None  # as of Role
+
+    @property
+    def reported_ms(self) -> NowMs:
+        return self._reported_ms if self._stream is None else self._stream.reported_ms
+
+    def answered_ms(self, now_ms: NowMs) -> NowMs | None:
+        return None
+
+    async def unfollow(self) -> None:
+        async with self._changing:
+            if not self._has_ended:
+                await self._stop_following()
+
+    async def promise_own(self, epoch: Epoch) -> None:
+        async with self._changing:
+            self._check_open()
+            await self._promise(epoch)
+
+    def lead(self, leadership: Leadership) -> None:
+        self._end(Ended(leadership))
+
+    def step_down(self, reason: str) -> None:
+        pass
+
+    def retarget(self) -> None:
+        if self._stream is not None:
+            self._stream.retarget()
+        else:
+            self._begin_step()
+
+    def confirm(self, in_sync: InSyncSet) -> None:
+        pass
+
+    def hold(self, target: Node | None) -> None:
+        pass
 
     # --- calls --------------------------------------------------------------------------------------------
     @property
@@ -329,7 +420,7 @@ class FollowerRole:
         return replace(
             status,
             epoch=0 if follower is None else follower.epoch,
-            leader=self._leader,
+            leader=self._leader_name(),
             problem=self.problem,
             lag_bytes=0 if stream is None else stream.lag_bytes,
             lag_ms=self._reader_lag().ms,
@@ -338,18 +429,23 @@ class FollowerRole:
     def refusal(self) -> TroveError:
         """NOT_LEADER, with the leader's address where it is known."""
         place = self.node.place_if_any
-        leader = None if place is None else self._finding.leader(place.cluster, self.node.state.promised)
+        leader = self._leader()
         if place is None or leader is None:
             return not_leader("this node does not lead its replica group, and no leader is known")
-        member = place.member(leader.node)
+        member = place.member(leader[0])
         address = "" if member is None else member.address
-        return not_leader("this node follows", leader.node, address, leader.epoch)
+        return not_leader("this node follows", leader[0], address, leader[1])
 
     def leader(self) -> GroupLeader | None:
         """For clients: the node that takes messages; None if none is known."""
         place = self.node.place_if_any
-        leader = None if place is None else self._finding.leader(place.cluster, self.node.state.promised)
-        if place is None or leader is None or leader.role is not Role.LEADER:
+        if place is None:
+            return None
+        if self._election is not None:
+            elected = self._leader()
+            return None if elected is None else group_leader(place, *elected)
+        leader = self._finding.leader(place.cluster, self.node.state.promised)
+        if leader is None or leader.role is not Role.LEADER:
             return None
         return group_leader(place, leader.node, leader.epoch)
 
@@ -398,6 +494,8 @@ class FollowerRole:
     async def promote(self, asked: PromotionAsked) -> Promoted:
         async with self._changing:
             self._check_open()
+            if self._election is not None:
+                raise illegal(ELECTED)
             await self._finding.ask()
             await self._learn_members()
             found = await self._gather(asked)
@@ -409,6 +507,8 @@ class FollowerRole:
             self._check_open()
             if self.node.place_if_any is not None:
                 raise illegal(f"node {self._settings.node_name} has a group already")
+            if self._election is not None and self._election.no_founding:
+                raise illegal(self._election.no_founding)
             grouped = [one.node for one in self._finding.statuses.values() if one.role is not Role.NEW]
             if grouped := grouped + self._finding.refused_by:
                 raise illegal(f"{', '.join(grouped)} have a group already: trovemq cluster add")

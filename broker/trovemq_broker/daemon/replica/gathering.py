@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from trovemq_broker.daemon.replica.finding import removes
 from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
-from trovemq_broker.replication.frames import Epoch, Node
+from trovemq_broker.replication.frames import Epoch, InSyncSet, Node
 from trovemq_broker.replication.promotion import (
     Promised,
     choose,
@@ -39,7 +39,7 @@ ASKED_AGAIN_MAX: Final = 4
 class Leadership(NamedTuple):
     """This node is to lead that epoch. `is_forced`: an operator accepts that it may lack acknowledged
     records, `fenced` says how the other nodes were stopped. `listed`: the newest list of members among the
-    promises."""
+    promises. `in_sync`: the confirmed set of that epoch, where an election has chosen this node."""
 
     epoch: Epoch
     promoted: Promoted
@@ -47,6 +47,7 @@ class Leadership(NamedTuple):
     is_forced: bool = False
     fenced: str = ""
     accepted_loss: int = 0
+    in_sync: InSyncSet | None = None
 
 
 class Gathering:

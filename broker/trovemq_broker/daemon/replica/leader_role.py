@@ -11,6 +11,7 @@ from typing import Final
 from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
+from trovemq_broker.daemon.replica.elected import Elected
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_work import FollowerWork
 from trovemq_broker.daemon.replica.gathering import Leadership
@@ -22,7 +23,7 @@ from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.probes import refused
-from trovemq_broker.replication.frames import Epoch, Identity, Node, Offset
+from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, NowMs, Offset
 from trovemq_broker.replication.kept_log import KeptLimits
 from trovemq_broker.replication.leader import CopyState, GroupSettings
 from trovemq_broker.replication.promotion import Promised
@@ -35,6 +36,7 @@ from trovemq_broker.replication.status import (
     Role,
 )
 from trovemq_daemon.addresses import parse_address
+from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.lifecycle import Stop
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
@@ -57,7 +59,10 @@ class LeaderRole:
         calls: NodeCalls,
         leadership: Leadership,
         sealing_key_id: str = "",
+        election: Elected | None = None,
     ) -> None:
+        """`election`: by which the nodes choose their leader; None: an operator does."""
+        self._election = election
         self.node: Final = node
         self._sealing_key_id = sealing_key_id
         self._settings = settings
@@ -94,6 +99,9 @@ class LeaderRole:
             await run_in_thread(partial(node.take_members, listed))
         if self._leadership.is_forced:
             await run_in_thread(node.be_alone)
+        if (elected := self._leadership.in_sync) is not None:
+            await run_in_thread(partial(node.store_set, elected))
+            node.state.in_sync = elected
         place = node.place
         assert place.in_sync is not None, "only a copy of the set leads"
         await run_in_thread(node.cut_unfinished_run)
@@ -106,6 +114,7 @@ class LeaderRole:
             self._leadership.epoch,
             self._group(place),
             lambda: self._finding.statuses,
+            None if self._election is None else self._election.write_members,
         )
         self._streams = streams = LeaderStreams(
             members.settings(),
@@ -115,10 +124,11 @@ class LeaderRole:
             place.in_sync,
             node.state.commit,
             store_set=node.store_set,
-            clock_ms=monotonic_ms,
+            clock_ms=monotonic_ms if self._election is None else boot_ms,
             refuses=self._refuses,
             committed=self._committed,
-            stepped_down=lambda epoch: self.end(f"epoch {epoch} is promised"),
+            stepped_down=self._promise_seen,
+            election=self._election,
         )
         self._work.start(node.store)
         self._running = asyncio.create_task(streams.run(), name="replica-streams")
@@ -171,6 +181,7 @@ class LeaderRole:
             sealing_key_id=self._sealing_key_id,
             kept=KeptLimits(self._settings.replica_retention_bytes_max, self._settings.replica_retention_ms),
             catch_up_bytes_per_s=self._settings.catch_up_bytes_per_s,
+            is_coordinated=self._election is not None,
         )
 
     def attach(self) -> None:
@@ -210,7 +221,7 @@ class LeaderRole:
         promised = [one.promised for one in self._finding.statuses.values() if one.cluster == cluster]
         if (later := max(promised, default=0)) > epoch and not self.stop.requested:
             get_logger().error("replica.stepped_down", epoch=epoch, promised=later)
-            self.end(f"epoch {later} is promised")
+            self._promise_seen(later)
             return
         if self.is_serving and not self._leadership.is_forced:
             return  # enough copies follow it
@@ -218,6 +229,14 @@ class LeaderRole:
         if by is not None and not self.stop.requested:
             get_logger().error("replica.removed", node=self.node.place.node, list_of=by)
             self.end(f"node {by} has a list of the members without this node")
+
+    def _promise_seen(self, epoch: Epoch) -> None:
+        """Its followers may not count any more. With an election it leads a later epoch, or steps down."""
+        if self._election is None:
+            self.end(f"epoch {epoch} is promised")
+            return
+        self.streams.end(not_leader(f"this node leads no more: epoch {epoch} is promised"))
+        self._election.promise_seen(epoch)
 
     def _flushed(self) -> None:
         if self._streams is not None:
@@ -298,6 +317,46 @@ class LeaderRole:
     def refusal(self) -> TroveError:
         """While the first record is not committed."""
         return not_leader("this node leads, and waits for copies of its first record")
+
+    # --- for the election -----------------------------------------------------------------------------------
+    @property
+    def leads(self) -> Epoch | None:
+        return self._leadership.epoch
+
+    reported_ms: Final = 0
+
+    def answered_ms(self, now_ms: NowMs) -> NowMs | None:
+        return None if self._streams is None else self._streams.leader.answered_by_all_ms(now_ms)
+
+    async def unfollow(self) -> None:
+        pass
+
+    async def promise_own(self, epoch: Epoch) -> None:
+        self.streams.end(not_leader(f"this node leads no more: it takes epoch {epoch}"))
+        await run_in_thread(partial(self.node.promise, epoch))
+
+    def lead(self, leadership: Leadership) -> None:
+        """In a later epoch than this one."""
+        if leadership.epoch != self._leadership.epoch:
+            self.ended = Ended(leadership)
+            self.end(f"it leads epoch {leadership.epoch} next")
+
+    def step_down(self, reason: str) -> None:
+        self.end(reason)
+
+    def retarget(self) -> None:
+        pass
+
+    def confirm(self, in_sync: InSyncSet) -> None:
+        self.node.state.in_sync = in_sync
+        if self._streams is not None:
+            self._streams.confirm(in_sync)
+
+    def hold(self, target: Node | None) -> None:
+        if self._streams is not None and target is not None:
+            self._streams.hold(target)
+        elif self._streams is not None:
+            self._streams.release()
 
     async def promise(self, epoch: Epoch) -> Promised | None:
         """It steps down, whatever happens to the promotion: its acknowledgements may not count any more."""

@@ -11,7 +11,7 @@ stored it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -47,8 +47,11 @@ class GroupMembers:
         epoch: Epoch,
         group: GroupSettings,
         statuses: Callable[[], Mapping[Node, NodeStatus]],
+        write: Callable[[Members], Awaitable[None]] | None = None,
     ) -> None:
+        """`write`: writes a later list where an election looks for it, before any node stores it."""
         self._node = node
+        self._write = write
         self._calls = calls
         self._streams = streams
         self._epoch: Final = epoch
@@ -147,10 +150,17 @@ class GroupMembers:
     # --- changes ----------------------------------------------------------------------------------------
     async def _change(self, change: Callable[[], Members]) -> None:
         """One later list. TroveError REPLICA_STATE_ILLEGAL."""
+        former = self._changes.newest
         try:
             change()
         except ValueError as error:
             raise illegal(str(error)) from None
+        if self._write is not None:
+            try:
+                await self._write(self._changes.newest)
+            except BaseException:
+                self._changes.newest, self._changes.counts = former, True
+                raise
         await self._store()
         self._streams().regroup(self.settings())
 

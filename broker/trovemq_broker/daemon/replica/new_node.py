@@ -16,8 +16,9 @@ from trovemq_store.replica.conversion import begin_group
 from trovemq_store.replica.membership import Member
 
 
-def step(node: OpenNode, settings: BrokerSettings, finding: Finding) -> str:
-    """Gives the node a place if one is to be had now; blocks. Returns why it has none; empty: it has one."""
+def step(node: OpenNode, settings: BrokerSettings, finding: Finding, no_founding: str = "") -> str:
+    """Gives the node a place if one is to be had now; blocks. Returns why it has none; empty: it has one.
+    `no_founding`: why it must not found a group; empty: it may."""
     named = known_members(settings, None)
     leading = next((one for one in finding.statuses.values() if one.cluster and one.leads), None)
     if leading is not None:
@@ -41,6 +42,8 @@ def step(node: OpenNode, settings: BrokerSettings, finding: Finding) -> str:
         return "a group of one is founded by an operator: trovemq cluster init"
     if named[0].node != settings.node_name:
         return f"node {named[0].node} founds the group"
+    if no_founding:
+        return no_founding
     found(node, settings, named)
     return ""
 

@@ -13,11 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from trovemq_broker.coordination.etcd_client import EtcdClient
+from trovemq_broker.coordination.etcd_coordinator import EtcdCoordinator, group_prefix
 from trovemq_broker.daemon.app import BrokerApp, Listening, installed_version, run_in_process
 from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.own_address import own_address
+from trovemq_broker.daemon.replica.coordinated import Coordinated
 from trovemq_broker.daemon.replica.cut_listing import cut_files, cut_part
+from trovemq_broker.daemon.replica.election_figures import ElectionFigures
+from trovemq_broker.daemon.replica.election_group import ElectionGroup
 from trovemq_broker.daemon.replica.finding import known_members
 from trovemq_broker.daemon.replica.follower_role import FollowerRole
 from trovemq_broker.daemon.replica.gathering import Leadership
@@ -25,7 +30,7 @@ from trovemq_broker.daemon.replica.leader_role import LeaderRole
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures, node_routes
-from trovemq_broker.daemon.replica.role import Ended, Role, not_leader
+from trovemq_broker.daemon.replica.role import ELECTED, Ended, Role, illegal, not_leader
 from trovemq_broker.daemon.replica.waiting_servers import WaitingServers
 from trovemq_broker.daemon.security import node_key
 from trovemq_broker.daemon.settings import BrokerSettings
@@ -46,6 +51,7 @@ from trovemq_broker.replication.status import (
     PromotionAsked,
 )
 from trovemq_daemon.addresses import Address
+from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop
 from trovemq_daemon.logging import get_logger
@@ -75,6 +81,9 @@ class NodeApp:
         self._sources = sources
         self._version = installed_version()
         self._role: Role | None = None
+        self._election: Coordinated | None = None
+        """With `coordination = etcd`."""
+        self._figures = ElectionFigures(settings.name) if settings.is_elected else None
         self._changed = asyncio.Condition()
         self._own: Address | None = None
         self._members_known: Collection[str] = [one.node for one in settings.named_nodes]
@@ -105,7 +114,10 @@ class NodeApp:
         await self._bind_streams(streams)
         await streams.start()
         try:
-            await self._run_roles(stop)
+            if settings.is_elected:
+                await self._run_elected(stop)
+            else:
+                await self._run_roles(stop)
         finally:
             await streams.stop(0)
 
@@ -115,6 +127,30 @@ class NodeApp:
         channels, tls = settings.registration_channels(), settings.replication_tls
         credentials = None if login is None else lambda: login.credentials
         return NodeCalls.of(settings.name, settings.node_name, channels, tls, credentials)
+
+    async def _run_elected(self, stop: Stop) -> None:
+        """The roles, beside the election that chooses them."""
+        settings = self._settings
+        access = await asyncio.to_thread(settings.etcd_access, replace(self._calls.channels, tls=None))
+        client = EtcdClient(access, self._figures)
+        prefix = group_prefix(settings.etcd_prefix, settings.cluster, settings.name)
+        coordinator = EtcdCoordinator(client, prefix)
+        group = ElectionGroup(settings, coordinator, self._version)
+        assert self._figures is not None, "it has an election"
+        self._election = election = Coordinated(coordinator, group, self._figures)
+        electing = asyncio.create_task(election.run(), name="election")
+        electing.add_done_callback(
+            lambda task: None if task.cancelled() else stop.request("the election failed")
+        )
+        try:
+            await self._run_roles(stop)
+            await election.resign()
+        finally:
+            electing.cancel()
+            (ended,) = await asyncio.gather(electing, return_exceptions=True)
+            await client.close()
+        if isinstance(ended, Exception):
+            raise ended
 
     async def _bind_streams(self, streams: GrpcServer) -> None:
         """AddressInUseError; SettingsError for files that cannot be used."""
@@ -147,6 +183,8 @@ class NodeApp:
         async with self._changed:
             self._role = role
             self._changed.notify_all()
+        if self._election is not None:
+            self._election.role_is(role)
 
     async def _follow(self, stop: Stop) -> Ended:
         settings = self._settings
@@ -158,7 +196,7 @@ class NodeApp:
             lambda: not_leader("this node opens its store") if role is None else role.refusal(),
             lambda: "opening the store" if role is None else role.problem,
             node_routes(self.status),
-            ReplicaCollector(self.status, self._figures),
+            ReplicaCollector(self.status, self._role_figures, self._figures),
             reads=settings.read_from_replicas,
             leader=lambda: None if role is None else role.leader(),
             calls=self._calls,
@@ -170,7 +208,9 @@ class NodeApp:
                 return Ended()
             node = await OpenNode.open(settings, self._written, own)
             try:
-                role = FollowerRole(node, settings, self._calls, servers.reads, self._sealing_key_id)
+                role = FollowerRole(
+                    node, settings, self._calls, servers.reads, self._sealing_key_id, self._election
+                )
                 role.on_reopened = servers.follow_users
                 await servers.open(node.store)
                 await self._take_role(role)
@@ -187,7 +227,7 @@ class NodeApp:
         settings, own = self._settings, self._own
         assert own is not None, "it has followed"
         node = await OpenNode.open(settings, self._written, own)
-        role = LeaderRole(node, settings, self._calls, leadership, self._sealing_key_id)
+        role = LeaderRole(node, settings, self._calls, leadership, self._sealing_key_id, self._election)
         passing = asyncio.create_task(_pass_on(stop, role))
         try:
             if await self._open_leader(role, node):
@@ -209,7 +249,7 @@ class NodeApp:
             role.refusal,
             lambda: role.status().problem,
             node_routes(self.status),
-            ReplicaCollector(self.status, self._figures),
+            ReplicaCollector(self.status, self._role_figures, self._figures),
         )
         await self._bind(servers)
         try:
@@ -231,7 +271,7 @@ class NodeApp:
             attach=role.attach,
             leaves=lambda: role.ended.leaves,
             routes=node_routes(self.status),
-            collector=ReplicaCollector(self.status, self._figures),
+            collector=ReplicaCollector(self.status, self._role_figures, self._figures),
             leader=role.leader,
         )
         app = BrokerApp(self._settings, self._written, self._sources, led)
@@ -291,6 +331,8 @@ class NodeApp:
 
     async def promise(self, epoch: Epoch) -> Promised:
         """A leader steps down first; the follower that comes after it answers."""
+        if self._election is not None:
+            raise illegal(ELECTED)
         try:
             async with asyncio.timeout(NEXT_ROLE_S), self._changed:
                 while True:
@@ -319,17 +361,21 @@ class NodeApp:
 
     # --- the calls of operators -----------------------------------------------------------------------------
     def status(self) -> NodeStatus:
-        if self._role is not None:
-            return self._role.status()
         settings = self._settings
-        return NodeStatus(
+        changing = NodeStatus(
             group=settings.name,
             node=settings.node_name,
             problem="the node changes its role",
             ack=settings.ack,
         )
+        left_s = 0.0 if self._election is None else self._election.lease_left_s
+        return replace(
+            changing if self._role is None else self._role.status(),
+            coordination=settings.coordination,
+            lease_left_ms=int(left_s * 1_000),
+        )
 
-    def _figures(self) -> RoleFigures | None:
+    def _role_figures(self) -> RoleFigures | None:
         role = self._role
         return None if role is None else RoleFigures(role.node.store.damage, role.not_kept)
 
@@ -353,6 +399,25 @@ class NodeApp:
 
     async def promote(self, asked: PromotionAsked) -> Promoted:
         return await self._open_role.promote(asked)
+
+    async def switch_over(self, target: str) -> None:
+        leading = self._open_role.leading()
+        if self._election is None:
+            raise illegal("an operator chooses the leader of this group: trovemq cluster promote NODE")
+        me = self._settings.node_name
+        if not target:
+            others = [one for one in leading.leader.copies(boot_ms()) if one.is_connected]
+            in_sync = leading.leader.in_sync.newest.copies
+            able = [one for one in others if one.identity in in_sync]
+            target = max(able, key=lambda one: one.flushed).identity.node if able else ""
+        if target == me or target not in leading.leader.in_sync.newest.nodes:
+            raise illegal(f"node {target or 'that could take over'} is not another copy of the in-sync set")
+        self._election.switch_over(target)
+
+    async def pause_failover(self, seconds: int) -> None:
+        if self._election is None:
+            raise illegal("an operator chooses the leader of this group: there is no failover to be paused")
+        await self._election.pause(seconds)
 
     async def cut_files(self) -> CutFiles:
         node, name = self._open_role.node, self._settings.node_name

@@ -65,11 +65,17 @@ class RoleFigures:
 
 class ReplicaCollector(Collector):
     """The figures of a node. A leader has those of its followers. `figures`: of the present role; None while
-    there is none."""
+    there is none. `election`: the figures of one."""
 
-    def __init__(self, status: Status, figures: Callable[[], RoleFigures | None]) -> None:
+    def __init__(
+        self,
+        status: Status,
+        figures: Callable[[], RoleFigures | None],
+        election: Collector | None = None,
+    ) -> None:
         self._status = status
         self._figures = figures
+        self._election = election
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -124,6 +130,8 @@ class ReplicaCollector(Collector):
             for node in sorted(figures.not_kept):
                 not_kept.add_metric((status.group, node), 1)
             yield not_kept
+        if self._election is not None:
+            yield from self._election.collect()
 
 
 def _of_damage(group: str, damage: DamageCounts) -> Iterator[Metric]:

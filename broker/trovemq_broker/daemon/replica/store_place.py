@@ -51,7 +51,7 @@ def check_single(files: FileSystem) -> None:
         raise TroveError(
             errors.STORE_SETTINGS_MISMATCH,
             f"the store is that of node {place.node} of replica group {place.group}: start it with"
-            " coordination = manual; its last node becomes a single broker by trovemq cluster leave",
+            " coordination = manual, or etcd; its last node becomes a single broker by trovemq cluster leave",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.context import Context
@@ -44,6 +44,12 @@ RETRY_FIRST_EVERY: Final = 5
 """One receive in this many reads the retry topics first (RocketMQ: 20 %)."""
 
 
+class CheckDelivery(Protocol):
+    """TroveError: no consumer may get a message now."""
+
+    def __call__(self, *, in_order: bool) -> None: ...
+
+
 class Receiving(Settling):
     """The part of the delivery engine that receives messages."""
 
@@ -51,6 +57,8 @@ class Receiving(Settling):
         super().__init__(context, group_topics, settings)
         self._exhausted_pairs: set[GroupTopic] = set()
         """Pairs that have messages whose last attempt has ended."""
+        self.check_delivery: CheckDelivery | None = None
+        """Of a replica group's leader."""
         self.last_reads = 0
         """How many records the last receive read to test them, with one for each UNITS_OF_READ units that it
         examined."""
@@ -65,7 +73,7 @@ class Receiving(Settling):
         use them at once.
 
         TroveError REQUEST_ILLEGAL, INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
-        LIMIT_EXCEEDED.
+        LIMIT_EXCEEDED, NOT_LEADER, SERVICE_NOT_AVAILABLE.
         """
         self._check(request)
         self.context.events.check_space()
@@ -128,6 +136,8 @@ class Receiving(Settling):
         low, high = self._settings.invisible_min_ms, self._settings.invisible_max_ms
         if not request.renewed and not low <= request.invisible_ms <= high:
             raise illegal_duration(request.invisible_ms, low, high)
+        if self.check_delivery is not None:
+            self.check_delivery(in_order=request.group.orderly)
 
     def _queues_in_order(self, pair: GroupTopic, request: ReceiveRequest) -> Sequence[QueueState]:
         """The queues in the order in which this receive reads them."""

@@ -352,6 +352,8 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "AddNode": _SUPER_ACT,
         "RemoveNode": _SUPER_ACT,
         "Promote": _SUPER_ACT,
+        "SwitchOver": _SUPER_ACT,
+        "PauseFailover": _SUPER_ACT,
         "ListCutRecords": Row(_cluster(Action.GET)),
         "ReadCutRecords": _SUPER_ACT,
     },

@@ -139,6 +139,7 @@ class BrokerCore:
             acks = replace(acks, uncommitted_bytes_max=settings.uncommitted_bytes_max)
             self.group_commit.add_copies(store, replicated, acks)
             store.check_append = replicated.check_append
+            self.delivery.check_delivery = replicated.check_delivery
 
     def _open_produce(self, wall_ms: Callable[[], EpochMs]) -> None:
         store, settings = self.store, self.settings

@@ -42,6 +42,14 @@ class ReplicaCalls(Protocol):
         """TroveError NOT_ENOUGH_REPLICAS, REPLICA_STATE_ILLEGAL, NOT_A_MEMBER."""
         ...
 
+    async def switch_over(self, target: Node) -> None:
+        """`target`: empty: any. TroveError NOT_LEADER, REPLICA_STATE_ILLEGAL."""
+        ...
+
+    async def pause_failover(self, seconds: int) -> None:
+        """0: no longer. TroveError REPLICA_STATE_ILLEGAL, COORDINATION_UNAVAILABLE."""
+        ...
+
     async def cut_files(self) -> CutFiles: ...
 
     async def cut_part(self, path: str, offset: Offset) -> CutPart:
@@ -80,6 +88,14 @@ class ReplicaService:
 
     async def promote(self, request: Request, _context: Context) -> Reply:
         return wire.promoted_reply(await self._node.promote(wire.promotion_asked(request)))
+
+    async def switch_over(self, request: Request, _context: Context) -> Reply:
+        await self._node.switch_over(wire.switch_target(request))
+        return self._status()
+
+    async def pause_failover(self, request: Request, _context: Context) -> Reply:
+        await self._node.pause_failover(wire.pause_seconds(request))
+        return self._status()
 
     async def list_cut_records(self, _request: Request, _context: Context) -> Reply:
         return wire.cut_files_reply(await self._node.cut_files())

@@ -20,6 +20,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import replica_pb2 as pb
 from trovemq_store.replica.membership import NO_PLACE, Member, Members
 
+PAUSE_MAX_S: Final = 86_400
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ReplicaService"]
 
 
@@ -44,6 +45,19 @@ def promotion_asked(request: pb.PromoteRequest) -> PromotionAsked:
     if request.accept_loss and not request.fenced:
         raise TroveError(errors.REQUEST_ILLEGAL, "accept_loss needs fenced: how the other nodes were stopped")
     return PromotionAsked(_text("fenced", request.fenced, may_be_empty=True), request.accept_loss)
+
+
+def switch_target(request: pb.SwitchOverRequest) -> Node:
+    """Empty: any. TroveError REQUEST_ILLEGAL."""
+    return _text("target", request.target, may_be_empty=True)
+
+
+def pause_seconds(request: pb.PauseFailoverRequest) -> int:
+    """TroveError REQUEST_ILLEGAL."""
+    seconds: int = request.seconds
+    if not 0 <= seconds <= PAUSE_MAX_S:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"seconds must be 0 to {PAUSE_MAX_S}")
+    return seconds
 
 
 def _text(what: str, text: str, *, may_be_empty: bool = False) -> str:
@@ -97,6 +111,8 @@ def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
         ack=status.ack,
         store_id=status.store_id,
         incarnation=status.incarnation,
+        coordination=status.coordination,
+        lease_left_ms=status.lease_left_ms,
     )
 
 
@@ -175,4 +191,6 @@ def read_status(data: bytes) -> NodeStatus:
         ack=found.ack,
         store_id=found.store_id,
         incarnation=found.incarnation,
+        coordination=found.coordination,
+        lease_left_ms=found.lease_left_ms,
     )

@@ -62,6 +62,55 @@ class Replicas:
         await self._serves(calls, promotion)
         return promotion
 
+    async def switch_over(self, group: str, *, to: str | None = None) -> ReplicaGroup:
+        """Lets another node of the group lead, and returns when it serves. The group chooses its leaders by
+        etcd; the former leader holds new messages until the next one has all of them.
+
+        Args:
+            group: The group.
+            to: The next leader; None: the node that has most of the log.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (it is not in the in-sync set, or did not take over),
+                ACCESS_DENIED, …
+        """
+        check_text("group", group)
+        check_optional_text("to", to)
+        found = await self._found()
+        former = found.leader(group)
+        await ReplicaCalls(self._pool.server(found.address(former))).switch_over(to or "")
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + SERVES_S
+        while loop.time() < ends:
+            await asyncio.sleep(POLL_S)
+            if not (now := await self._found()).of(group):
+                continue  # its nodes change their roles
+            state = now.group(group)
+            serves = any(one.node == state.leader and one.role == "leader" for one in state.nodes)
+            if serves and state.leader != former.node and state.epoch > former.epoch:
+                return state
+        text = f"no other node of group {group} leads yet: {former.node} led epoch {former.epoch}"
+        raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
+
+    async def pause_failover(self, group: str, *, seconds: int) -> ReplicaGroup:
+        """No other leader is chosen for so long, whatever happens to the present one.
+
+        Args:
+            group: The group, which chooses its leaders by etcd.
+            seconds: At most a day; 0: no longer.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL, COORDINATION_UNAVAILABLE, ACCESS_DENIED, …
+        """
+        check_text("group", group)
+        check_number("seconds", seconds)
+        found = await self._found()
+        answers = found.of(group)
+        if not answers:
+            raise TroveError(errors.BROKER_NOT_FOUND, f"no node of group {group} answers", broker=group)
+        await ReplicaCalls(self._pool.server(found.address(answers[0]))).pause_failover(seconds)
+        return found.group(group)
+
     async def init(self) -> ReplicaGroup:
         """Makes the node at the client's server the first one of a group. Its log stays as it is.
 
@@ -287,6 +336,8 @@ class _Answers:
             in_sync=in_sync.in_sync,
             in_sync_min=newest.in_sync_min,
             ack=newest.ack,
+            coordination=newest.coordination,
+            lease_left_ms=None if leader is None or not leader.lease_left_ms else leader.lease_left_ms,
             nodes=tuple(nodes),
         )
 

@@ -53,6 +53,8 @@ class NodeAnswer:
     lag_ms: int | None
     problem: str
     ack: str
+    coordination: str = "manual"
+    lease_left_ms: int = 0
 
     @property
     def leads(self) -> bool:
@@ -96,6 +98,12 @@ class ReplicaCalls:
             cut_bytes=found.cut_bytes,
         )
 
+    async def switch_over(self, target: str) -> NodeAnswer:
+        return await self._status("SwitchOver", replica_pb2.SwitchOverRequest(target=target))
+
+    async def pause_failover(self, seconds: int) -> NodeAnswer:
+        return await self._status("PauseFailover", replica_pb2.PauseFailoverRequest(seconds=seconds))
+
     async def cut_records(self) -> list[CutRecords]:
         request = replica_pb2.ListCutRecordsRequest()
         decode = replica_pb2.ListCutRecordsReply.FromString
@@ -127,7 +135,9 @@ class ReplicaCalls:
         | replica_pb2.InitGroupRequest
         | replica_pb2.LeaveGroupRequest
         | replica_pb2.AddNodeRequest
-        | replica_pb2.RemoveNodeRequest,
+        | replica_pb2.RemoveNodeRequest
+        | replica_pb2.SwitchOverRequest
+        | replica_pb2.PauseFailoverRequest,
     ) -> NodeAnswer:
         decode = replica_pb2.ReplicaStatus.FromString
         timeout_ms = None if method == "GetReplica" else PROMOTE_MS
@@ -169,4 +179,6 @@ def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
         lag_ms=found.lag_ms if found.HasField("lag_ms") else None,
         problem=found.problem,
         ack=found.ack,
+        coordination=found.coordination or "manual",
+        lease_left_ms=found.lease_left_ms,
     )

@@ -14,6 +14,7 @@ from trovemq.cli.session import Session, verb
 from trovemq.models.replica import CutRecords, Promotion, ReplicaGroup, ReplicaNode
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.", show_default=False)]
+PAUSE_MAX_S: Final = 86_400
 GroupOption = Annotated[
     str | None,
     typer.Option(
@@ -31,6 +32,8 @@ def register(app: typer.Typer) -> None:
         ("add", add),
         ("remove", remove),
         ("promote", promote),
+        ("switch-over", switch_over),
+        ("pause-failover", pause_failover),
         ("cut-records", cut_records),
     ):
         verb(app, name)(function)
@@ -136,6 +139,37 @@ async def promote(
     session.show_list([made], _PROMOTIONS)
 
 
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
+
+
+async def switch_over(
+    session: Session,
+    group: GroupArgument,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="NODE", help="Else the one with most of the log.", show_default=False),
+    ] = None,
+) -> None:
+    """Let another node lead. In a group that chooses by etcd; no message is lost."""
+    async with session.client() as client:
+        found = await session.call(client.admin.replicas.switch_over(group, to=to))
+    _show(session, [found])
+
+
+async def pause_failover(
+    session: Session,
+    group: GroupArgument,
+    seconds: Annotated[
+        int,
+        typer.Option("--for", metavar="SECONDS", min=0, max=PAUSE_MAX_S, help="How long; 0: no longer."),
+    ] = 3_600,
+) -> None:
+    """Choose no other leader for a time. For work on the nodes of a group."""
+    async with session.client() as client:
+        found = await session.call(client.admin.replicas.pause_failover(group, seconds=seconds))
+    _show(session, [found])
+
+
 async def cut_records(
     session: Session,
     group: GroupOption = None,
@@ -159,8 +193,15 @@ def _show(session: Session, groups: Sequence[ReplicaGroup]) -> None:
     rows = [(group, node) for group in groups for node in group.nodes]
     session.show_table(_NODES, map(_NODES.row, rows))
     if not session.output.objects:
-        for line in _problems(groups):
+        for line in (*_coordinations(groups), *_problems(groups)):
             session.output.remark(line)
+
+
+def _coordinations(groups: Sequence[ReplicaGroup]) -> Iterator[str]:
+    for group in groups:
+        if group.coordination != "manual":
+            left = "" if group.lease_left_ms is None else f", lease of the leader {group.lease_left_ms} ms"
+            yield f"{group.group}: coordination {group.coordination}, epoch {group.epoch}{left}"
 
 
 def _problems(groups: Sequence[ReplicaGroup]) -> Iterator[str]:
@@ -179,6 +220,8 @@ def _object(group: ReplicaGroup) -> Mapping[str, object]:
         "in_sync": list(group.in_sync),
         "in_sync_min": group.in_sync_min,
         "ack": group.ack,
+        "coordination": group.coordination,
+        "lease_left_ms": group.lease_left_ms,
         "nodes": [
             {
                 "node": one.node,

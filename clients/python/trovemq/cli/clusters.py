@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -143,6 +144,9 @@ async def local(
             show_default=False,
         ),
     ] = None,
+    etcd: Annotated[
+        bool, typer.Option("--etcd", help="Start etcd, too: the nodes choose another leader.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -156,11 +160,17 @@ async def local(
     """Run a nameserver and N brokers here. On free loopback ports, until Ctrl-C."""
     if groups is not None and nodes is None:
         raise typer.BadParameter("--groups needs --nodes")
+    if etcd and nodes is None:
+        raise typer.BadParameter("--etcd needs --nodes")
     if brokers is not None and nodes is not None:
         raise typer.BadParameter("--nodes has groups, not --brokers: give --groups")
     if own := own_settings(settings or []):
         raise typer.BadParameter(f"--set {', '.join(own)}: the command itself sets it for each broker")
-    modules = {role.daemon: daemon_module(role.daemon, "trovemq cluster local") for role in ROLES.values()}
+    if etcd and shutil.which("etcd") is None:
+        text = "etcd is not in PATH: install it (Debian and Ubuntu: the package etcd-server)"
+        raise TroveError(errors.DAEMON_FAILED, text)
+    daemons = [role.daemon for role in ROLES.values() if role.daemon]
+    modules = {daemon: daemon_module(daemon, "trovemq cluster local") for daemon in daemons}
     directory = directory.absolute()
     session.progress.off()
     notes = _Notes(session.output.objects, UnwaitingWriter(sys.stderr.buffer))
@@ -169,7 +179,7 @@ async def local(
             members, stopped = members_of(directory, brokers)
             more = f"; `--brokers {len(members) - 1 + len(stopped)}` starts all"
         else:
-            (members, stopped), more = nodes_of(directory, nodes, groups), ""
+            (members, stopped), more = nodes_of(directory, nodes, groups, etcd=etcd), ""
         if stopped:
             notes.say(f"stopped: {', '.join(member.name for member in stopped)}{more}")
         if ignored := ignored_variables():

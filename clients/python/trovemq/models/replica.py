@@ -71,6 +71,8 @@ class ReplicaGroup:
         in_sync_min: The number of copies below which messages are refused.
         ack: `replicated`: a message is acknowledged by every copy that counts; `leader`.
         nodes: Its nodes, by name.
+        coordination: How its nodes agree: `manual`, `etcd`.
+        lease_left_ms: How long its leader may lead without an answer of etcd; None without a lease.
     """
 
     group: str
@@ -80,6 +82,8 @@ class ReplicaGroup:
     in_sync_min: int
     ack: str
     nodes: tuple[ReplicaNode, ...]
+    coordination: str = "manual"
+    lease_left_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

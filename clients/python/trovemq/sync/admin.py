@@ -91,6 +91,8 @@ class Replicas(SyncWrapper[replicas.Replicas]):
 
     groups = waits(replicas.Replicas.groups)
     promote = waits(replicas.Replicas.promote)
+    switch_over = waits(replicas.Replicas.switch_over)
+    pause_failover = waits(replicas.Replicas.pause_failover)
     init = waits(replicas.Replicas.init)
     leave = waits(replicas.Replicas.leave)
     add = waits(replicas.Replicas.add)

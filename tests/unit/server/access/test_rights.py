@@ -100,6 +100,8 @@ trovemq.v1.ReplicaService
     AddNode: super
     RemoveNode: super
     Promote: super
+    SwitchOver: super
+    PauseFailover: super
     ListCutRecords: Cluster Get
     ReadCutRecords: super
 trovemq.v1.ReplicationService

@@ -5,7 +5,7 @@
 | `cluster.json`   | the members that were ever there, in UTF-8; see below                             |
 | `lock`           | locked (flock) by the command that runs; its text is the process id               |
 | `daemons.lock`   | locked by that command and its daemons, which inherit the descriptor              |
-| `NAME/store/`    | the store of a broker                                                             |
+| `NAME/store/`    | the store of a broker, or the data of etcd                                        |
 | `NAME/log`       | the output of a daemon; `NAME/log.1` is its part before                           |
 
 cluster.json is one JSON object, at most 1 MiB, replaced as a whole (written, synced, renamed):
@@ -14,12 +14,12 @@ cluster.json is one JSON object, at most 1 MiB, replaced as a whole (written, sy
 |-----------------------|---------|-------------------------------------------------------------------------|
 | `version`             | number  | of this table: 1                                                        |
 | `members`             | list    | an object for each member, as follows                                   |
-| `members[].role`      | string  | `nameserver` or `broker`                                                |
+| `members[].role`      | string  | `nameserver`, `broker` or `etcd`                                        |
 | `members[].name`      | string  | unique, the name of its folder                                          |
 | `members[].group`     | string  | the broker's name; null for other roles                                 |
 | `members[].port`      | number  | of gRPC, 1 to 65,535; no two ports are equal                            |
-| `members[].http_port` | number  | of /readyz and /metrics, 1 to 65,535                                    |
-| `members[].replication_port` | number | of a node's streams, 1 to 65,535; null for the others            |
+| `members[].http_port` | number  | of /readyz and /metrics, or of etcd's /health, 1 to 65,535              |
+| `members[].replication_port` | number | of a node's streams, or of etcd's peers; null for the others     |
 
 The nodes of the group `broker-2` are `broker-2-1`, `broker-2-2`, … A member keeps its ports. Fewer brokers
 than before leave the last ones stopped, more add to them.
@@ -152,11 +152,14 @@ def members_of(directory: Path, brokers: int | None) -> tuple[list[Member], list
     return _with_new(path, known, new, wanted)
 
 
-def nodes_of(directory: Path, nodes: int, groups: int | None) -> tuple[list[Member], list[Member]]:
+def nodes_of(
+    directory: Path, nodes: int, groups: int | None, *, etcd: bool = False
+) -> tuple[list[Member], list[Member]]:
     """The nameserver and the nodes of that many replica groups, or of as many as there are (1 in a new
-    directory); and the members that stay stopped. As of members_of.
+    directory); and the members that stay stopped. As of members_of. `etcd`: by it the nodes choose leaders.
 
-    Raises TroveError CLUSTER_DIRECTORY_ILLEGAL, also where brokers with one copy of their log are there.
+    Raises TroveError CLUSTER_DIRECTORY_ILLEGAL, also where brokers with one copy of their log are there, or
+    groups with the other value of `etcd`.
     """
     path = directory / "cluster.json"
     known = {member.name: member for member in _read(path)}
@@ -165,15 +168,23 @@ def nodes_of(directory: Path, nodes: int, groups: int | None) -> tuple[list[Memb
         raise _illegal(
             f"{directory} has brokers that are no nodes of a replica group: name another directory"
         )
+    if brokers and ("etcd" in known) is not etcd:
+        raise _illegal(
+            f"{directory} has groups that choose their leaders by etcd: give --etcd"
+            if "etcd" in known
+            else f"{directory} has groups without etcd: name another directory"
+        )
     count = groups or max(1, len({member.group for member in brokers}))
     named = {f"{group}-{number}": group for group in broker_names(count) for number in range(1, nodes + 1)}
     ports = _free_ports({port for member in known.values() for port in member.ports})
-    wanted = {"nameserver": "nameserver", **dict.fromkeys(named, "broker")}
+    wanted = [*(["etcd"] if etcd else []), "nameserver", *named]
     new = {
         name: Member("broker", name, group, next(ports), next(ports), next(ports))
         for name, group in named.items()
         if name not in known
     }
+    if etcd and "etcd" not in known:
+        new["etcd"] = Member("etcd", "etcd", None, next(ports), next(ports), next(ports))
     if "nameserver" not in known:
         new["nameserver"] = Member("nameserver", "nameserver", None, next(ports), next(ports))
     return _with_new(path, known, new, wanted)

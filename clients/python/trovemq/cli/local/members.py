@@ -30,7 +30,7 @@ OWN_SETTINGS: Final = frozenset(
     {
         "listen", "listenPort", "http", "http_tls", "store", "storePathRootDir", "name", "brokerName",
         "nameserver", "namesrvAddr", "config_owner", "coordination", "node_name", "replica_nodes",
-        "replication_listen", "replication_advertise",
+        "replication_listen", "replication_advertise", "etcd_endpoints",
     }
 )  # fmt: skip
 """Settings of a broker that the command itself gives, with RocketMQ's names; /readyz is asked without TLS."""
@@ -45,8 +45,9 @@ class Member:
         name: Unique in the cluster; the name of its folder.
         group: The broker's name; None for other roles.
         port: Of gRPC.
-        http_port: Of /readyz and /metrics.
-        replication_port: Of the streams of a replica group's node; None for others.
+        http_port: Of /readyz and /metrics; of etcd's /health.
+        replication_port: Of the streams of a replica group's node, or of etcd's other members; None for
+            others.
     """
 
     role: str
@@ -104,8 +105,9 @@ class Plan:
 
     def arguments(self, member: Member) -> list[str]:
         """The daemon's command line for its next start."""
-        common = ["--listen", member.address, "--http", member.http]
-        return common + ROLES[member.role].arguments(self, member)
+        role = ROLES[member.role]
+        common = [] if role.program else ["--listen", member.address, "--http", member.http]
+        return common + role.arguments(self, member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +115,15 @@ class Role:
     """A kind of daemon.
 
     Attributes:
-        daemon: Its entry point in the group `trovemq.daemons`.
-        arguments: Its command line, without its addresses.
+        daemon: Its entry point in the group `trovemq.daemons`; empty for another program.
+        arguments: Its command line, without the addresses of a daemon of ours.
+        program: In PATH; empty for a daemon of ours.
     """
 
     daemon: str
     has_store: bool
     arguments: Callable[[Plan, Member], list[str]]
+    program: str = ""
 
 
 def own_settings(settings: Sequence[str]) -> list[str]:
@@ -167,15 +171,35 @@ def _replica_group(plan: Plan, member: Member) -> list[str]:
         return []
     nodes = [one for one in plan.of("broker") if one.group == member.group]
     named = ",".join(f"{one.name}@{one.address}/{one.replication}" for one in nodes)
+    endpoints = ",".join(one.address for one in plan.of("etcd"))
     return [
-        "coordination=manual",
+        *(["coordination=etcd", f"etcd_endpoints={endpoints}"] if endpoints else ["coordination=manual"]),
         f"node_name={member.name}",
         f"replication_listen={member.replication}",
         f"replica_nodes={named}",
     ]
 
 
+def _etcd_arguments(plan: Plan, member: Member) -> list[str]:
+    """One member of etcd, which is the whole of it."""
+    client, peer = f"http://{member.address}", f"http://{member.replication}"
+    return [
+        f"--name={member.name}",
+        f"--data-dir={plan.store(member)}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster={member.name}={peer}",
+        f"--listen-metrics-urls=http://{member.http}",
+        "--auto-compaction-retention=1",
+        "--logger=zap",
+        "--log-level=warn",
+    ]
+
+
 ROLES: Final[Mapping[str, Role]] = {
+    "etcd": Role("", has_store=True, arguments=_etcd_arguments, program="etcd"),
     "nameserver": Role("nameserver", has_store=False, arguments=_nothing_more),
     "broker": Role("server", has_store=True, arguments=_broker_arguments),
 }

@@ -27,7 +27,7 @@ PROBE_S_MAX: Final = 1.0
 REPLY_SIZE_MAX: Final = 64 << 10
 LOG_SIZE_MAX: Final = 16 << 20
 """A longer log becomes `log.1`, which is replaced."""
-DAEMON_VARIABLES: Final = ("TROVEMQ_BROKER_", "TROVEMQ_NAMESERVER_")
+DAEMON_VARIABLES: Final = ("TROVEMQ_BROKER_", "TROVEMQ_NAMESERVER_", "ETCD_")
 """Variables that set up another daemon: its TLS port or its file of settings fits none of these."""
 LAST_LINES_SIZE: Final = 4 << 10
 REMOVED: Final = "it was removed from its cluster"
@@ -113,13 +113,16 @@ class Processes:
     def launch(self, member: Member) -> Process:
         """Starts a member. Raises OSError."""
         trim_log(self._plan.log(member))
+        role = ROLES[member.role]
         # -P: nothing in the current directory is imported.
-        program = [sys.executable, "-P", "-m", self._modules[ROLES[member.role].daemon]]
+        program = [role.program] if role.program else [sys.executable, "-P", "-m", self._modules[role.daemon]]
         command = [*program, *self._plan.arguments(member)]
         return Process(command, self._plan.log(member), self._inherited)
 
     async def ready(self, member: Member) -> Readiness:
         """Whether it serves, and every nameserver lists it."""
+        if ROLES[member.role].program:
+            return await self._is_healthy(member)
         try:
             async with asyncio.timeout(PROBE_S_MAX):
                 status, body = await _get(member.http_port, "/readyz")
@@ -132,6 +135,15 @@ class Processes:
             why = f"{REMOVED}; without {self._plan.store(member)} it joins as a new one"
             return Readiness(is_ready=False, why=why, never=True)
         return Readiness(status == 200 and not unlisted, why="; ".join([*reasons, unlisted]).rstrip("; "))
+
+    async def _is_healthy(self, member: Member) -> Readiness:
+        """Of etcd."""
+        try:
+            async with asyncio.timeout(PROBE_S_MAX):
+                status, body = await _get(member.http_port, "/health")
+        except (OSError, ValueError, TimeoutError, LookupError):
+            return Readiness(is_ready=False)
+        return Readiness(status == 200 and b'"true"' in body, why="etcd has no leader yet")
 
     def tend(self) -> None:
         """Keeps the logs within their sizes."""

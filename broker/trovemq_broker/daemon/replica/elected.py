@@ -1,0 +1,46 @@
+"""The election of a node (`coordination = etcd`), as its roles see it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from trovemq_broker.replication.frames import Epoch, InSyncSet, Node
+from trovemq_store.replica.membership import Members
+
+
+class Elected(Protocol):
+    """For use on the event loop only."""
+
+    @property
+    def leader(self) -> tuple[Node, Epoch] | None:
+        """The node that leads, and its epoch; None: that is not known."""
+
+    @property
+    def problem(self) -> str:
+        """For readiness; empty if there is none."""
+
+    @property
+    def no_founding(self) -> str:
+        """Why this node, which has no group, must not found one; empty: it may."""
+
+    def lost(self, node: Node) -> None:
+        """The stream to that leader has ended, or could not be opened."""
+
+    def promise_seen(self, epoch: Epoch) -> None:
+        """Another node has promised a higher epoch than this leader's."""
+
+    def in_sync_wanted(self, in_sync: InSyncSet) -> None:
+        """The leader proposes that set. Role.confirm() is the answer."""
+
+    async def write_members(self, listed: Members) -> None:
+        """A later list of members, at its leader. TroveError REPLICA_STATE_ILLEGAL, COORDINATION_UNAVAILABLE:
+        it may be written later."""
+
+    def held(self) -> None:
+        """The target of Role.hold() has all of the log, and nothing is appended."""
+
+    def may_append(self) -> bool:
+        """Whether this leader may take messages, and hand them out, now."""
+
+    def may_deliver_in_order(self) -> bool:
+        """Whether no leader before can hold a message for a consumer of an ordered group."""
