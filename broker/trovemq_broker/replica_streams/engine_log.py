@@ -95,7 +95,7 @@ class EngineLog:
         return self.store.dispatch()
 
     # --- a follower's ---------------------------------------------------------------------------------
-    def append_raw(self, offset: Offset, data: bytes, blank: int) -> None:
+    def append_raw(self, offset: Offset, data: bytes | memoryview, blank: int) -> None:
         """TroveError: nothing was written."""
         try:
             self.store.append_raw(offset, memoryview(data), blank)

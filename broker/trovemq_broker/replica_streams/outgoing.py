@@ -10,8 +10,9 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import deque
+
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_broker.replication.frames import (
     FRAME_BYTES_MAX,
@@ -99,4 +100,4 @@ class Outgoing:
         if last is first:
             return first
         data = b"".join(parts)
-        return Data(last.epoch, first.offset, last.commit, data, zlib.crc32(data), last.blank)
+        return Data(last.epoch, first.offset, last.commit, data, crc32(data), last.blank)

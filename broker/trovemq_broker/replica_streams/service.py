@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -11,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import grpc
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.replica_streams.peers_allowed import PeersAllowed
@@ -126,7 +126,7 @@ class ReplicationService:
             data, blank = await self._node.read_log(asked.offset, size_max)
         finally:
             self._reads[asked.node] -= 1
-        return wire.range_bytes(wire.LogRange(asked.offset, data, zlib.crc32(data), blank))
+        return wire.range_bytes(wire.LogRange(asked.offset, data, crc32(data), blank))
 
     async def get_status(self, request: bytes, context: Any) -> bytes:
         asked = wire.status_asked(request)

@@ -19,9 +19,10 @@ Invariants
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_broker.replication.frames import (
     FRAME_BYTES_MAX,
@@ -53,7 +54,7 @@ SILENCE_MS: Final = 3_000
 class FollowerLog(NodeLog, Protocol):
     """The follower's own log. Truncations and joins are the caller's."""
 
-    def append_raw(self, offset: Offset, data: bytes, blank: int) -> None:
+    def append_raw(self, offset: Offset, data: bytes | memoryview, blank: int) -> None:
         """TroveError: nothing was written."""
 
     def begin_epoch(self, epoch: StartedEpoch) -> None:
@@ -264,7 +265,7 @@ class Follower:
         if frame.offset != log.end or not _has_frame_size(frame.data) or frame.blank < 0:
             text = f"{len(frame.data)} bytes at {frame.offset}; the log ends at {log.end}"
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, text)
-        if zlib.crc32(frame.data) != frame.crc:
+        if crc32(frame.data) != frame.crc:
             raise TroveError(errors.REPLICA_FRAME_ILLEGAL, f"the CRC of the frame at {frame.offset} is wrong")
         starts = [one for one in self._ahead[:2] if one.start < frame.end]
         if starts and starts[-1].start != frame.offset:
@@ -322,7 +323,7 @@ class Follower:
         return [SendProgress(report)]
 
 
-def _has_frame_size(data: bytes) -> bool:
+def _has_frame_size(data: bytes | memoryview) -> bool:
     """At most FRAME_BYTES_MAX, or one record that is larger: its first four bytes are its size."""
     size = len(data)
     return 0 < size <= FRAME_BYTES_MAX or (size > 0 and int.from_bytes(data[:4]) == size)

@@ -71,7 +71,7 @@ class Data:
     epoch: Epoch
     offset: Offset
     commit: Offset
-    data: bytes
+    data: bytes | memoryview
     crc: int
     blank: int = 0
 

@@ -19,10 +19,11 @@ Invariants
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_broker.replication.commit import CommitOffset
 from trovemq_broker.replication.frames import (
@@ -524,7 +525,7 @@ class Leader:
             if frame is None:
                 size_max = min(FRAME_BYTES_MAX, self._epoch_end_after(peer.sent) - peer.sent)
                 data, blank = log.read(peer.sent, size_max)
-                frame = Data(self.epoch, peer.sent, self.commit, data, zlib.crc32(data), blank)
+                frame = Data(self.epoch, peer.sent, self.commit, data, crc32(data), blank)
                 made[peer.sent] = frame
             if end - peer.sent > WINDOW_BYTES:
                 self._pay(peer, len(frame.data), now_ms)

@@ -28,7 +28,7 @@ def whole_end(log: CommitLog, committed: PhysicalOffset) -> PhysicalOffset:
     return log.end
 
 
-def whole_until(data: bytes, physical_offset: PhysicalOffset) -> PhysicalOffset:
+def whole_until(data: bytes | memoryview, physical_offset: PhysicalOffset) -> PhysicalOffset:
     """Where these bytes of a log end without such a run, which may have begun before them."""
     view = memoryview(data)
     records, end, _ = scan_run(

@@ -17,6 +17,7 @@ from trovemq_broker.replication.frames import (
     Hello,
     Identity,
     InSyncSet,
+    LeaderFrame,
     Progress,
     Welcome,
 )
@@ -210,6 +211,32 @@ def test_changed_bytes_end_in_an_error_or_a_frame(data: bytes, draw: Any) -> Non
         changed[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     for read in READERS:
         assert error_of(read, bytes(changed)) in (None, errors.REPLICA_FRAME_ILLEGAL)
+
+
+@given(DATA)
+def test_data_has_the_bytes_that_protobuf_writes(frame: Data) -> None:
+    fields = {name: getattr(frame, name) for name in ("epoch", "offset", "commit", "crc", "blank", "data")}
+    written = pb.FollowReply(data=pb.ReplicaData(**fields)).SerializeToString()
+    assert wire.leader_bytes(frame) == written
+
+
+@given(DATA.map(wire.leader_bytes), st.data())
+def test_changed_data_is_read_as_protobuf_reads_it(data: bytes, draw: Any) -> None:
+    changed = bytearray(data)
+    for _ in range(draw.draw(st.integers(0, 4))):
+        changed[draw.draw(st.integers(0, min(len(data), 60) - 1))] = draw.draw(st.integers(0, 255))
+    changed += draw.draw(st.sampled_from([b"", b"\0", data, pb.FollowReply().SerializeToString()]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wire, "split_data", lambda _: None)
+        expected = outcome(bytes(changed))
+    assert outcome(bytes(changed)) == expected
+
+
+def outcome(data: bytes) -> LeaderFrame | ErrorSpec:
+    try:
+        return wire.leader_frame_of(data)
+    except TroveError as error:
+        return error.spec
 
 
 def test_the_longest_list_of_epochs_is_accepted() -> None:

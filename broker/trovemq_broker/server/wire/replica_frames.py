@@ -41,6 +41,7 @@ from trovemq_broker.replication.frames import (
 )
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange
+from trovemq_broker.server.wire.replica_data import data_bytes, split_data
 from trovemq_broker.server.wire.replica_members import (
     LIST_PARTS_MAX,
     LIST_SIZE_MAX,
@@ -177,15 +178,7 @@ def progress_of(data: bytes) -> Progress:
 # --- frames of a leader -----------------------------------------------------------------------------------
 def leader_bytes(frame: LeaderFrame) -> bytes:
     if isinstance(frame, Data):
-        data = pb.ReplicaData(
-            epoch=frame.epoch,
-            offset=frame.offset,
-            commit=frame.commit,
-            crc=frame.crc,
-            blank=frame.blank,
-            data=frame.data,
-        )
-        return pb.FollowReply(data=data).SerializeToString()
+        return data_bytes(frame)
     if isinstance(frame, Heartbeat):
         heartbeat = pb.ReplicaHeartbeat(
             epoch=frame.epoch,
@@ -209,13 +202,15 @@ def leader_bytes(frame: LeaderFrame) -> bytes:
 
 
 def leader_frame_of(data: bytes) -> LeaderFrame:
-    """TroveError REPLICA_FRAME_ILLEGAL."""
+    """Data of the log is a view of the bytes. TroveError REPLICA_FRAME_ILLEGAL."""
+    if (split := split_data(data)) is not None:
+        return _data_of(*split)
     frame = _parsed(pb.FollowReply, data, has_data=True)
     match frame.WhichOneof("frame"):
         case "welcome":
             return _welcome_of(frame.welcome)
         case "data":
-            return _data_of(frame.data)
+            return _data_of(frame.data, frame.data.data)
         case "heartbeat":
             one = frame.heartbeat
             return Heartbeat(
@@ -241,14 +236,14 @@ def _welcome_of(one: pb.ReplicaWelcome) -> Welcome:
     )
 
 
-def _data_of(one: pb.ReplicaData) -> Data:
-    offset, blank = _checked_range(one)
-    return Data(_epoch(one.epoch), offset, _offset(one.commit), one.data, one.crc, blank)
+def _data_of(one: pb.ReplicaData, data: bytes | memoryview) -> Data:
+    offset, blank = _checked_range(one, data)
+    return Data(_epoch(one.epoch), offset, _offset(one.commit), data, one.crc, blank)
 
 
-def _checked_range(one: pb.ReplicaData | pb.ReadLogReply) -> tuple[Offset, int]:
-    size = len(one.data)
-    if not size or (size > FRAME_BYTES_MAX and int.from_bytes(one.data[:4]) != size):
+def _checked_range(one: pb.ReplicaData | pb.ReadLogReply, data: bytes | memoryview) -> tuple[Offset, int]:
+    size = len(data)
+    if not size or (size > FRAME_BYTES_MAX and int.from_bytes(data[:4]) != size):
         raise _illegal(f"{size} bytes of data")
     _offset(one.offset + size + one.blank)
     return _offset(one.offset), one.blank
@@ -315,8 +310,9 @@ def range_bytes(found: LogRange) -> bytes:
 def range_of(data: bytes) -> LogRange:
     """TroveError REPLICA_FRAME_ILLEGAL."""
     one = _parsed(pb.ReadLogReply, data, has_data=True)
-    offset, blank = _checked_range(one)
-    return LogRange(offset, one.data, one.crc, blank)
+    data = one.data
+    offset, blank = _checked_range(one, data)
+    return LogRange(offset, data, one.crc, blank)
 
 
 def status_request(asked: StatusAsked) -> bytes:
