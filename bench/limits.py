@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from statistics import median
@@ -30,6 +30,19 @@ def sequential_write_bytes_per_second(directory: Path, size: int = 512 * MEBIBYT
         _write(descriptor, size)
         os.fdatasync(descriptor)
         return size / (time.perf_counter() - started)
+
+
+def copy_bytes_per_second(files: Sequence[Path], directory: Path, size: int) -> float:
+    """The first `size` bytes of these files, read and written into a preallocated one in pieces of 1 MiB, one
+    fdatasync at the end, in bytes a second."""
+    with _scratch_file(directory, size) as descriptor:
+        started, at = time.perf_counter(), 0
+        for path in files:
+            with path.open("rb", buffering=0) as file:
+                while at < size and (piece := file.read(min(MEBIBYTE, size - at))):
+                    at += os.pwrite(descriptor, piece, at)
+        os.fdatasync(descriptor)
+        return at / (time.perf_counter() - started)
 
 
 def warm_page_cache(directory: Path, size: int = 1024 * MEBIBYTE) -> None:

@@ -16,6 +16,8 @@
     make bench ARGS="peers"         Redis, NATS, Kafka beside ours, where `bench/peers/setup.sh`
                                     installed them, and goals of ours alone (not among `every part`)
     make bench ARGS="peers --only W4 idle"      one workload and one row
+    make bench ARGS="replicas"      a replica group beside one broker, Kafka, NATS and Redis with copies
+                                    (not among `every part`); `--turns 9`, `--only async-3 catch-up`
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -31,7 +33,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -55,6 +57,7 @@ from bench import (
     users,
 )
 from bench.peers import run as peers
+from bench.replicas import run as replicas
 from bench.report import Report, print_table, write_json, write_markdown
 from bench.rpc import run as rpc
 from bench.trees import run as trees
@@ -82,6 +85,7 @@ PARTS = {
 }
 PIPELINE = "pipeline"
 PEERS = "peers"
+REPLICAS = "replicas"
 BROKER_SETTINGS: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 6_000_000,
@@ -208,9 +212,16 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "console": (console.measure_console, console.ABOUT),
     "tracing": (tracing.measure_tracing, tracing.ABOUT),
     PEERS: (peers.measure_peers, peers.ABOUT),
+    REPLICAS: (replicas.measure_replicas, replicas.ABOUT),
     PIPELINE: (measure_pipeline, ""),
 }
-TITLES = PARTS | {PEERS: "Other brokers beside ours", PIPELINE: "The data pipeline on Spark"}
+TITLES = PARTS | {
+    PEERS: "Other brokers beside ours",
+    REPLICAS: "Replica groups",
+    PIPELINE: "The data pipeline on Spark",
+}
+CHOSEN: dict[str, Callable[[Sequence[str]], object]] = {PEERS: peers.chosen, REPLICAS: replicas.chosen}
+"""What `--only` names, of the parts that have it; ValueError."""
 
 
 async def run(arguments: argparse.Namespace) -> list[Report]:
@@ -219,7 +230,8 @@ async def run(arguments: argparse.Namespace) -> list[Report]:
         measured, about = MEASURED[part]
         report = Report(TITLES[part], about)
         more: dict[str, Any] = {"messages": arguments.messages} if part == "trees" else {}
-        more |= {"only": arguments.only} if part == PEERS else {}
+        more |= {"only": arguments.only} if part in CHOSEN else {}
+        more |= {"turns": arguments.turns} if part == REPLICAS else {}
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
             await measured(report, Path(scratch), quick=arguments.quick, **more)
         reports.append(report)
@@ -230,10 +242,10 @@ def check_only(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
     """Ends with a message where `--only` does not fit."""
     if not arguments.only:
         return
-    if arguments.part != PEERS or arguments.markdown is not None:
-        parser.error("--only is for the part `peers`, and not for a page, which has all rows")
+    if arguments.part not in CHOSEN or arguments.markdown is not None:
+        parser.error(f"--only is for the parts {', '.join(CHOSEN)}, and not for a page, which has all rows")
     try:
-        peers.chosen(arguments.only)
+        CHOSEN[arguments.part](arguments.only)
     except ValueError as error:
         parser.error(str(error))
 
@@ -247,8 +259,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, half of the time")
     parser.add_argument("--messages", type=int, help="of the part `trees`, instead of 5,000,000")
     parser.add_argument(
-        "--only", nargs="+", default=(), help="of the part `peers`: W1 to W7, Single, rows' names"
+        "--only",
+        nargs="+",
+        default=(),
+        help="of the part `peers`: W1 to W7, Single, rows' names; of `replicas`: sections' names",
     )
+    parser.add_argument("--turns", type=int, default=replicas.TURNS, help="of the part `replicas`")
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from bench.peers.peer import HOME, Command, Peer, package_missing
 from bench.peers.task import (
+    GROUP_TIMEOUT_S,
     LIVE_TIMEOUT_S,
     Answer,
     Stopwatch,
@@ -43,8 +45,21 @@ class Client:
     """nats-py."""
 
     async def make_topic(self, stream: Any, task: Task) -> Answer:
-        await stream.add_stream(name=task.topic, subjects=[_subject(task)], storage="file")
-        return {"count": 1}
+        """Several servers need some seconds until they have elected who places the copies."""
+        import nats.js.errors
+
+        deadline = time.monotonic() + GROUP_TIMEOUT_S
+        while True:
+            try:
+                await stream.add_stream(
+                    name=task.topic, subjects=[_subject(task)], storage="file", num_replicas=task.copies
+                )
+            except (TimeoutError, nats.js.errors.Error):
+                if task.copies == 1 or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                return {"count": 1}
 
     async def one_at_a_time(self, stream: Any, task: Task) -> Answer:
         return await timed(task, lambda number: stream.publish(_subject(task), body(number)))
@@ -116,15 +131,15 @@ class JetStream(Peer):
     name, module, clients = "NATS JetStream", "jetstream", tuple(CLIENTS)
 
     def __init__(self) -> None:
-        self._program = shutil.which("nats-server", path=PLACES) or ""
-        numbers = self.version().rpartition("v")[2].split(".")[:2] if self._program else ()
+        self.program = shutil.which("nats-server", path=PLACES) or ""
+        numbers = self.version().rpartition("v")[2].split(".")[:2] if self.program else ()
         self.syncs = tuple(map(int, numbers)) >= SYNCS_SINCE
 
     def missing(self) -> str | None:
-        return package_missing("nats") if self._program else "nats-server"
+        return package_missing("nats") if self.program else "nats-server"
 
     def version(self) -> str:
-        text = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=True).stdout
         return text.strip().replace("nats-server:", "NATS")
 
     def command(self, directory: Path, port: int, *, synced: bool) -> Command:
@@ -134,7 +149,7 @@ class JetStream(Peer):
             f'listen: "127.0.0.1:{port}"\n'
             f'jetstream {{ store_dir: "{directory}/jetstream", max_file_store: 20GB{always} }}\n'
         )
-        return [self._program, "-c", configuration]
+        return [self.program, "-c", configuration]
 
 
 PEER = JetStream()

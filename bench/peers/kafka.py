@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from bench.peers.peer import HOME, Command, Peer, package_missing
 from bench.peers.task import (
+    GROUP_TIMEOUT_S,
     LIVE_TIMEOUT_S,
     Answer,
     Stopwatch,
@@ -25,6 +27,7 @@ from bench.peers.task import (
 
 JARS = HOME / "kafka" / "libs"
 GROUP = "group"
+IN_SYNC_MIN = 2
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 PROPERTIES = """process.roles=broker,controller
 node.id=1
@@ -57,10 +60,16 @@ class Client:
     """confluent-kafka (librdkafka)."""
 
     def make_topic(self, settings: dict[str, Any], task: Task) -> Answer:
+        """in_flight 1: every message is synced before its acknowledgement. Two of several copies do."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        admin, synced = AdminClient(settings), {"flush.messages": "1"} if task.in_flight else {}
-        for future in admin.create_topics([NewTopic(task.topic, 1, 1, config=synced)]).values():
+        admin, config = AdminClient(settings), {"flush.messages": "1"} if task.in_flight else {}
+        if task.copies > 1:
+            config["min.insync.replicas"] = str(IN_SYNC_MIN)
+        deadline = time.monotonic() + GROUP_TIMEOUT_S
+        while len(admin.list_topics(timeout=10).brokers) < task.copies and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for future in admin.create_topics([NewTopic(task.topic, 1, task.copies, config=config)]).values():
             future.result()
         return {"count": 1}
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.peers.peer import Command, Peer, package_missing
-from bench.peers.task import Answer, Stopwatch, Task, age_us, body, latencies, paced, stamped, timed
+from bench.peers.task import (
+    GROUP_TIMEOUT_S,
+    Answer,
+    Stopwatch,
+    Task,
+    age_us,
+    body,
+    latencies,
+    paced,
+    stamped,
+    timed,
+)
 
 GROUP = "group"
 
@@ -73,6 +85,29 @@ class Client:
                 return watch.answer(got)
 
 
+class Waiting(Client):
+    """Each XADD with a WAIT for all other servers, in one round trip."""
+
+    def make_topic(self, redis: Any, task: Task) -> Answer:
+        deadline = time.monotonic() + GROUP_TIMEOUT_S
+        while redis.info("replication")["connected_slaves"] < task.copies - 1:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the other servers do not follow")
+            time.sleep(0.2)
+        return super().make_topic(redis, task)
+
+    async def one_at_a_time(self, redis: Any, task: Task) -> Answer:
+        others = task.copies - 1
+
+        def send(number: int) -> None:
+            pipeline = redis.pipeline(transaction=False)
+            pipeline.xadd(task.topic, {b"b": body(number)})
+            pipeline.execute_command("WAIT", others, 0)
+            assert pipeline.execute()[-1] >= others
+
+        return await timed(task, send)
+
+
 def _messages(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
     """Of the one stream, in both versions of the protocol."""
     if not answer:
@@ -80,7 +115,7 @@ def _messages(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
     return list(answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))[0])
 
 
-CLIENTS = {"redis-py": Client}
+CLIENTS = {"redis-py": Client, "redis-py-wait": Waiting}
 
 
 class Redis(Peer):

@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 
 BODY_SIZE: Final = 1024
 LIVE_TIMEOUT_S: Final = 15.0
+GROUP_TIMEOUT_S: Final = 60.0
+"""So long servers may need until they know each other."""
 _POOL: Final = os.urandom(1 << 20)
 _STAMP: Final = struct.Struct("<q")
 
@@ -22,7 +24,8 @@ now = time.perf_counter_ns  # CLOCK_MONOTONIC: the same clock in all processes o
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`count` messages of 1 KiB, or as many as `seconds` allow. in_flight: messages unanswered at a time."""
+    """`count` messages of 1 KiB, or as many as `seconds` allow. in_flight: messages unanswered at a time.
+    copies: servers that have each message."""
 
     address: str
     topic: str
@@ -30,6 +33,7 @@ class Task:
     seconds: float
     in_flight: int = 1
     rate: int = 0
+    copies: int = 1
 
 
 def body(number: int) -> bytes:

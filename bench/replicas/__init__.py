@@ -1,0 +1,8 @@
+"""Replica groups beside replicated brokers of others: batches, one send at a time, a node that catches up.
+
+- `groups`   the servers of a group, as processes
+- `peers`    the other brokers with several servers: Kafka, NATS JetStream, Redis
+- `run`      the part `replicas` of `make bench`
+- `catch_up` a node with an empty store beside live sends
+- `sender`   these sends, by a process of their own
+"""

@@ -1,0 +1,145 @@
+"""Groups of servers that each have a copy of the log: processes on loopback, ended by their own ids."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.measure import scheduled_seconds
+from bench.peers import ours
+from bench.peers.peer import Command
+from bench.peers.servers import START_TIMEOUT_S, Server
+from bench.peers.task import Answer, Task
+from bench.processes import answers
+from trovemq import TroveError, sync
+from trovemq.models.replica import ReplicaGroup
+from trovemq.testing import DaemonProcess, free_port
+
+IN_SYNC_MIN: Final = 2
+SETTLE_S: Final = 0.5
+"""Servers still work for a message after its acknowledgement: this long is counted, too."""
+LOOK_S: Final = 0.05
+GROUP: Final = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Servers that run. `server`: the leader, or the one that clients ask first; `others`: the processes of
+    the other copies."""
+
+    name: str
+    server: Server
+    others: tuple[int, ...] = ()
+
+    @property
+    def copies(self) -> int:
+        return 1 + len(self.others)
+
+    def run(self, client: str, work: str, task: Task) -> Answer:
+        """As Server.run(). Adds the processor time of a message, in microseconds: `leader_us`, the mean of
+        the others `follower_us`, and `servers_us` of all."""
+        pids = (self.server.pid, *self.others)
+        before = [scheduled_seconds(pid) for pid in pids]
+        answer = self.server.run(client, work, task)
+        time.sleep(SETTLE_S)
+        count = max(answer["count"], 1)
+        spent = [(scheduled_seconds(pid) - was) / count * 1e6 for pid, was in zip(pids, before, strict=True)]
+        followers = sum(spent[1:]) / max(len(self.others), 1)
+        return answer | {"leader_us": spent[0], "follower_us": followers, "servers_us": sum(spent)}
+
+
+@contextmanager
+def processes(directory: Path, commands: Sequence[Command], ports: Sequence[int]) -> Iterator[list[int]]:
+    """Servers that were started together, by their ids, when all of them listen on their ports."""
+    with ExitStack() as stack:
+        started = []
+        for number, command in enumerate(commands, 1):
+            log = stack.enter_context((directory / f"server-{number}.log").open("wb"))
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            stack.callback(_end, process)
+            started.append(process)
+        for port, process in zip(ports, started, strict=True):
+            if not answers(port, process, START_TIMEOUT_S):
+                raise RuntimeError(f"{process.args!r} does not answer on port {port}")
+        yield [process.pid for process in started]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(START_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+# --- ours ---------------------------------------------------------------------------------------------------
+class Node(DaemonProcess):
+    """A broker with this store, or a node of a replica group."""
+
+    def __init__(self, name: str, store: Path, *, synced: bool) -> None:
+        super().__init__("trovemq_broker")
+        self.name, self.store = name, store
+        self.replication = f"127.0.0.1:{free_port()}"
+        self.settings = [f"flushDiskType={'SYNC_FLUSH' if synced else 'ASYNC_FLUSH'}"]
+        self.settings.append(f"mappedFileSizeCommitLog={ours.SEGMENT_SIZE}")
+
+    def join(self, nodes: Sequence[Node]) -> None:
+        """It is one of these nodes of a group."""
+        named = ",".join(f"{node.name}@{node.address}/{node.replication}" for node in nodes)
+        self.settings += ["coordination=manual", f"node_name={self.name}", f"replica_nodes={named}"]
+        self.settings += [f"replication_listen={self.replication}", f"in_sync_min={IN_SYNC_MIN}"]
+
+    def command(self) -> list[str]:
+        given = [part for one in self.settings for part in ("--set", one)]
+        return [*super().command(), "--name", GROUP, "--store", str(self.store), *given]
+
+
+@contextmanager
+def our_nodes(directory: Path, count: int, *, synced: bool) -> Iterator[list[Node]]:
+    """The nodes of a new group, the leader first, when all are in sync. With one: a broker without copies."""
+    nodes = [Node(f"node-{number}", directory / f"node-{number}", synced=synced) for number in range(count)]
+    with ExitStack() as stack:
+        for node in nodes:
+            stack.callback(node.close)
+            if count > 1:
+                node.join(nodes)
+            node.start(wait=False)
+        for node in nodes:
+            node.wait_ready()
+        if count > 1:
+            until_in_sync(nodes)
+        yield nodes
+
+
+def until_in_sync(nodes: Sequence[Node]) -> None:
+    """RuntimeError if it takes too long."""
+    names, deadline = {node.name for node in nodes}, time.monotonic() + START_TIMEOUT_S
+    with sync.connect(nodes[0].address) as client:
+        while (found := group_of(client)) is None or not names <= {*found.in_sync}:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{names} are not in sync: {found}\n{nodes[0].log()[-2000:]}")
+            time.sleep(LOOK_S)
+
+
+def group_of(client: sync.Client) -> ReplicaGroup | None:
+    """None while no node answers."""
+    try:
+        return next(iter(client.admin.replicas.groups()), None)
+    except TroveError:
+        return None
+
+
+@contextmanager
+def our_group(directory: Path, count: int, *, synced: bool) -> Iterator[Group]:
+    directory = directory.resolve()
+    directory.mkdir(parents=True)
+    with our_nodes(directory, count, synced=synced) as nodes:
+        leader, *others = nodes
+        server = Server(ours.PEER, leader.pid, leader.address)
+        yield Group(ours.PEER.name, server, tuple(node.pid for node in others))
