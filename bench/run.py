@@ -17,7 +17,7 @@
                                     installed them, and goals of ours alone (not among `every part`)
     make bench ARGS="peers --only W4 idle"      one workload and one row
     make bench ARGS="replicas"      a replica group beside one broker, Kafka, NATS and Redis with copies
-                                    (not among `every part`); `--turns 9`, `--only async-3 catch-up`
+                                    (not among `every part`); `--rounds 9`, `--only async-3 catch-up`
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -231,7 +231,7 @@ async def run(arguments: argparse.Namespace) -> list[Report]:
         report = Report(TITLES[part], about)
         more: dict[str, Any] = {"messages": arguments.messages} if part == "trees" else {}
         more |= {"only": arguments.only} if part in CHOSEN else {}
-        more |= {"turns": arguments.turns} if part == REPLICAS else {}
+        more |= {"rounds": arguments.rounds} if part == REPLICAS else {}
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
             await measured(report, Path(scratch), quick=arguments.quick, **more)
         reports.append(report)
@@ -264,7 +264,7 @@ def main() -> None:
         default=(),
         help="of the part `peers`: W1 to W7, Single, rows' names; of `replicas`: sections' names",
     )
-    parser.add_argument("--turns", type=int, default=replicas.TURNS, help="of the part `replicas`")
+    parser.add_argument("--rounds", type=int, default=replicas.ROUNDS, help="of the part `replicas`")
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
     )

@@ -85,7 +85,7 @@ class Client:
                 return watch.answer(got)
 
 
-class Waiting(Client):
+class Copied(Client):
     """Each XADD with a WAIT for all other servers, in one round trip."""
 
     def make_topic(self, redis: Any, task: Task) -> Answer:
@@ -115,7 +115,7 @@ def _messages(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
     return list(answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))[0])
 
 
-CLIENTS = {"redis-py": Client, "redis-py-wait": Waiting}
+CLIENTS = {"redis-py": Client, "redis-py-wait": Copied}
 
 
 class Redis(Peer):

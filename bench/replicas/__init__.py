@@ -4,5 +4,5 @@
 - `peers`    the other brokers with several servers: Kafka, NATS JetStream, Redis
 - `run`      the part `replicas` of `make bench`
 - `catch_up` a node with an empty store beside live sends
-- `sender`   these sends, by a process of their own
+- `sender`   the process that sends them
 """

@@ -1,5 +1,5 @@
-"""A node with an empty store that joins a group: how fast it copies the log, and what the leader's sends take
-meanwhile."""
+"""A node with an empty store that joins a group: how fast it copies the log, and how long the leader's sends
+take meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ P99_GOAL: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CaughtUp:
     """Rates in bytes a second, times in seconds."""
 
     copied: float
@@ -46,7 +46,7 @@ class Turn:
     p99_meanwhile: float
 
 
-def measure(report: Report, directory: Path, say: Callable[[str], None], *, turns: int, quick: bool) -> None:
+def measure(report: Report, directory: Path, say: Callable[[str], None], *, rounds: int, quick: bool) -> None:
     size = SIZE // (8 if quick else 1)
     with our_nodes(directory / "nodes", NODES, synced=False) as nodes:
         leader, joining = nodes[0], nodes[-1]
@@ -54,9 +54,9 @@ def measure(report: Report, directory: Path, say: Callable[[str], None], *, turn
             joining.stop()
             _fill(client, leader, size)
             found = []
-            for number in range(1, turns + 1):
-                found.append(_turn(client, leader, joining, directory))
-                say(f"catching up, turn {number} of {turns}: {found[-1].copied / 1e6:,.0f} MB/s")
+            for number in range(1, rounds + 1):
+                found.append(_round(client, leader, joining, directory))
+                say(f"catching up, {number} of {rounds}: {found[-1].copied / 1e6:,.0f} MB/s")
     case = "catching up"
     report.add(f"{case}: a new node's copy", median(one.copied for one in found) / 1e6, "MB/s")
     report.add(f"{case}: a copy by a program", median(one.disk for one in found) / 1e6, "MB/s")
@@ -77,7 +77,7 @@ def _fill(client: sync.Client, leader: Node, size: int) -> None:
         server.run("batch", "produce", Task(leader.address, TOPIC, count, FILLED_IN_S, 16_000))
 
 
-def _turn(client: sync.Client, leader: Node, joining: Node, directory: Path) -> Turn:
+def _round(client: sync.Client, leader: Node, joining: Node, directory: Path) -> CaughtUp:
     """The joining node does not run, and does not at the end."""
     shutil.rmtree(joining.store, ignore_errors=True)
     limits.warm_page_cache(directory)
@@ -93,7 +93,7 @@ def _turn(client: sync.Client, leader: Node, joining: Node, directory: Path) -> 
     segments = sorted((leader.store / "commitlog").iterdir())
     disk = limits.copy_bytes_per_second(segments, directory, target)
     copied = (last[1] - first[1]) / (last[0] - first[0])
-    return Turn(copied, disk, _p99(times, *before), _p99(times, first[0], last[0]))
+    return CaughtUp(copied, disk, _p99(times, *before), _p99(times, first[0], last[0]))
 
 
 def _copied(client: sync.Client, joining: Node, target: int) -> tuple[tuple[float, int], tuple[float, int]]:

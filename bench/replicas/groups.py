@@ -41,8 +41,8 @@ class Group:
         return 1 + len(self.others)
 
     def run(self, client: str, work: str, task: Task) -> Answer:
-        """As Server.run(). Adds the processor time of a message, in microseconds: `leader_us`, the mean of
-        the others `follower_us`, and `servers_us` of all."""
+        """Runs one workload, and adds the processor time of a message, in microseconds: `leader_us`, the
+        mean of the others `follower_us`, and `servers_us` of all."""
         pids = (self.server.pid, *self.others)
         before = [scheduled_seconds(pid) for pid in pids]
         answer = self.server.run(client, work, task)

@@ -1,6 +1,7 @@
 """The part `replicas`: a replica group of ours beside one broker of ours and replicated brokers of others.
 
-Each section starts its servers with new stores and lets them take turns, so that all meet the same machine.
+Each section starts its servers with new stores. In each round all do the work, one after the other, so that
+all meet the same machine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bench.replicas.groups import Group, our_group
 from bench.replicas.peers import KAFKA, NATS, REDIS, peer_group
 from bench.report import Report, median_ratio
 
-TURNS: Final = 5
+ROUNDS: Final = 5
 SECONDS: Final = 3.0
 MESSAGES: Final = 400_000
 SINGLE_SECONDS: Final = 1.5
@@ -38,14 +39,14 @@ ABOUT: Final = (
     "controller, too), NATS JetStream with three servers (R3) and Redis with two replicas (`WAIT 2`).\n"
     "Bodies of 1 KiB. All servers and the client share the machine's processors and its disk: three synced\n"
     "copies are three syncs of one disk. Each broker has its own Python client in a separate process.\n"
-    "Medians of turns; in each turn every broker has its go, and each turn begins with another one; `x` is\n"
-    "the median of the turns' ratios.\n\n"
+    "Medians of rounds; in each round every broker does the work, and each begins with another one; `x` is\n"
+    "the median of the rounds' ratios.\n\n"
     "- Batches: ours 16 batches of 1,000 in flight, Kafka's client as many messages as it takes, to one\n"
     "  partition. Async: each broker's default of syncing later. Sync: `flushDiskType=SYNC_FLUSH`; Kafka\n"
     "  with `flush.messages=1`, which syncs each batch of a leader or follower before the acknowledgement.\n"
     "- One send at a time: Redis with `appendfsync always`, NATS with `sync_interval: always` (from 2.10\n"
     "  on). Redis's WAIT counts replicas that have received a message, not those that have synced it.\n"
-    "- Processor: of the servers' threads, for a message, with what they do for it within half a second\n"
+    "- Processor: of the servers' threads, for a message, with their work within half a second\n"
     "  after the last acknowledgement. Of the nodes that follow, the mean.\n"
     "- Catching up: a node with an empty store joins a leader whose log has 1 GiB, async flush, from its\n"
     "  first record to the leader's end at its start. Beside it a client sends 200 messages a second to the\n"
@@ -61,7 +62,7 @@ class Bench(NamedTuple):
 
     report: Report
     directory: Path
-    turns: int
+    rounds: int
     quick: bool
     began: float
 
@@ -79,11 +80,11 @@ class Entrant(NamedTuple):
 
 
 async def measure_replicas(
-    report: Report, directory: Path, *, quick: bool, only: Sequence[str] = (), turns: int = TURNS
+    report: Report, directory: Path, *, quick: bool, only: Sequence[str] = (), rounds: int = ROUNDS
 ) -> None:
     """Everything, or the sections of these names. A section that fails costs its own figures only."""
-    bench = Bench(report, directory, turns, quick, time.perf_counter())
-    report.notes.append(f"{turns} turns." + (" `--quick`: only ratios count." if quick else ""))
+    bench = Bench(report, directory, rounds, quick, time.perf_counter())
+    report.notes.append(f"{rounds} rounds." + (" `--quick`: only ratios count." if quick else ""))
     installed = [peer.version() for peer in (KAFKA, NATS, REDIS) if _missing(bench, peer) is None]
     report.notes.append("Measured: " + ", ".join([ours.PEER.version(), *installed]) + ".")
     report.add("disk: 4 KiB write + fdatasync", limits.fdatasync_seconds(directory) * 1e6, "us")
@@ -129,7 +130,7 @@ def _batches(bench: Bench, count: int, *, synced: bool) -> None:
             theirs = stack.enter_context(peer_group(KAFKA, directory / "kafka", count, synced=synced))
             entrants["Kafka"] = Entrant(theirs, "confluent-kafka", 0)
         seconds = SECONDS / (3 if bench.quick else 1)
-        found = _in_turns(bench, case, entrants, "produce", MESSAGES, seconds, synced=synced)
+        found = _measure_all(bench, case, entrants, "produce", MESSAGES, seconds, synced=synced)
     report, mine = bench.report, found["ours"]
     report.add(f"{case}: ours", _median(mine, "rate"), "msg/s")
     name, goal = f"{case}: ours to Kafka, {count} brokers", 2.0 if synced else 0.9
@@ -170,7 +171,7 @@ def _singles(bench: Bench, *, synced: bool) -> None:
             theirs = stack.enter_context(peer_group(peer, directory / peer.module, 3, synced=synced))
             entrants[peer.name] = Entrant(theirs, clients[peer], 1)
         seconds = SINGLE_SECONDS / (3 if bench.quick else 1)
-        found = _in_turns(bench, case, entrants, "one_at_a_time", SINGLES, seconds, synced=synced)
+        found = _measure_all(bench, case, entrants, "one_at_a_time", SINGLES, seconds, synced=synced)
     report, mine = bench.report, found["ours"]
     for name, answers in found.items():
         who = "our broker without copies" if name == "single" else name
@@ -194,8 +195,8 @@ def _unfit(peer: Peer, *, synced: bool) -> str:
     return "" if peer.syncs or not synced else f"{peer.version()} cannot sync before it acknowledges"
 
 
-# --- turns --------------------------------------------------------------------------------------------------
-def _in_turns(
+# --- rounds -------------------------------------------------------------------------------------------------
+def _measure_all(
     bench: Bench,
     case: str,
     entrants: dict[str, Entrant],
@@ -205,19 +206,19 @@ def _in_turns(
     *,
     synced: bool,
 ) -> dict[str, list[Answer]]:
-    """The answers of the turns. The turn before the first one warms all up, and does not count."""
+    """The answers of all rounds. One before the first warms all up, and does not count."""
     found: dict[str, list[Answer]] = {name: [] for name in entrants}
-    for turn in range(-1, bench.turns):
+    for number in range(-1, bench.rounds):
         names = list(entrants)
-        first = turn % len(names)
+        first = number % len(names)
         for name in names[first:] + names[:first]:
             group, client, in_flight = entrants[name]
             limits.warm_page_cache(bench.directory)
             task = Task(
                 group.server.address,
-                f"turn-{turn + 1}",
+                f"round-{number + 1}",
                 count // (10 if bench.quick else 1),
-                seconds if turn >= 0 else min(seconds, WARM_SECONDS),
+                seconds if number >= 0 else min(seconds, WARM_SECONDS),
                 in_flight,
                 copies=group.copies,
             )
@@ -225,9 +226,9 @@ def _in_turns(
             group.server.run(client, "make_topic", made)
             os.sync()  # the unwritten pages of the one before are not to delay this one
             answer = group.run(client, work, task)
-            if turn >= 0:
+            if number >= 0:
                 found[name].append(answer)
-                bench.say(f"{case}, turn {turn + 1} of {bench.turns}, {name}: {answer['rate']:,.0f} msg/s")
+                bench.say(f"{case}, {number + 1} of {bench.rounds}, {name}: {answer['rate']:,.0f} msg/s")
     return found
 
 
@@ -244,7 +245,7 @@ def _ratio(ours: Sequence[Answer], theirs: Sequence[Answer], value: str) -> floa
 
 
 def _catch_up(bench: Bench) -> None:
-    catch_up.measure(bench.report, bench.directory, bench.say, turns=bench.turns, quick=bench.quick)
+    catch_up.measure(bench.report, bench.directory, bench.say, rounds=bench.rounds, quick=bench.quick)
 
 
 SECTIONS: Final[dict[str, Section]] = {

@@ -121,8 +121,7 @@ async def _fill(load: Load, topic: str, count: int, *, with_keys: bool = False) 
 
 
 async def _filled(load: Load, topic: str, count: int, *, with_keys: bool = False) -> None:
-    """As _fill(), and the broker has done all that follows: a faster fill would leave more of it for what is
-    measured."""
+    """Fills, and waits until the broker has done all that follows: else it would be measured, too."""
     await _fill(load, topic, count, with_keys=with_keys)
     await load.rest()
 

@@ -28,7 +28,7 @@ def test_a_section_that_fails_costs_its_own_figures_only(
 ) -> None:
     def fails(bench: run.Bench) -> None:
         (bench.directory / "store").mkdir()
-        raise RuntimeError(f"no daemon, {bench.turns} turns")
+        raise RuntimeError(f"no daemon, {bench.rounds} rounds")
 
     def works(bench: run.Bench) -> None:
         assert not (bench.directory / "store").exists(), "stores do not fill the disk"
@@ -38,10 +38,10 @@ def test_a_section_that_fails_costs_its_own_figures_only(
     monkeypatch.setitem(run.SECTIONS, "async-3", works)
     report = Report("replicas")
     only = ["async-2", "async-3"]
-    asyncio.run(run.measure_replicas(report, tmp_path, quick=False, only=only, turns=7))
+    asyncio.run(run.measure_replicas(report, tmp_path, quick=False, only=only, rounds=7))
     _, failed, two = report.figures
     assert (failed.value, two.value) == (None, 2.0)
-    assert "no daemon, 7 turns" in failed.reason
+    assert "no daemon, 7 rounds" in failed.reason
 
 
 def test_a_ratio_to_a_broker_that_is_not_installed_is_not_shown(
@@ -51,7 +51,7 @@ def test_a_ratio_to_a_broker_that_is_not_installed_is_not_shown(
     for peer in (KAFKA, NATS, REDIS):
         monkeypatch.setattr(type(peer), "missing", lambda _self: "its program")
     monkeypatch.setattr(run, "our_group", lambda *_arguments, **_keywords: _Nothing())
-    monkeypatch.setattr(run, "_in_turns", lambda *_arguments, **_keywords: {"ours": [answer] * 5})
+    monkeypatch.setattr(run, "_measure_all", lambda *_arguments, **_keywords: {"ours": [answer] * 5})
     report = Report("replicas")
     run._batches(run.Bench(report, tmp_path, 5, quick=True, began=time.perf_counter()), 3, synced=False)
     reasons = {figure.name: figure.reason for figure in report.figures if figure.value is None}
