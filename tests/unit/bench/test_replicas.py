@@ -1,4 +1,4 @@
-"""The benchmark of replica groups: which sections run, and what is judged."""
+"""The benchmark of replica groups: the sections that run, and how figures are judged."""
 
 from __future__ import annotations
 
