@@ -14,95 +14,21 @@ The silent case is the nearest harmless one: the other side of the limit, or the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-JOB: Final = 'job="broker"'
-MINUTES: Final = 60
-"""How long the cases run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """One rule."""
-
-    name: str
-    severity: str
-    query: str
-    wait: str
-    summary: str
-    action: str
-    firing: Mapping[str, str]
-    silent: Mapping[str, str]
-
-
-def series(name: str, labels: str = "") -> str:
-    """The case adds an instance of the alert's own name, so that all cases run at once."""
-    return f"{name}{{{JOB}{', ' if labels else ''}{labels}}}"
-
-
-def steady(value: int) -> str:
-    return f"{value}x{MINUTES}"
-
-
-def rise_of(name: str, window: str) -> str:
-    """A counter with labels begins with its first event, of which `increase` knows nothing; one that began
-    before the first scrape is no rise."""
-    begun = f"({name} > 0 unless {name} offset {window}) and on (instance) up offset {window}"
-    return f"increase({name}[{window}]) > 0 or {begun}"
-
-
-def sends_per_minute(up_to: Mapping[str, float]) -> dict[str, str]:
-    """How many take up to how many ms."""
-    labels = 'request_code="Send", is_long_polling="false"'
-    return {
-        series("rocketmq_rpc_latency_bucket", f'{labels}, le="{bound}"'): f"0+{count}x{MINUTES}"
-        for bound, count in up_to.items()
-    }
-
-
-def counted(name: str, severity: str, metric: str, summary: str, action: str, window: str = "15m") -> Alert:
-    """A counter that every broker has from its start, and that should stay where it is."""
-    return Alert(
-        name,
-        severity,
-        f"increase({metric}[{window}]) > 0",
-        "0m",
-        summary,
-        action,
-        firing={series(metric): f"0x{MINUTES - 5} 1x5"},
-        silent={series(metric): steady(3)},
-    )
-
-
-def above(name: str, severity: str, metric: str, limit: int, wait: str, summary: str, action: str) -> Alert:
-    """A gauge of every broker that should stay below a limit."""
-    return Alert(
-        name,
-        severity,
-        f"{metric} > {limit}",
-        wait,
-        summary,
-        action,
-        firing={series(metric): steady(limit + 1)},
-        silent={series(metric): steady(limit)},
-    )
-
-
-def config_state(name: str, severity: str, states: str, wait: str, summary: str, action: str) -> Alert:
-    """A state of the cluster's configuration that should not last."""
-    labels = f'state="{states.split("|", maxsplit=1)[0]}"'
-    return Alert(
-        name,
-        severity,
-        f'trovemq_config_state{{state=~"{states}"}} == 1',
-        wait,
-        summary,
-        action,
-        firing={series("trovemq_config_state", labels): steady(1)},
-        silent={series("trovemq_config_state", labels): f"0x{MINUTES - 3} 1x3"},
-    )
-
+from deploy.monitoring.alert_rules import (
+    JOB,
+    MINUTES,
+    Alert,
+    above,
+    config_state,
+    counted,
+    rise_of,
+    sends_per_minute,
+    series,
+    steady,
+)
+from deploy.monitoring.group_alerts import GROUP_ALERTS
 
 NEVER: Final = f"sum(count_over_time(ALERTS{{alertstate='firing'}}[{MINUTES}m])) or vector(0)"
 LAG: Final = 'consumer_group="billing", topic="orders", is_system="false"'
@@ -202,105 +128,7 @@ ALERTS: Final = (
         "syncs of {{ $labels.instance }} took longer than senders wait",
         "The disk is too slow for its load: look at its latency and at who else writes to it.",
     ),
-    counted(
-        "TroveMQReplicaTimeouts",
-        "warning",
-        "trovemq_replica_timeouts_total",
-        "messages of {{ $labels.instance }} were not on all in-sync nodes in time",
-        "Look at the lag of its replica group's nodes: trovemq cluster status.",
-    ),
-    Alert(
-        "TroveMQNoLeader",
-        "critical",
-        "trovemq_group_is_leader == 0 unless on (group) trovemq_group_is_leader == 1",
-        "1m",
-        "no node of the group {{ $labels.group }} leads: it takes and serves no messages",
-        "Start the node that led, or trovemq cluster promote NODE, with --server of a node that lives.",
-        firing={series("trovemq_group_is_leader", 'group="a"'): f"1x{MINUTES - 5} 0x5"},
-        silent={
-            series("trovemq_group_is_leader", 'group="b", pod="1"'): f"1x{MINUTES - 5} 0x5",
-            series("trovemq_group_is_leader", 'group="b", pod="2"'): f"0x{MINUTES - 5} 1x5",
-        },
-    ),
-    Alert(
-        "TroveMQTwoLeaders",
-        "critical",
-        "max by (instance, group) (trovemq_group_is_leader == 1)"
-        " and on (group) count by (group) (trovemq_group_is_leader == 1) > 1",
-        "1m",
-        "{{ $labels.instance }} leads the group {{ $labels.group }}, and another node does, too",
-        "One of them is cut off from the others, and commits nothing: look at the network, or stop it.",
-        firing={series("trovemq_group_is_leader", f'group="c", pod="{pod}"'): steady(1) for pod in (1, 2)},
-        silent={
-            series("trovemq_group_is_leader", f'group="d", pod="{pod}"'): steady(2 - pod) for pod in (1, 2)
-        },
-    ),
-    Alert(
-        "TroveMQLeaderChanges",
-        "warning",
-        "changes(trovemq_group_epoch[10m]) > 6",
-        "0m",
-        "the group {{ $labels.group }} has another leader again and again",
-        "The logs of its nodes say why each one ended, or who promoted it.",
-        firing={series("trovemq_group_epoch", 'group="e"'): f"0+64x{MINUTES}"},
-        silent={series("trovemq_group_epoch", 'group="e"'): " ".join(str(n // 2) for n in range(MINUTES))},
-    ),
-    Alert(
-        "TroveMQCopyMissing",
-        "warning",
-        "trovemq_group_under_replicated > 0 and trovemq_group_is_leader == 1",
-        "5m",
-        "{{ $value }} copies of the group {{ $labels.group }} are not in sync",
-        "trovemq cluster status names them, and why.",
-        firing={
-            series("trovemq_group_under_replicated", 'group="f"'): steady(1),
-            series("trovemq_group_is_leader", 'group="f"'): steady(1),
-        },
-        silent={
-            series("trovemq_group_under_replicated", 'group="g"'): f"0x{MINUTES - 4} 1x4",
-            series("trovemq_group_is_leader", 'group="g"'): steady(1),
-        },
-    ),
-    Alert(
-        "TroveMQCopyLags",
-        "warning",
-        "trovemq_group_replica_lag_seconds > 10",
-        "1m",
-        "{{ $labels.node }} of the group {{ $labels.group }} lags by {{ $value }} s",
-        "Look at its disk and its network; trovemq cluster status shows the bytes.",
-        firing={series("trovemq_group_replica_lag_seconds", 'group="h", node="b"'): steady(11)},
-        silent={series("trovemq_group_replica_lag_seconds", 'group="h", node="b"'): steady(10)},
-    ),
-    Alert(
-        "TroveMQDamageNotRepaired",
-        "critical",
-        "trovemq_group_damaged_places > 0",
-        "5m",
-        "{{ $value }} damaged places of {{ $labels.instance }} have no good copy in {{ $labels.group }}",
-        "Start the other nodes; the log names each place (replica.not_repaired). Look at the disk.",
-        firing={series("trovemq_group_damaged_places", 'group="n"'): steady(1)},
-        silent={series("trovemq_group_damaged_places", 'group="o"'): f"0x{MINUTES - 4} 1x4"},
-    ),
-    Alert(
-        "TroveMQEtcdAway",
-        "warning",
-        "trovemq_etcd_up == 0",
-        "1m",
-        "etcd does not answer {{ $labels.instance }}: no other node of its group can become the leader",
-        "Look at the members of etcd, and at etcd_endpoints; the group works on meanwhile.",
-        firing={series("trovemq_etcd_up"): steady(0)},
-        silent={series("trovemq_etcd_up"): steady(1)},
-    ),
-    Alert(
-        "TroveMQTooFewCopies",
-        "critical",
-        'rate(trovemq_appends_refused_total{error="NOT_ENOUGH_REPLICAS"}[5m]) > 0',
-        "1m",
-        "{{ $labels.instance }} refuses messages: fewer copies than in_sync_min are in sync",
-        "Start the missing nodes: trovemq cluster status names them.",
-        firing={series("trovemq_appends_refused_total", 'error="NOT_ENOUGH_REPLICAS"'): f"0+1x{MINUTES}"},
-        silent={series("trovemq_appends_refused_total", 'error="NOT_ENOUGH_REPLICAS"'): steady(3)},
-    ),
+    *GROUP_ALERTS,
     above(
         "TroveMQSyncBehind",
         "warning",

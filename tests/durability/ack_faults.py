@@ -83,8 +83,8 @@ ACK_FAULTS: Final = (
     Planted(
         "a consumer's offset is ahead of the commit",
         "broker/trovemq_broker/server/core/broker_core.py",
-        "OffsetKeeper(store, self.group_commit.committed, ",
-        "OffsetKeeper(store, self.group_commit.acknowledgeable, ",
+        "            store, self.group_commit.committed, self.search, self._offsets_moved",
+        "            store, self.group_commit.acknowledgeable, self.search, self._offsets_moved",
         (f"{GROUP}test_a_consumer_offset_was_stored_ahead_of_the_commit[leader]",),
     ),
     Planted(

@@ -62,8 +62,8 @@ ENGINE_FAULTS: Final = (
     Planted(
         "an offset is acknowledged before its file is written",
         "broker/trovemq_broker/fetch/offsets.py",
-        "        self._store.offsets.commit(group, topic, queue_id, offset)\n        await self.persist()\n",
-        "        self._store.offsets.commit(group, topic, queue_id, offset)\n",
+        "        self._set(group, topic, {queue_id: offset})\n        await self.save()\n",
+        "        self._set(group, topic, {queue_id: offset})\n",
         ("tests/unit/consume/test_offsets.py::test_a_commit_is_on_disk_and_after_the_log",),
     ),
     Planted(

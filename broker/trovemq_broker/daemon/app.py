@@ -248,8 +248,7 @@ class BrokerApp:
         registrations = self._registrations(services.view)
         watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
-        if settings.remoting_enable:
-            self._add_remoting(services)
+        self._add_remoting(services)
         self._registry.register(BrokerCollector(services.statistics))
         self._registry.register(RoutesCollector(routes, registrations.leaving_out))
         self._registry.register(ForwardsCollector(calls))
@@ -284,6 +283,8 @@ class BrokerApp:
             core.group_commit.close()
 
     def _add_remoting(self, services: BrokerServices) -> None:
+        if not self._settings.remoting_enable:
+            return
         server = RemotingServer(
             self._rpc_metrics,
             services.remoting.handlers,

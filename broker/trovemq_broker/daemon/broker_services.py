@@ -147,7 +147,6 @@ class BrokerServices:
             lambda: look(settings, store, self.tasks.retention, version, readiness or Readiness()),
         )
         self._open_rocketmq(others, tls_address, calls)
-        self.remoting = RemotingService(core, self.rocketmq.routes.data_of, lambda: self._addresses(others))
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
         self._admin = AdminService(
@@ -183,6 +182,7 @@ class BrokerServices:
             forwards=forwards,
             nodes=self._other_nodes,
         )
+        self.remoting = RemotingService(core, self.rocketmq.routes.data_of, lambda: self._addresses(others))
         self._forwarded = ForwardedService(
             self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, self._security
         )

@@ -246,7 +246,7 @@ def test_a_copied_store_gets_only_the_rest() -> None:
         log = group["c"].log
         raw = log.append_raw
 
-        def noted(offset: Offset, data: bytes, blank: int) -> None:
+        def noted(offset: Offset, data: bytes | memoryview, blank: int) -> None:
             appended.append(offset)
             raw(offset, data, blank)
 

@@ -47,7 +47,7 @@ class ModelLog:
         assert end <= max(segment_end, self.ends[at])
         return bytes(self.data[offset - self.begin : end - self.begin]), 0
 
-    def append_raw(self, offset: int, data: bytes, blank: int) -> None:
+    def append_raw(self, offset: int, data: bytes | memoryview, blank: int) -> None:
         assert offset == self.end
         assert blank == 0
         self.data += data

@@ -65,7 +65,7 @@ class SmallLog:
     def read(self, offset: int, _size_max: int) -> tuple[bytes, int]:
         return self.data[offset : offset + SIZE], 0
 
-    def append_raw(self, offset: int, data: bytes, _blank: int) -> None:
+    def append_raw(self, offset: int, data: bytes | memoryview, _blank: int) -> None:
         assert offset == self.end
         self.data += data
 

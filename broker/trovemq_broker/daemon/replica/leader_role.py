@@ -143,6 +143,10 @@ class LeaderRole:
         self._repairing.add_done_callback(self._streams_ended)
         self._work.appended()
         streams.flushed()
+        await self._until_open()
+
+    async def _until_open(self) -> None:
+        """The first record is committed, or the process stops. Raises the error that ended the role."""
         opened = asyncio.create_task(self._first_commit.wait())
         stopping = asyncio.create_task(self.stop.wait())
         try:

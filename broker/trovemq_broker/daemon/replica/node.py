@@ -31,7 +31,7 @@ from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures, node_routes
 from trovemq_broker.daemon.replica.role import ELECTED, Ended, Role, illegal, not_leader
-from trovemq_broker.daemon.replica.waiting_servers import WaitingServers
+from trovemq_broker.daemon.replica.waiting_servers import ForwardBy, WaitingServers
 from trovemq_broker.daemon.security import node_key
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.replicated_commit import ReplicaAckSettings
@@ -101,6 +101,8 @@ class NodeApp:
         if key is not None and settings.replication_tls is None:
             login = NodeLogin(key.derive(PURPOSE).hex(), clock_ms, secrets.token_bytes)
         self._calls = await asyncio.to_thread(self._node_calls, login)
+        channels = await asyncio.to_thread(settings.registration_channels)
+        self._forward_by = ForwardBy(channels, await asyncio.to_thread(settings.config_credentials))
         limits = StreamSettings()
         allowed = PeersAllowed(self._members, clock_ms, None if login is None else login.sessions)
         registry = new_registry(self._version)
@@ -199,7 +201,7 @@ class NodeApp:
             ReplicaCollector(self.status, self._role_figures, self._figures),
             reads=settings.read_from_replicas,
             leader=lambda: None if role is None else role.leader(),
-            calls=self._calls,
+            calls=self._forward_by,
         )
         listening = await self._bind(servers)
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import ServiceDescriptor
 from prometheus_client.registry import Collector
@@ -24,7 +24,6 @@ from trovemq_broker.cluster.route_metrics import ForwardsCollector
 from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.replica.follower_reads import FollowerReads
-from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.security import access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.server.access.broker_security import BrokerSecurity
@@ -61,6 +60,8 @@ from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness, ReadyCheck
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto import errors
+from trovemq_proto.authentication.credentials import Credentials
+from trovemq_proto.channels import ChannelSettings
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.security_entries import SecurityEntries
@@ -91,6 +92,13 @@ REFUSED: Final[Sequence[tuple[str, ServiceDescriptor]]] = (
 CALLS_END_S: Final = 1.0
 
 
+class ForwardBy(NamedTuple):
+    """How a follower calls its leader for clients: as one broker of a cluster calls another."""
+
+    channels: ChannelSettings
+    credentials: Callable[[], Credentials] | None
+
+
 class WaitingServers:
     """`bind()`, `open()` once the store is open, `stop()`. `refusal`: NOT_LEADER, with the leader where it is
     known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known; `calls`:
@@ -108,7 +116,7 @@ class WaitingServers:
         *,
         reads: bool = False,
         leader: Callable[[], GroupLeader | None] = lambda: None,
-        calls: NodeCalls | None = None,
+        calls: ForwardBy | None = None,
     ) -> None:
         """`reads`: it serves reads once `self.reads` is open."""
         self._settings = settings
@@ -123,11 +131,8 @@ class WaitingServers:
         self._services = ReplicaReads(refusal) if reads else None
         serving = ServingGate(PATHS if reads else ())
         serving.refusal = lambda: _unread(refusal())
-        self._forwarder: CallForwarder | None = None
-        if calls is not None:
-            route = LeaderRoute(settings.name, leader)
-            endpoints = Endpoints(route, calls.channels, must_check=settings.authentication_enable)
-            self._forwarder = CallForwarder(route, endpoints, calls.credentials)
+        self._forwarder = None if calls is None else self._open_forwarder(calls)
+        if self._forwarder is not None:
             registry.register(ForwardsCollector(self._forwarder))
             names = (*leader_calls.FORWARDED, leader_calls.TELEMETRY)
             serving.forwarded = frozenset(f"/{MESSAGING_SERVICE}/{name}" for name in names)
@@ -159,6 +164,11 @@ class WaitingServers:
         self._entries: SecurityEntries | None = None
         self._reads_users = False
         self._loop = asyncio.get_running_loop()
+
+    def _open_forwarder(self, calls: ForwardBy) -> CallForwarder:
+        route = LeaderRoute(self._settings.name, self._leader)
+        endpoints = Endpoints(route, calls.channels, must_check=self._settings.authentication_enable)
+        return CallForwarder(route, endpoints, calls.credentials)
 
     async def bind(self) -> tuple[Address, Address | None, Address | None]:
         """Takes the addresses of gRPC, of HTTP and of TLS: with their real ports. AddressInUseError,
