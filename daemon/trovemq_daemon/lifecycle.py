@@ -49,6 +49,7 @@ _CODE_BY_SYMBOL: Final = {
     errors.STORE_NEWER.symbol: ExitCode.STORE_MISMATCH,
     errors.STORE_OTHER_BROKER.symbol: ExitCode.STORE_MISMATCH,
     errors.STORE_FAILED.symbol: ExitCode.STORE_FAILED,
+    errors.STORE_DELETED.symbol: ExitCode.STORE_FAILED,
     errors.STORE_DIVERGED.symbol: ExitCode.STORE_FAILED,
     errors.DISK_FULL.symbol: ExitCode.STORE_FAILED,
     errors.CREATE_MAPPED_FILE_FAILED.symbol: ExitCode.STORE_FAILED,

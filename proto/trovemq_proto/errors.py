@@ -408,6 +408,12 @@ STORE_OTHER_BROKER = _add(
     "Name the right --store, or --name and --cluster; for a broker that is renamed set renamed_from.",
 )  # fmt: skip
 
+STORE_DELETED = _add(
+    "STORE_DELETED", 316, "UNAVAILABLE", False,
+    "Files of the store were deleted while the broker had it open; it acknowledges nothing any more and stops.",
+    "Remove the rest of the directory, and start again: with a backup, or empty as a new node of its group.",
+)  # fmt: skip
+
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(
     "UNKNOWN_ERROR", 500, "INTERNAL", False,

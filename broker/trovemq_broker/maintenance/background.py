@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from trovemq_broker.fetch.offsets import OffsetKeeper
@@ -20,8 +21,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.failures import raise_failed_sync
-from trovemq_store.files.files import ScarceError, StorageError
+from trovemq_store.files.failures import failed_sync, raise_failed_sync
+from trovemq_store.files.files import DeletedError, ScarceError, StorageError
 
 CATCH_UP_BYTES: Final = 1 << 20  # the most bytes of the log in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps, in which requests are served
@@ -105,13 +106,14 @@ async def keep_reserve(
     store: MessageStore, on_messages_available: Callable[[list[tuple[str, QueueId]]], None]
 ) -> None:
     """Keeps the disk reserve full, and resumes writes that a full disk has stopped. Raises STORE_FAILED if a
-    sync of any file has failed."""
+    sync of any file has failed, STORE_DELETED when the log was deleted beneath the process."""
     logged = False
     while True:
+        with suppress(DeletedError):  # the store has noted it
+            store.check_linked()
         if store.failed:
-            raise TroveError(
-                errors.STORE_FAILED, f"the disk or the memory failed: {store.files.sync_failure}"
-            )
+            failure = store.files.sync_failure
+            raise TroveError(failed_sync(failure), f"the disk or the memory failed: {failure}")
         await _refill_reserve(store)
         logged = _log_full_disk(store, logged)
         if store.undispatched_bytes:

@@ -18,6 +18,7 @@ from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
+from trovemq_store.files.failures import failed_sync
 
 Resolve: TypeAlias = Callable[[TroveError | None], None]
 When: TypeAlias = Callable[[PhysicalOffset, Resolve], None]
@@ -152,4 +153,4 @@ async def until(when: When, end: PhysicalOffset) -> None:
 
 def store_failed(failure: Exception) -> TroveError:
     """The error of appends that no sync covers any more."""
-    return TroveError(errors.STORE_FAILED, f"the store failed: {failure}")
+    return TroveError(failed_sync(failure), f"the store failed: {failure}")

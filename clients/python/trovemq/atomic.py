@@ -450,5 +450,6 @@ def _may_be_stored(error: TroveError) -> bool:
         errors.FLUSH_DISK_TIMEOUT,
         errors.REPLICA_TIMEOUT,
         errors.STORE_FAILED,
+        errors.STORE_DELETED,
         errors.UNKNOWN_ERROR,
     )

@@ -250,6 +250,10 @@ class MessageStore(StoreReplica):
             self.finish_flush(work)
         self.dispatch()
 
+    def check_linked(self) -> None:
+        """DeletedError: the log was deleted beneath the open store, which has failed."""
+        self._log.check_linked()
+
     def limit_commits(self, commit_limit: PhysicalOffset | None) -> None:
         """From now on only records that end at or below commit_limit become visible, with the next
         dispatch(). A limit rises; None: all that are on disk become visible."""

@@ -107,6 +107,9 @@ class FaultyFile(SyncedByThread):
         self._owner.check("sync", self.path)
         self._inner.sync()
 
+    def check_linked(self) -> None:
+        self._inner.check_linked()
+
     def close(self) -> None:
         if not self._closed:
             self._owner.open_count -= 1

@@ -87,6 +87,14 @@ class ScarceError(StorageError, TroveError):
         TroveError.__init__(self, errors.RESOURCES_SCARCE, str(self))
 
 
+class DeletedError(StorageError):
+    """A file of the open store has no name any more: its directory was deleted beneath the process. Synced
+    bytes are gone when the process ends, so it is a failed sync."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("sync", path, errno.ENOENT, "the file was deleted while the store is open")
+
+
 def storage_error(operation: str, path: str, error_number: int, message: str = "") -> StorageError:
     """The error of a failed call."""
     kind = StorageError
@@ -138,6 +146,10 @@ class File(Protocol):
 
     def end_sync(self, kernel: KernelSync) -> bool:
         """Whether the sync has ended. StorageError if it failed."""
+        ...
+
+    def check_linked(self) -> None:
+        """DeletedError if the file has no name any more. For files that nothing in this process removes."""
         ...
 
     def close(self) -> None: ...

@@ -67,6 +67,9 @@ class GuardedFile:
     def end_sync(self, kernel: KernelSync) -> bool:
         return self._owner.noting(lambda: self._inner.end_sync(kernel))
 
+    def check_linked(self) -> None:
+        self._owner.noting(self._inner.check_linked)
+
 
 class GuardedMap(GuardedFile):
     def __init__(self, owner: GuardedFileSystem, inner: WritableMap) -> None:

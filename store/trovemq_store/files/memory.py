@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from trovemq_store.files.files import (
     OPEN_FILES_IN_MEMORY,
     Buffer,
+    DeletedError,
     File,
     FileHead,
     WritableMap,
@@ -42,6 +43,7 @@ class _Content:
         self.data = bytearray(size) if data is None else bytearray(data)
         self.synced: bytes = b""
         self.trees = TreeContent()
+        self.is_removed = False
 
 
 class MemoryFile(SyncedByThread):
@@ -81,6 +83,10 @@ class MemoryFile(SyncedByThread):
 
     def sync(self) -> None:
         self._content.synced = bytes(self._content.data)
+
+    def check_linked(self) -> None:
+        if self._content.is_removed:
+            raise DeletedError(self._path)
 
     def close(self) -> None:
         pass
@@ -214,7 +220,9 @@ class MemoryFileSystem:
         del self._files[source]
 
     def remove(self, path: str) -> None:
-        self._files.pop(checked_path(path), None)
+        content = self._files.pop(checked_path(path), None)
+        if content is not None:
+            content.is_removed = True
 
     def remove_directory(self, path: str) -> None:
         checked_path(path)

@@ -74,6 +74,9 @@ class ReadOnlyFile(SyncedByThread):
     def sync(self) -> None:
         pass
 
+    def check_linked(self) -> None:
+        pass
+
     def close(self) -> None:
         """The mapping is freed with its last view."""
 

@@ -24,6 +24,7 @@ from trovemq_store.files.files import (
     OPEN_FILES_MAX,
     SCARCE_NUMBERS,
     Buffer,
+    DeletedError,
     File,
     FileHead,
     StorageError,
@@ -206,6 +207,12 @@ class RealFile:
             raise storage_error("sync", self._path, number, os.strerror(number))
         return number == 0
 
+    def check_linked(self) -> None:
+        with os_errors("stat", self._path):
+            links = os.fstat(self._descriptor).st_nlink
+        if not links:
+            raise DeletedError(self._path)
+
     def close(self) -> None:
         if self._descriptor < 0:
             return
@@ -278,6 +285,13 @@ class RealFileSystem:
     def _absolute(self, path: str) -> str:
         return f"{self._prefix}/{checked_path(path)}" if path else self._prefix
 
+    def _make_directory(self, absolute: str) -> None:
+        """Makes the directory of a file. OSError, where the root was deleted: it is not made again, because
+        its next user would take it for a store."""
+        if not self._root.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the store's directory was deleted")
+        os.makedirs(os.path.dirname(absolute), exist_ok=True)
+
     def create(self, path: str, size: int, *, preallocate: bool) -> File:
         assert path, "the root is a directory"
         assert size > 0, "an empty file cannot be mapped"
@@ -289,7 +303,7 @@ class RealFileSystem:
         absolute = self._absolute(path)
         flags = _OPEN_FLAGS | os.O_CREAT | (os.O_EXCL if exclusive else 0)
         with os_errors("create", path):
-            os.makedirs(os.path.dirname(absolute), exist_ok=True)
+            self._make_directory(absolute)
             existed = os.path.exists(absolute)
             descriptor = os.open(absolute, flags, 0o644)
             try:
@@ -351,7 +365,7 @@ class RealFileSystem:
         directory = parent_directory(path)
         with os_errors("write", path):
             if directory and not self.is_directory(directory):
-                os.makedirs(os.path.dirname(absolute), exist_ok=True)
+                self._make_directory(absolute)
                 self.sync_directory(parent_directory(directory))
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
@@ -381,7 +395,7 @@ class RealFileSystem:
     def rename(self, source: str, target: str) -> None:
         absolute = self._absolute(target)
         with os_errors("rename", source):
-            os.makedirs(os.path.dirname(absolute), exist_ok=True)
+            self._make_directory(absolute)
             os.rename(self._absolute(source), absolute)
 
     def remove(self, path: str) -> None:

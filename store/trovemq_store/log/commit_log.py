@@ -68,6 +68,7 @@ class FlushWork:
         for segment in self._segments:
             fault_point("flush.before_sync")
             segment.file.sync()
+            segment.file.check_linked()
         fault_point("flush.after_sync")
 
     def begin_in_kernel(self, kernel: KernelSync) -> bool:
@@ -82,6 +83,7 @@ class FlushWork:
         """Whether the sync has ended. StorageError: nothing may be acknowledged."""
         ended = self._segments[0].file.end_sync(kernel)
         if ended:
+            self._segments[0].file.check_linked()
             fault_point("flush.after_sync")
         return ended
 
@@ -203,6 +205,11 @@ class CommitLog:
             covering = self.segments.at(PhysicalOffset(work.end - 1))
             assert covering is not None, "synced bytes lie in a segment"
             self._names_synced_below = max(self._names_synced_below, covering.end)
+
+    def check_linked(self) -> None:
+        """DeletedError: the newest segment was deleted, although the log is open."""
+        if len(self.segments):
+            self.segments.last.file.check_linked()
 
     def spare_work(self) -> SpareWork | None:
         """The work of creating the next segment's file, once half of the present one is used."""
