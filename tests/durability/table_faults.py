@@ -129,15 +129,17 @@ TABLE_FAULTS: Final = (
     Planted(
         "the first parts of a change that failed are made before a sync",
         SAVER,
-        "        if change.places:\n            await self._made(change.end, finish)\n",
-        "        if change.places and failure is None:\n            await self._made(change.end, finish)\n",
+        "        if change.places:\n            await self._made(change.end, finish, late)\n",
+        "        if change.places and failure is None:\n            await self._made(change.end, finish, late)\n",
         (f"{CHANGES}test_topics_before_a_refused_one_were_made_before_a_sync",),
     ),
     Planted(
         "a late change is made while another is under way",
         SAVER,
-        "                async with self._changing:\n                    finish()\n",
-        "                finish()\n",
+        "                async with self._changing:\n                    self._note_made()\n"
+        "                    finish()\n                    if late is not None:\n"
+        "                        await late()\n",
+        "                self._note_made()\n                finish()\n",
         (f"{CHANGES}test_a_late_change_waits_until_no_other_is_under_way",),
     ),
     Planted(

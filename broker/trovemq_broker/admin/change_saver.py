@@ -22,6 +22,7 @@ STORED: Final = (errors.FLUSH_DISK_TIMEOUT, errors.REPLICA_TIMEOUT)
 """The change is in the log, and is made when the log is safe up to it."""
 Durable = Callable[[PhysicalOffset], Awaitable[None]]
 Finish = Callable[[], None]
+Late = Callable[[], Awaitable[None]]
 
 
 async def never_logged(_end: PhysicalOffset) -> None:
@@ -49,11 +50,13 @@ class ChangeSaver:
     def __init__(self, durable: Durable, changing: asyncio.Lock) -> None:
         self._durable = durable
         self._changing: Final = changing
-        self._late: dict[asyncio.Task[None], tuple[PhysicalOffset, Finish]] = {}
+        self._late: dict[asyncio.Task[None], tuple[PhysicalOffset, Finish] | None] = {}
+        """Changes whose outcome is not known yet; None: the last steps of one that is made."""
 
-    async def save(self, change: SavedChange, finish: Finish) -> None:
-        """Runs the change. `finish` is called once, when its outcome is known, perhaps after an error. The
-        errors of Change.run(), FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT: the change is in the log;
+    async def save(self, change: SavedChange, finish: Finish, late: Late | None = None) -> None:
+        """Runs the change. `finish` is called once, when its outcome is known, perhaps after an error. `late`
+        is called after it, with the lock held, where the caller's wait has timed out: it makes the caller's
+        next steps. The errors of Change.run(), FLUSH_DISK_TIMEOUT, REPLICA_TIMEOUT: the change is in the log;
         STORE_FAILED."""
         if not change.logged:
             try:
@@ -67,17 +70,17 @@ class ChangeSaver:
         except Exception as error:
             failure = error  # the first parts may be in the log, and are made when they are on disk
         if change.places:
-            await self._made(change.end, finish)
+            await self._made(change.end, finish, late)
         else:
             finish()
         if failure is not None:
             raise failure
 
-    async def _made(self, end: PhysicalOffset, finish: Finish) -> None:
+    async def _made(self, end: PhysicalOffset, finish: Finish, late: Late | None) -> None:
         """Returns when the log is on disk up to `end`, and `finish` was called. The errors of save()."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[None] = loop.create_future()
-        task = loop.create_task(self._complete(end, finish, reply))
+        task = loop.create_task(self._complete(end, finish, late, reply))
         self._late[task] = end, finish
         task.add_done_callback(lambda done: self._late.pop(done, None))
         try:
@@ -86,18 +89,29 @@ class ChangeSaver:
             await until_done(reply)
             raise
 
-    async def _complete(self, end: PhysicalOffset, finish: Finish, reply: asyncio.Future[None]) -> None:
+    async def _complete(
+        self, end: PhysicalOffset, finish: Finish, late: Late | None, reply: asyncio.Future[None]
+    ) -> None:
         try:
             await self._await_log(end, reply)
             if reply.done():
                 async with self._changing:
+                    self._note_made()
                     finish()
+                    if late is not None:
+                        await late()
             else:
                 finish()
                 reply.set_result(None)
         except Exception as error:
             if not reply.done():
                 reply.set_exception(error)
+
+    def _note_made(self) -> None:
+        """settle() does not make the change of this task any more."""
+        task = asyncio.current_task()
+        assert task is not None, "it is called in a task"
+        self._late[task] = None
 
     async def _await_log(self, end: PhysicalOffset, reply: asyncio.Future[None]) -> None:
         """Returns when the log is on disk up to `end`; the caller gets the first time-out. STORE_FAILED."""
@@ -116,8 +130,9 @@ class ChangeSaver:
         about to be closed, which syncs them; not if it has failed. A change beyond the commit limit is not
         made: a later leader may cut it."""
         late, self._late = self._late, {}
-        for task, (end, finish) in late.items():
-            if not task.done():
+        for task, waiting in late.items():
+            if waiting is not None and not task.done():
+                end, finish = waiting
                 task.cancel()
                 if end <= commit_limit:
                     finish()

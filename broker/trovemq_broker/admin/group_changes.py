@@ -17,6 +17,7 @@ from trovemq_broker.admin.change_saver import ChangeSaver, Durable, never_logged
 from trovemq_broker.admin.topic_changes import TopicChanges
 from trovemq_broker.groups.delivery.delivery import Delivery
 from trovemq_broker.security.creators import present_creator
+from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
@@ -79,7 +80,6 @@ class GroupChanges:
             )
             if change is not None:
                 await self._save(change)
-                self._changed(name)
             return self._groups.require(name)
 
     async def put_all(self, wanted: Mapping[str, PutGroup]) -> dict[str, TroveError]:
@@ -98,9 +98,6 @@ class GroupChanges:
                 change, found = self._groups.begin_put_all(made, now_ms=self._clock_ms())
                 if change is not None:
                     await self._save(change)
-                    for part in change.parts:
-                        if part.before not in (None, part.after):
-                            self._changed(part.name)
             except TroveError as error:
                 return refusals | {one.name: error for one in made}
             refusals.update({one.name: refusal for one, refusal in zip(made, found, strict=True) if refusal})
@@ -111,7 +108,7 @@ class GroupChanges:
         topics = self.topics_of(name)
         async with self._changing:
             if name in self._groups:
-                await self._delete(self._groups.begin_delete(name, now_ms=self._clock_ms()))
+                await self._delete(self._groups.begin_delete(name, now_ms=self._clock_ms()), topics)
             elif topics:
                 self._forget(name)
             else:
@@ -122,15 +119,24 @@ class GroupChanges:
         self._deleted(name)
         await self._persist_offsets()
 
-    async def _delete(self, change: GroupChange) -> None:
-        """The group's state goes with its entry, also if that is on disk after the caller's wait."""
+    async def _delete(self, change: GroupChange, topics: list[str]) -> None:
+        """The group's state goes with its entry, and its retry topics after it, also if the entry's change is
+        on disk after the caller's wait."""
 
         def finish() -> None:
             self._groups.finish(change)
             if change.saved:
                 self._forget(change.name)
 
-        await self._saver.save(change, finish)
+        async def late() -> None:
+            for topic in self._own_retry_topics(change.name, topics):
+                try:
+                    await self._topic_changes.delete(topic)
+                except TroveError as error:
+                    get_logger().warning("groups.retry_topic_not_deleted", topic=topic, reason=str(error))
+            self._deleted(change.name)
+
+        await self._saver.save(change, finish, late)
 
     def _forget(self, name: str) -> None:
         self._delivery.forget_group(name, self._clock_ms())
@@ -186,7 +192,15 @@ class GroupChanges:
             self._saver.settle(self._store.commit_limit)
 
     async def _save(self, change: GroupChange) -> None:
-        await self._saver.save(change, lambda: self._groups.finish(change))
+        """Also where the caller's wait times out, others hear of the groups that are altered."""
+
+        def finish() -> None:
+            self._groups.finish(change)
+            for part in change.parts[: change.saved_parts]:
+                if part.before not in (None, part.after):
+                    self._changed(part.name)
+
+        await self._saver.save(change, finish)
 
 
 def _without_retries(group: str, topics: set[str]) -> list[str]:

@@ -152,12 +152,16 @@ class TopicChanges:
         await self._save_offsets()
         change, found = self._store.topics.begin_put_all(made, now_ms=self._clock_ms())
         if change is not None:
-            await self._save(change)
-            for part in change.parts:
-                if part.before is not None and part.after is not None and part.before.perm & ~part.after.perm:
-                    self._closed(part.name)
+            await self._saver.save(change, lambda: self._finish_put(change))
         refusals.update({one.name: refusal for one, refusal in zip(made, found, strict=True) if refusal})
         return change
+
+    def _finish_put(self, change: TopicChange) -> None:
+        """Perhaps after the caller's wait has timed out."""
+        self._store.topics.finish(change)
+        for part in change.parts[: change.saved_parts]:
+            if part.before is not None and part.after is not None and part.before.perm & ~part.after.perm:
+                self._closed(part.name)
 
     async def _ids_read(self, name: str) -> None:
         """Returns when all message ids of the topic that deduplication needs are known."""

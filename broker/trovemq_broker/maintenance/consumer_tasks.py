@@ -185,10 +185,10 @@ async def save_snapshots(
                 await run_in_thread(work.run)
         except StorageError as error:
             raise_failed_sync(error)
-            model.snapshot_failures += 1
+            model.snapshot_not_saved()
             get_logger().warning("consumers.snapshot_not_saved", reason=str(error))
         except TroveError as error:
-            model.snapshot_failures += 1
+            model.snapshot_not_saved()
             _log_failure("consumers.snapshot_not_saved", error)
 
 

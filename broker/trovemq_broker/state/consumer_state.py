@@ -228,6 +228,11 @@ class ConsumerState:
         removed."""
         self._snapshot_requested = True
 
+    def snapshot_not_saved(self) -> None:
+        """A snapshot that was begun could not be saved: the next begin_snapshot() returns one."""
+        self.snapshot_failures += 1
+        self._snapshot_requested = True
+
     def _snapshot_saved(self, log_end: PhysicalOffset) -> None:
         self.saved_log_end = log_end
 

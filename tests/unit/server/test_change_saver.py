@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, send
+from trovemq_broker.admin.group_changes import GroupChanges
 from trovemq_broker.admin.topic_changes import TopicChanges
+from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.maintenance import consumer_tasks
 from trovemq_broker.maintenance.table_files import TableFiles
+from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.names import retry_topics
+from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from trovemq_store.topics.table_notes import NOTES_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
@@ -256,3 +263,102 @@ async def test_a_file_is_written_when_the_log_has_its_changes_on_disk() -> None:
     assert bench.files.exists(TOPICS_PATH)
     assert bench.store.tables is not None
     assert bench.store.tables.begin_write() is not None, "the file lacks the second topic"
+
+
+async def test_a_topic_that_was_closed_late_stayed_open_for_streams() -> None:
+    bench = Bench()
+    closed: list[str] = []
+    bench.changes = TopicChanges(
+        bench.store, lambda: NOW_MS, bench._nothing, closed=closed.append, durable=bench._durable
+    )
+    bench.sync()
+    config = await bench.changes.create("orders", 2, "NORMAL")
+    bench.synced.clear()
+    bench.failures.append(timed_out())
+    found = await bench.changes.put_all({"orders": lambda _present: replace(config, perm=4)})
+    assert found["orders"].spec is errors.FLUSH_DISK_TIMEOUT
+    assert closed == []
+    bench.sync()
+    await until(lambda: bench.store.topics.require("orders").perm == 4)
+    assert closed == ["orders"]
+
+
+class GroupBench(Bench):
+    """With one group, which has messages of `orders` in flight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups = SubscriptionGroups.load(self.files)
+        assert self.store.tables is not None
+        self.store.tables.attach(self.groups)
+        self.forgotten: list[str] = []
+        self.changed: list[str] = []
+        self.gone: list[str] = []
+        self.group_changes = GroupChanges(
+            self.groups,
+            self.store,
+            cast("Delivery", self),
+            self.changes,
+            lambda: NOW_MS,
+            self._nothing,
+            self.changed.append,
+            self.gone.append,
+            self._durable,
+        )
+
+    def pairs(self) -> list[tuple[str, str]]:
+        return [] if self.forgotten else [("workers", "orders")]
+
+    def forget_group(self, name: str, _now_ms: int) -> None:
+        self.forgotten.append(name)
+
+
+async def test_a_group_that_was_altered_late_kept_its_settings_for_streams() -> None:
+    bench = GroupBench()
+    bench.sync()
+    await bench.group_changes.create(SubscriptionGroup("workers"))
+    bench.synced.clear()
+    bench.failures.append(timed_out())
+    policy = bench.groups.require("workers").retry_policy
+    altering = bench.group_changes.alter("workers", orderly=False, retry_max=3, retry_policy=policy)
+    assert await code(asyncio.ensure_future(altering)) == "FLUSH_DISK_TIMEOUT"
+    assert bench.changed == []
+    bench.sync()
+    await until(lambda: bench.groups.require("workers").retry_max == 3)
+    assert bench.changed == ["workers"]
+
+
+async def test_a_group_whose_deletion_timed_out_kept_its_retry_topics() -> None:
+    bench = GroupBench()
+    bench.sync()
+    await bench.group_changes.create(SubscriptionGroup("workers"))
+    (retry, *_) = retry_topics("workers", "orders")
+    await bench.changes.ensure_internal(retry, 1)
+    bench.synced.clear()
+    bench.failures.append(timed_out())
+    deleting = bench.group_changes.delete("workers")
+    assert await code(asyncio.ensure_future(deleting)) == "FLUSH_DISK_TIMEOUT"
+    assert bench.forgotten == []
+    assert retry in bench.store.topics
+    bench.sync()
+    await until(lambda: retry not in bench.store.topics)
+    await until(lambda: bench.gone == ["workers"])
+    assert "workers" not in bench.groups
+    assert bench.forgotten == ["workers"]
+
+
+async def test_a_wanted_snapshot_was_forgotten_when_its_wait_timed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    bench.sync()
+    model = ConsumerState.open(bench.store, bench.files, ConsumerSettings(), NOW_MS)
+    await bench.changes.create("orders", 2, "NORMAL")
+    assert model.saved_log_end < bench.store.end_offset
+    monkeypatch.setattr(consumer_tasks, "SNAPSHOT_POLL_S", 0)
+    bench.failures.append(TroveError(errors.REPLICA_TIMEOUT))
+    model.request_snapshot()
+    saving = asyncio.create_task(consumer_tasks.save_snapshots(model, bench._durable, lambda: NOW_MS))
+    await until(lambda: model.saved_log_end == bench.store.end_offset)
+    assert model.snapshot_failures == 1
+    saving.cancel()
