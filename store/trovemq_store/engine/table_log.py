@@ -343,9 +343,10 @@ class TableLog:
             changes = self._import(table, note)
         else:
             self._continue_from_file(table, note, end)
-        for name in of_file.keys() | table.values.keys():
-            if of_file.get(name) != table.values.get(name):
-                file.put(name, table.values.get(name))  # type: ignore[arg-type]
+        present = table.values  # of offsets it is made here, whole
+        for name in of_file.keys() | present.keys():
+            if of_file.get(name) != present.get(name):
+                file.put(name, present.get(name))  # type: ignore[arg-type]
         if self.follows:
             if end is not None or (not table.values and file.crc is None):
                 self._written[kind] = table.log_end if end is None else end

@@ -28,6 +28,7 @@ from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.fault_points import armed
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics import offsets as offsets_module
 from trovemq_store.topics.offsets import OFFSETS_PATH, ConsumerOffsets
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 from trovemq_store.topics.table_notes import NOTES_PATH
@@ -466,3 +467,19 @@ def test_the_offsets_of_a_golden_store_are_converted_and_kept(name: str, tmp_pat
         if life == "again":
             for path in ALL_FILES:
                 (root / path).unlink(missing_ok=True)
+
+
+def test_a_start_does_not_slow_with_the_square_of_the_number_of_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = opened()
+    for number in range(300):
+        put(store, f"group-{number}", number % 10)
+    record(store)
+    files = store.close()
+    made: list[object] = []
+    value = offsets_module._value
+    monkeypatch.setattr(offsets_module, "_value", lambda queues: (made.append(queues), value(queues))[1])
+    again = Opened(files)
+    assert len(again.store.offsets) == 300
+    assert len(made) < 300 * 20, "each value is made a few times, not once for each other one"
