@@ -16,7 +16,8 @@ Invariants
   would import the same file again, over later records.
 - A store whose log has another owner (a commit limit) appends nothing here: its records win over its files.
 - An offset of a topic counts if its record, or the content of the file that has it, is not below the topic's
-  deletion. No file of offsets is captured while a topic is being deleted.
+  deletion. While a topic is being deleted, no file of offsets is captured, and no record of its offsets is
+  appended.
 """
 
 from __future__ import annotations
@@ -462,7 +463,7 @@ class TableLog:
         writes = []
         log_end = self._store.visible_offset if self.follows else self._store.log.end
         for kind, table in self._tables.items():
-            if kind == OFFSETS_KIND and (not offsets or self._deletes_topic()):
+            if kind == OFFSETS_KIND and (not offsets or self._leaving_topics()):
                 continue
             end = table.content_end(log_end)
             if table.lacks(self._written.get(kind)) and end <= limit:
@@ -471,11 +472,12 @@ class TableLog:
                 writes.append(_Write(kind, table, table.file.capture(table.version), begin, end, written))
         return TableFilesWork(self._notes, writes, self._store.deletions) if writes else None
 
-    def _deletes_topic(self) -> bool:
-        """Whether the log has a topic's deletion, and its offsets are still there."""
+    def _leaving_topics(self) -> frozenset[str]:
+        """Topics whose deletion is in the log, perhaps, and whose offsets are still there."""
         topics = self._tables.get(TopicTable.NOUN)
         change = None if topics is None else topics.pending_change
-        return change is not None and any(part.value is None for part in change.parts)
+        parts = () if change is None else change.parts
+        return frozenset(part.name for part in parts if part.value is None)
 
     def finish_write(self, work: TableFilesWork) -> None:
         """Call on the engine's thread after run(), unless it failed."""
@@ -499,10 +501,12 @@ class TableLog:
         """Appends up to REAPPENDED_AT_ONCE entries again whose record lies below that offset. Returns how
         many; 0: there are none. When they are on disk, and the files are written after that,
         the log may begin there. TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED,
-        UNKNOWN_ERROR."""
+        UNKNOWN_ERROR; SERVICE_NOT_AVAILABLE while a topic of the entries is being deleted."""
         for table in self._tables.values():
             part = table.below(physical_offset, REAPPENDED_AT_ONCE)
             if part:
+                if table is self._offsets and any(map(self._is_leaving, part)):
+                    raise TroveError(errors.SERVICE_NOT_AVAILABLE, "a topic is being deleted")
                 pending = _appended_values(table)
                 entries = {name: pending.get(name, table.value_of(name)) for name in part}
                 self._append_now(table, entries, finished=not pending)
@@ -525,10 +529,15 @@ class TableLog:
         result. None: there are none. The errors of MessageStore.append()."""
         offsets = self._offsets
         names = list(offsets.unrecorded)
+        if self._leaving_topics():
+            names = [name for name in names if not self._is_leaving(name)]
         if not names:
             return None
         self._append_now(offsets, {name: offsets.value_of(name) for name in names}, finished=True)
         return offsets.log_end
+
+    def _is_leaving(self, name: str) -> bool:
+        return entry_key(name)[0] in self._leaving_topics()
 
     def lack_below(self, physical_offset: PhysicalOffset) -> bool:
         """Whether a file may lack a change, perhaps a deletion, whose record lies below that offset."""

@@ -247,6 +247,38 @@ def test_a_topic_that_was_made_again_had_the_offsets_of_the_deleted_one(lost: tu
     assert offsets_of(Opened(files)) == {("billing", "orders", 0): 2}
 
 
+def test_a_topic_that_was_made_again_had_an_offset_that_was_set_during_its_deletion() -> None:
+    """The record of that offset lay after the deletion, and the broker was killed before the next one."""
+    store = opened()
+    put(store, "billing", 9)
+    record(store)
+    work = store.store.begin_delete_topic("orders", NOW_MS)
+    work.prepare()
+    work.change.run()
+    put(store, "billing", 7)
+    put(store, "audit", 3)
+    record(store)
+    end = store.store.end_offset
+    assert store.tables.reappend_before(end) == 1, "the topic"
+    with pytest.raises(TroveError, match="being deleted"):
+        store.tables.reappend_before(end)
+    assert offsets_of(opened(store.cut(), messages=12)) == {}
+    store.store.finish_delete_topic(work)
+    record(store)
+    assert offset_records(store) == [{"orders@billing": {"0": 9}}, {"orders@billing": None}]
+
+
+def test_an_offset_that_was_set_during_a_deletion_that_failed_is_recorded_later() -> None:
+    store = opened()
+    work = store.store.begin_delete_topic("orders", NOW_MS)
+    put(store, "billing", 7)
+    record(store)
+    assert offset_records(store) == []
+    store.store.finish_delete_topic(work)
+    record(store)
+    assert offset_records(store) == [{"orders@billing": {"0": 7}}]
+
+
 def test_a_file_written_during_a_deletion_had_the_deleted_topics_offsets() -> None:
     """It was captured after the deletion's record, and its content named that record as known."""
     store = opened()
