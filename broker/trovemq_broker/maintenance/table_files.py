@@ -77,7 +77,7 @@ class TableFiles:
     async def carry(self, end: PhysicalOffset) -> None:
         """Appends the entries again whose records lie below `end`; the log may begin there when it returns.
         TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: the files have them; SERVICE_NOT_AVAILABLE: there is
-        no space to write the files; STORE_FAILED, UNKNOWN_ERROR, FLUSH_DISK_TIMEOUT; StorageError."""
+        no space to write the files, or a topic is being deleted; STORE_FAILED, UNKNOWN_ERROR, FLUSH_DISK_TIMEOUT; StorageError."""
         tables = self._store.tables
         if tables is None:
             return
@@ -87,9 +87,7 @@ class TableFiles:
             if error.spec in NO_SPACE:
                 with suppress(TroveError):
                     await self.write()
-                if tables.lack_below(end):
-                    what = f"files of tables lack changes whose records lie below {end}: {error}"
-                    raise TroveError(errors.SERVICE_NOT_AVAILABLE, what) from error
+                _check_files(tables, end, str(error))
             raise
 
     async def _carry(self, tables: TableLog, end: PhysicalOffset) -> None:
@@ -99,3 +97,11 @@ class TableFiles:
             await self._durable(self._store.end_offset)
         if carried or tables.lack_below(end):
             await self.write()
+            _check_files(tables, end, "a topic is being deleted")
+
+
+def _check_files(tables: TableLog, end: PhysicalOffset, reason: str) -> None:
+    """TroveError SERVICE_NOT_AVAILABLE."""
+    if tables.lack_below(end):
+        what = f"files of tables lack changes whose records lie below {end}: {reason}"
+        raise TroveError(errors.SERVICE_NOT_AVAILABLE, what)

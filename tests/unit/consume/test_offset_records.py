@@ -207,3 +207,20 @@ async def test_a_deletion_is_recorded_before_its_reply() -> None:
     await save()
     assert bench.records()[-1] == {"orders@g": None}
     assert bench.after_power_cut() is None
+
+
+async def test_a_trim_during_a_topics_deletion_brought_back_the_offsets_of_a_deleted_group() -> None:
+    """The file of offsets is not written then, and the record of the group's deletion was removed."""
+    bench = Bench()
+    bench.synced.set()
+    bench.store.topics.create("other", 1)
+    await bench.keeper.commit("g", "orders", QueueId(0), QueueOffset(3))
+    await bench.keeper.persist()
+    bench.store.offsets.delete_group("g")
+    await bench.keeper.save()
+    end = bench.store.end_offset
+    deletion = bench.store.begin_delete_topic("other", NOW_MS)
+    assert await ended(bench.table_files.carry(end)) == "SERVICE_NOT_AVAILABLE"
+    bench.store.finish_delete_topic(deletion)
+    await bench.table_files.carry(end)
+    assert ConsumerOffsets.load(bench.files).get("g", "orders", QueueId(0)) is None
