@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.support.engine import NOW_MS, SMALL_SYNC, flush, read_queue, send
 from trovemq_broker.fetch.offsets import OffsetKeeper, ResetTarget
 from trovemq_broker.maintenance.background import persist_offsets
 from trovemq_broker.maintenance.table_files import TableFiles
+from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.remoting.offsets import Offsets
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
@@ -224,3 +228,21 @@ async def test_a_trim_during_a_topics_deletion_brought_back_the_offsets_of_a_del
     bench.store.finish_delete_topic(deletion)
     await bench.table_files.carry(end)
     assert ConsumerOffsets.load(bench.files).get("g", "orders", QueueId(0)) is None
+
+
+async def test_one_way_offsets_of_many_queues_were_a_record_and_a_sync_each() -> None:
+    bench = Bench()
+    bench.synced.set()
+    core = cast(BrokerCore, SimpleNamespace(offsets=bench.keeper))
+    offsets = Offsets(core)
+    for queue_id in range(QUEUES):
+        offsets.store_soon("g", "orders", QueueId(queue_id), QueueOffset(queue_id + 1))
+    offsets.store_soon("g", "missing", QueueId(0), QueueOffset(1))
+    storing = offsets._storing
+    assert storing is not None
+    await storing
+    assert bench.records() == [{"orders@g": {"0": 1, "1": 2, "2": 3, "3": 4}}]
+    offsets.store_soon("g", "orders", QueueId(0), QueueOffset(5))
+    assert offsets._storing is not None, "the next one is stored, too"
+    await offsets._storing
+    assert bench.records()[1:] == [{"orders@g": {"0": 5, "1": 2, "2": 3, "3": 4}}]

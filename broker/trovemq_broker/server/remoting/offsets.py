@@ -7,6 +7,7 @@ is written.
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import Final
 
 from trovemq_broker.query.search_offset import search_offset
@@ -20,6 +21,8 @@ from trovemq_proto.remoting.codes import ResponseCode
 from trovemq_store.engine.queues import find_queue, queue_range
 
 PENDING_MAX: Final = 65_536
+STORED_AT_ONCE: Final = 256
+"""Offsets without a waiting client that are one record of the log, if they can be set at once."""
 NO_TIME: Final = -1
 _Key = tuple[str, str, QueueId]
 
@@ -79,22 +82,27 @@ class Offsets:
     async def _store_pending(self) -> None:
         try:
             while self._pending:
-                key = next(iter(self._pending))
-                offset = self._pending.pop(key)
-                try:
-                    await self._core.offsets.commit(*key, offset)
-                except TroveError as error:
-                    group, topic, queue_id = key
-                    get_logger().debug(
-                        "remoting.offset_refused",
-                        group=group,
-                        topic=topic,
-                        queue_id=queue_id,
-                        offset=offset,
-                        error=error.symbol,
-                    )
+                async with asyncio.TaskGroup() as stores:
+                    for key in list(islice(self._pending, STORED_AT_ONCE)):
+                        stores.create_task(self._store_one(key))
         finally:
             self._storing = None
+
+    async def _store_one(self, key: _Key) -> None:
+        if (offset := self._pending.pop(key, None)) is None:
+            return  # a client that waits has stored one meanwhile
+        try:
+            await self._core.offsets.commit(*key, offset)
+        except TroveError as error:
+            group, topic, queue_id = key
+            get_logger().debug(
+                "remoting.offset_refused",
+                group=group,
+                topic=topic,
+                queue_id=queue_id,
+                offset=offset,
+                error=error.symbol,
+            )
 
     # --- of queues --------------------------------------------------------------------------------------
     def maximum(self, request: Request) -> None:
