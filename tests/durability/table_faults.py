@@ -56,8 +56,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "a log is trimmed while the tables' files lack its changes",
         "broker/trovemq_broker/maintenance/table_files.py",
-        "                if tables.lack_below(end):\n",
-        "                if False:\n",
+        "    if tables.lack_below(end):\n        what",
+        "    if False:\n        what",
         (f"{RETENTION}test_a_deleted_topic_was_back_where_its_file_was_not_written",),
     ),
     Planted(

@@ -77,7 +77,8 @@ class TableFiles:
     async def carry(self, end: PhysicalOffset) -> None:
         """Appends the entries again whose records lie below `end`; the log may begin there when it returns.
         TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: the files have them; SERVICE_NOT_AVAILABLE: there is
-        no space to write the files, or a topic is being deleted; STORE_FAILED, UNKNOWN_ERROR, FLUSH_DISK_TIMEOUT; StorageError."""
+        no space to write the files, or a topic is being deleted; STORE_FAILED, UNKNOWN_ERROR,
+        FLUSH_DISK_TIMEOUT; StorageError."""
         tables = self._store.tables
         if tables is None:
             return
@@ -97,6 +98,8 @@ class TableFiles:
             await self._durable(self._store.end_offset)
         if carried or tables.lack_below(end):
             await self.write()
+            if tables.lack_below(end):
+                await self.write()  # a change was made during the first write
             _check_files(tables, end, "a topic is being deleted")
 
 
