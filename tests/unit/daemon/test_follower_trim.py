@@ -38,7 +38,8 @@ class Follower:
         commit(self.store, self.store.end_offset)
         self.store.flush_projections(index=True)
         self.begin = Offset(0)
-        self.trim = FollowerTrim(self.store, lambda: self.begin, self._durable)
+        self.grown: list[tuple[str, int]] = []
+        self.trim = FollowerTrim(self.store, lambda: self.begin, self._durable, self.grown.extend)
 
     async def _durable(self, end: Offset) -> None:
         assert self.store.flushed_offset >= end
@@ -118,5 +119,25 @@ def test_no_record_becomes_visible_while_files_of_queues_are_removed() -> None:
     made.files.decide = decide
     asyncio.run(made.trim.trim())
     assert set(seen) == {before}
-    made.store.dispatch()
+    assert ("orders", 0) in made.grown
     assert made.store.visible_offset == made.store.end_offset
+
+
+def test_the_last_records_that_came_during_a_removal_stayed_invisible() -> None:
+    """No later ones followed them, and readers did not hear of them."""
+    made = Follower()
+    made.leader_trims(2)
+    made.leader.send("orders", 0, 1)
+    flush(made.leader.store)
+
+    def decide(operation: str, path: str) -> int | None:
+        if operation == "remove" and made.store.end_offset < made.leader.store.end_offset:
+            copy(made.leader.store, made.store)
+            made.store.limit_commits(made.store.end_offset)
+            assert not made.store.dispatch()
+        return None
+
+    made.files.decide = decide
+    asyncio.run(made.trim.trim())
+    assert ("orders", 0) in made.grown
+    assert bodies(made.store) == bodies(made.leader.store)

@@ -17,6 +17,7 @@ from typing import Final
 from trovemq_broker.maintenance.background import log_failure
 from trovemq_broker.maintenance.retention_task import in_steps
 from trovemq_broker.maintenance.table_files import TableFiles
+from trovemq_broker.produce.group_commit import Grown
 from trovemq_broker.replication.frames import Offset
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread, until_done
@@ -34,16 +35,18 @@ SEGMENTS_MAX: Final = 10
 
 class FollowerTrim:
     """`run()` as long as the store is open. trim_to: segments before it may be removed. durable(end) returns
-    when the log is on disk up to `end`."""
+    when the log is on disk up to `end`. `grown`: these queues have new messages, which came meanwhile."""
 
     def __init__(
         self,
         store: MessageStore,
         trim_to: Callable[[], Offset],
         durable: Callable[[Offset], Awaitable[None]],
+        grown: Callable[[Grown], None] = lambda _queues: None,
     ) -> None:
         self._store = store
         self._trim_to = trim_to
+        self._grown = grown
         self._tables = TableFiles(store, durable)
         self._leaving: StoreTrim | None = None
         """Hidden from readers; its files are not all removed."""
@@ -66,6 +69,14 @@ class FollowerTrim:
     async def trim(self) -> int:
         """One removal. Returns how many segments it takes. TroveError; StorageError: the next call tries
         again."""
+        try:
+            return await self._trim()
+        finally:
+            # Perhaps no records follow those that came meanwhile.
+            if not self._store.failed and (queues := self._store.dispatch()):
+                self._grown(queues)
+
+    async def _trim(self) -> int:
         store = self._store
         if self._leaving is None:
             end = self._end()

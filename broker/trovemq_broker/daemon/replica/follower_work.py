@@ -52,11 +52,13 @@ class FollowerWork:
             "follower-projections": flushes.run(),
             "follower-catch-up": background.catch_up(store),
             "follower-trees": TreeTask(store, settings.tree_index_share_percent).run(),
-            "follower-reserve": background.keep_reserve(store, lambda _grown: None),
+            "follower-reserve": background.keep_reserve(store, self._grown),
             "follower-segments": background.make_segments_ahead(store, self._appended),
         }
         if self._trim_to is not None:
-            work["follower-trim"] = FollowerTrim(store, self._trim_to, self._commit.durable).run()
+            work["follower-trim"] = FollowerTrim(
+                store, self._trim_to, self._commit.durable, self._grown
+            ).run()
         self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
         for task in self._tasks:
             task.add_done_callback(self._ended)
