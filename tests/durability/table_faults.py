@@ -258,7 +258,7 @@ TABLE_FAULTS: Final = (
         LOG,
         "        if self._leaving_topics():\n            names = ",
         "        if False:\n            names = ",
-        (f"{OFFSETS}test_a_topic_that_was_made_again_had_an_offset_that_was_set_during_its_deletion",),
+        (f"{OFFSETS}test_a_topic_made_again_had_an_offset_set_during_its_deletion",),
     ),
     Planted(
         "a log is trimmed without the offsets that deliveries have moved",

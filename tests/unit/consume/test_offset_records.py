@@ -213,7 +213,7 @@ async def test_a_deletion_is_recorded_before_its_reply() -> None:
     assert bench.after_power_cut() is None
 
 
-async def test_a_trim_during_a_topics_deletion_brought_back_the_offsets_of_a_deleted_group() -> None:
+async def test_a_trim_during_a_topics_deletion_brought_back_offsets() -> None:
     """The file of offsets is not written then, and the record of the group's deletion was removed."""
     bench = Bench()
     bench.synced.set()

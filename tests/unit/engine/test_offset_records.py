@@ -248,7 +248,7 @@ def test_a_topic_that_was_made_again_had_the_offsets_of_the_deleted_one(lost: tu
     assert offsets_of(Opened(files)) == {("billing", "orders", 0): 2}
 
 
-def test_a_topic_that_was_made_again_had_an_offset_that_was_set_during_its_deletion() -> None:
+def test_a_topic_made_again_had_an_offset_set_during_its_deletion() -> None:
     """The record of that offset lay after the deletion, and the broker was killed before the next one."""
     store = opened()
     put(store, "billing", 9)
@@ -269,7 +269,7 @@ def test_a_topic_that_was_made_again_had_an_offset_that_was_set_during_its_delet
     assert offset_records(store) == [{"orders@billing": {"0": 9}}, {"orders@billing": None}]
 
 
-def test_an_offset_that_was_set_during_a_deletion_that_failed_is_recorded_later() -> None:
+def test_an_offset_set_during_a_failed_deletion_is_recorded_later() -> None:
     store = opened()
     work = store.store.begin_delete_topic("orders", NOW_MS)
     put(store, "billing", 7)
@@ -502,7 +502,7 @@ def test_the_offsets_of_a_golden_store_are_converted_and_kept(name: str, tmp_pat
                 (root / path).unlink(missing_ok=True)
 
 
-def test_a_start_does_not_slow_with_the_square_of_the_number_of_offsets(
+def test_a_start_is_not_slower_by_the_square_of_the_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = opened()

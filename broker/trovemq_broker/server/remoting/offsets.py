@@ -84,11 +84,11 @@ class Offsets:
             while self._pending:
                 async with asyncio.TaskGroup() as stores:
                     for key in list(islice(self._pending, STORED_AT_ONCE)):
-                        stores.create_task(self._store_one(key))
+                        stores.create_task(self._commit_pending(key))
         finally:
             self._storing = None
 
-    async def _store_one(self, key: _Key) -> None:
+    async def _commit_pending(self, key: _Key) -> None:
         if (offset := self._pending.pop(key, None)) is None:
             return  # a client that waits has stored one meanwhile
         try:
