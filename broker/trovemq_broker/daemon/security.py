@@ -89,7 +89,7 @@ def open_security(
     USER_ILLEGAL, STORE_FAILED, DISK_FULL, STORE_NEWER."""
     if store.files.exists(ROCKETMQ_USERS):
         get_logger().warning("access.rocketmq_users_ignored", path=ROCKETMQ_USERS)
-    entries = store.security or SecurityEntries.load(store.files)
+    entries = SecurityEntries.load(store.files) if store.security is None else store.security
     may_make = not entries.values
     if follows and not may_make and read_private(settings.sealing_key_path) is None:
         key = SealingKey(secrets.token_bytes(KEY_SIZE))  # another one than that of the users

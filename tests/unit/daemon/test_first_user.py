@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.engine import open_store
+from tests.support.engine import NOW_MS, SMALL_SYNC, open_store
 from tests.unit.server.access.access_here import LOOPBACK, AccessHere, rocketmq_metadata
 from trovemq_broker.daemon.security import FIRST_USER, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.security.sealing import SealingKey
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -32,6 +34,17 @@ def test_a_single_broker_makes_an_admin_and_its_credentials(tmp_path: Path) -> N
     security = opened(tmp_path, MemoryFileSystem(), makes_first_user=True)
     assert list(security.table.state.users) == [FIRST_USER]
     assert (tmp_path / "store.admin-credentials").exists()
+
+
+def test_the_users_of_a_new_store_were_in_the_file_alone(tmp_path: Path) -> None:
+    """Its table of users was empty, and passed for none: a node that followed had no users."""
+    settings = BrokerSettings(store=str(tmp_path / "store"), authentication_enable=True)
+    store = MessageStore.open(MemoryFileSystem(), replace(SMALL_SYNC, tables_in_log=True), NOW_MS)
+    gate = gate_of(settings)
+    assert gate is not None
+    open_security(settings, store, gate)
+    assert store.security is not None
+    assert store.security.places.keys() == {"table", f"user/{FIRST_USER}"}
 
 
 def test_a_broker_that_follows_made_an_admin_with_another_secret(tmp_path: Path) -> None:
