@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from trovemq_store.backup import copying
 from trovemq_store.backup.capture import capture_log, queue_steps
 from trovemq_store.backup.manifest import MANIFEST_NAME, STORE_NAME, load_manifest
 from trovemq_store.backup.restore import SUFFIX, restore
-from trovemq_store.backup.writer import BackupWriter, checked_target
+from trovemq_store.backup.writer import LAST_OF_ALL, BackupWriter, checked_target
 from trovemq_store.engine.message_store import MessageStore
 
 
@@ -92,7 +93,8 @@ def test_a_user_made_during_a_backup_was_in_no_table_of_the_copy(root: Path, tmp
     table.parent.mkdir(parents=True)
     change(0)
     writer.begin()
-    for version, _ in enumerate(writer.small_files(), 1):
+    last = (writer._copy_if_there(path) for path in LAST_OF_ALL)
+    for version, _ in enumerate(chain(writer.small_files(), writer._topics(), *last), 1):
         change(version)
     copied = tmp_path / "backup" / STORE_NAME
     read = [
