@@ -169,3 +169,20 @@ def test_a_user_sends_and_pulls(tmp_path: Path) -> None:
         assert wrong.code == ResponseCode.NO_PERMISSION
 
     secured(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    ("code", "topic"),
+    [
+        (RequestCode.SEND_MESSAGE, "long"),
+        (RequestCode.SEND_MESSAGE_V2, "short"),
+        (RequestCode.SEND_BATCH_MESSAGE, "short"),
+    ],
+)
+def test_a_send_needs_the_right_for_the_topic_that_it_writes(code: int, topic: str) -> None:
+    """A request may have both fields; its handler reads one."""
+    header = Header(code, fields={"b": "short", "topic": "long"})
+    needs = ROWS[code].needs
+    assert callable(needs)
+    request = Request(cast("Any", _Here()), header, JSON, b"", 0)
+    assert [need.name for need in needs(request)] == [topic]

@@ -42,6 +42,15 @@ def _group(request: Request, names: tuple[str, ...], actions: Action) -> Need:
 
 
 def _send(request: Request) -> Iterator[Need]:
+    """By the same field as the handler: a request may have both, with different topics."""
+    yield _topic(request, ("topic",), PUB)
+
+
+def _send_short(request: Request) -> Iterator[Need]:
+    yield _topic(request, ("b",), PUB)
+
+
+def _send_batch(request: Request) -> Iterator[Need]:
     yield _topic(request, ("b", "topic"), PUB)
 
 
@@ -91,8 +100,8 @@ def _locks(request: Request) -> Iterator[Need]:
 
 ROWS: Final[Mapping[int, Row]] = {
     RequestCode.SEND_MESSAGE: Row(_send),
-    RequestCode.SEND_MESSAGE_V2: Row(_send),
-    RequestCode.SEND_BATCH_MESSAGE: Row(_send),
+    RequestCode.SEND_MESSAGE_V2: Row(_send_short),
+    RequestCode.SEND_BATCH_MESSAGE: Row(_send_batch),
     RequestCode.PULL_MESSAGE: Row(_pull),
     RequestCode.LITE_PULL_MESSAGE: Row(_pull),
     RequestCode.QUERY_CONSUMER_OFFSET: Row(_see),
