@@ -34,6 +34,7 @@ __all__ = [
     "check_group_name",
     "check_topic_name",
     "check_user_group_name",
+    "is_brokers_own",
     "is_system_group",
     "is_system_topic",
     "retry_topics",
@@ -88,6 +89,11 @@ def check_group_name(name: str) -> None:
 def is_system_group(name: str) -> bool:
     """Whether the name is reserved: RocketMQ's fixed names, and CID_RMQ_SYS_…."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_brokers_own(topic: str) -> bool:
+    """Whether it is a system topic that no consumer reads: all but those of retries and dead letters."""
+    return is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 def retry_topics(group: str, topic: str) -> tuple[str, str, str]:

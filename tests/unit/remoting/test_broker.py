@@ -431,6 +431,30 @@ def test_bytes_that_are_no_frame_end_the_connection_and_no_other(tmp_path: Path,
     with_client(tmp_path, run)
 
 
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
+def test_topics_of_the_broker_itself_are_not_pulled(tmp_path: Path, code: int) -> None:
+    async def run(_broker: BrokerHere, client: RemotingClient) -> None:
+        await client.send(ORDERS, b"later", properties(DELAY="18"))
+        for topic in ("rmq_sys_trovemq_meta", "rmq_sys_wheel_timer"):
+            asked = {"consumerGroup": "readers", "topic": topic, "queueId": 0, "queueOffset": 0}
+            more = {"maxMsgNums": 32, "sysFlag": 4, "subscription": "*", "commitOffset": 0}
+            answer = await client.ask(code, {**asked, **more})
+            assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b"")
+
+    with_client(tmp_path, run)
+
+
+def test_a_delayed_message_is_not_sent_back_before_it_is_due(tmp_path: Path) -> None:
+    async def run(_broker: BrokerHere, client: RemotingClient) -> None:
+        sent = await client.send(ORDERS, b"later", properties(DELAY="18"))
+        for topic in ("", "rmq_sys_wheel_timer"):
+            fields = {**sent_back(sent), "originTopic": topic}
+            back = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+            assert "look message" in back.header.remark
+
+    with_client(tmp_path, run)
+
+
 def test_unique_keys_are_added_where_a_client_gave_none(tmp_path: Path) -> None:
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:
         sent = await client.send(ORDERS, b"one", "TAGS\x01a")

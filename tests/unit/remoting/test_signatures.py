@@ -19,7 +19,7 @@ from trovemq_broker.security.remoting import user_of_fields
 from trovemq_broker.security.sealing import SealingKey
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.gate import Gate
-from trovemq_broker.server.access.needs import Level
+from trovemq_broker.server.access.needs import EVERY, Level
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.remoting.gate import ROWS, RemotingGate
 from trovemq_broker.server.remoting.service import RemotingService
@@ -186,3 +186,12 @@ def test_a_send_needs_the_right_for_the_topic_that_it_writes(code: int, topic: s
     assert callable(needs)
     request = Request(cast("Any", _Here()), header, JSON, b"", 0)
     assert [need.name for need in needs(request)] == [topic]
+
+
+@pytest.mark.parametrize("fields", [{}, {"originTopic": ""}])
+def test_a_message_of_a_topic_that_is_not_named_needs_a_rule_for_all(fields: dict[str, str]) -> None:
+    header = Header(RequestCode.CONSUMER_SEND_MSG_BACK, fields={"group": "g", **fields})
+    needs = ROWS[header.code].needs
+    assert callable(needs)
+    request = Request(cast("Any", _Here()), header, JSON, b"", 0)
+    assert [need.name for need in needs(request)] == ["g", EVERY]

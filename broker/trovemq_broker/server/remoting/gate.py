@@ -71,9 +71,12 @@ def _see(request: Request) -> Iterator[Need]:
 
 
 def _send_back(request: Request) -> Iterator[Need]:
-    """Of any message of the log, whose topic the request need not name."""
+    """Of any message of the log: without the topic a rule for all is needed."""
     yield _group(request, ("group",), SUB)
-    yield _topic(request, ("originTopic",), SUB)
+    if request.header.fields.get("originTopic"):
+        yield _topic(request, ("originTopic",), SUB)
+    else:
+        yield Need(Kind.TOPIC, EVERY, SUB)
 
 
 def _end(request: Request) -> Iterator[Need]:

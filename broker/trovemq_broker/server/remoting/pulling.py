@@ -33,7 +33,7 @@ from trovemq_proto.positions import QueueId, QueueOffset
 from trovemq_proto.records import RecordBatch, parse_properties
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.remoting.codes import ResponseCode
-from trovemq_store.topics.names import is_system_group
+from trovemq_store.topics.names import is_brokers_own, is_system_group
 
 COMMITS: Final = 1
 MAY_WAIT: Final = 2
@@ -108,6 +108,9 @@ class Pulls:
         return False
 
     def _check_topic(self, request: Request, topic: str, queue_id: QueueId, group: str) -> bool:
+        if is_brokers_own(topic):
+            self._refuse(request, f"the topic[{topic}] is the broker's own", FORBIDDEN_TOPIC)
+            return False
         config = self._core.store.topics.get(topic)
         if config is None:
             return True  # the store may have its queues; else the pull says that there is none

@@ -34,7 +34,7 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.remoting.codes import response_code
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.record_writer import NewRecord
-from trovemq_store.topics.names import RETRY_PREFIX
+from trovemq_store.topics.names import RETRY_PREFIX, is_brokers_own
 
 FIRST_LEVEL: Final = 3
 """The delay level of the first attempt, where the consumer names none; each later one is one higher."""
@@ -94,6 +94,8 @@ class Retries:
         record = self._core.store.record_at(PhysicalOffset(offset)) if offset >= 0 else None
         message = None if record is None else decode_stored(record)
         if message is None or (topic and topic not in (message.topic, message.properties.get(RETRY_TOPIC))):
+            raise TroveError(errors.MESSAGE_NOT_FOUND, f"look message by offset failed, {offset}")
+        if is_brokers_own(message.topic):
             raise TroveError(errors.MESSAGE_NOT_FOUND, f"look message by offset failed, {offset}")
         return message
 
