@@ -171,11 +171,11 @@ class RemotingConnection:
             return
         held = self._in_flight_bytes + self._splitter.kept_size + len(self._rest)
         budget, host = self._host.budget, self._host
-        if held > self._kept:
-            budget.take(host, held - self._kept)
-        elif held < self._kept:
-            budget.give(host, self._kept - held)
-        self._kept = held
+        more, self._kept = held - self._kept, held
+        if more > 0:
+            budget.take(host, more)
+        elif more < 0:
+            budget.give(host, -more)
         if self._continues or self._is_draining:
             return
         if self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or self.is_full or budget.exhausted(host):
@@ -280,7 +280,9 @@ class RemotingConnection:
             callback()
 
     def budget_free(self) -> None:
-        self._account()
+        """Reads on in the next iteration: a connection that gives bytes back wakes all others by this call,
+        which would wake others in turn."""
+        self._flush_soon()
 
     def tick(self, now: float) -> None:
         if self._when_writable:

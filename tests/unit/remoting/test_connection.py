@@ -1,0 +1,108 @@
+"""One remoting connection without a network: what it holds of the budget, what it answers, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from trovemq_daemon.remoting.connection import RemotingConnection
+from trovemq_daemon.remoting.request import Request
+from trovemq_proto.remoting.codes import ResponseCode
+from trovemq_proto.remoting.frame import FRAME_SIZE_MAX, FrameSplitter, encode_frame
+from trovemq_proto.remoting.headers import Header
+from trovemq_rpc.budget import BytesBudget
+
+KIB = 1 << 10
+
+
+class _Server:
+    """Keeps its requests; a test answers them."""
+
+    frame_size_max = FRAME_SIZE_MAX
+    illegal_frames = 0
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def together(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def opened(self, connection: RemotingConnection) -> None: ...
+
+    def closed(self, connection: RemotingConnection) -> None: ...
+
+    def begin(self, request: Request) -> None:
+        self.requests.append(request)
+
+    def ended(self, request: Request, code: int) -> None: ...
+
+    def response_of(self, request: Request, error: BaseException) -> tuple[int, str]:
+        return ResponseCode.SYSTEM_ERROR, str(error)
+
+
+class _Host:
+    """A host whose peer reads nothing before `take()`."""
+
+    is_secure = False
+
+    def __init__(self, budget: BytesBudget) -> None:
+        self.budget = budget
+        self.held = self.output_held = self.admissions = self.unsent_size = 0
+        self.reads = True
+        self.is_closed = False
+        self.sent = bytearray()
+        self.on_free: Callable[[], None] = lambda: None
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    def on_budget(self) -> None:
+        self.on_free()
+
+    def send(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        for piece in pieces:
+            self.sent += piece
+
+    def pause(self) -> None:
+        self.reads = False
+
+    def resume(self) -> None:
+        self.reads = True
+
+    def refuse(self, reason: str) -> None:
+        self.is_closed = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+
+def opened(server: _Server, budget: BytesBudget) -> tuple[_Host, RemotingConnection]:
+    host = _Host(budget)
+    connection = RemotingConnection(host, server)
+    host.on_free = connection.budget_free
+    return host, connection
+
+
+def frame(body: bytes = b"") -> memoryview:
+    return memoryview(encode_frame(Header(10), body))
+
+
+def test_many_connections_that_wait_for_the_budget_read_on_when_all_are_answered() -> None:
+    async def main() -> None:
+        budget, server = BytesBudget(total=1_000 * KIB), _Server()
+        ends = [opened(server, budget) for _ in range(2_000)]
+        for _, connection in ends:
+            connection.receive(frame(b"x" * KIB))
+        paused = [host for host, _ in ends if not host.reads]
+        assert len(paused) > 900
+        for request in server.requests:
+            request.answer()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert all(host.reads for host, _ in ends)
+        assert (budget.held, {host.held for host, _ in ends}) == (0, {0})
+
+    asyncio.run(main())
