@@ -8,6 +8,7 @@ request, and each side numbers its own.
 | FRAMES_AT_ONCE frames of a read | the rest is handled in the next iteration of the loop |
 | a frame that breaks a limit of the protocol | the connection ends: it has no error for that |
 | bytes of requests under way: IN_FLIGHT_BYTES_MAX, or the server's budget is full | no reading until less |
+| bytes that the client has not read, more than OUTPUT_UNCOUNTED | they count in the budget |
 | UNSENT_BYTES_MAX that the client has not read | no reading; replies with messages wait (is_full) |
 | nothing read or sent for IDLE_S | the connection ends, as in RocketMQ |
 | an incomplete frame that does not grow, answers that are not read | the connection ends |
@@ -29,7 +30,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from trovemq_daemon.remoting.request import NO_FIELDS, Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.remoting.codes import RequestCode
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.remoting.errors import FrameError
 from trovemq_proto.remoting.frame import Frame, FrameSplitter, encode_frame
 from trovemq_proto.remoting.headers import IS_ONE_WAY, IS_RESPONSE, Header
@@ -37,8 +38,10 @@ from trovemq_rpc.server.guest import Host
 
 FRAMES_AT_ONCE: Final = 256
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20
-REQUEST_BYTES: Final = 512
-"""A request counts as this many bytes at least: its objects while it waits."""
+REQUEST_BYTES: Final = 2 << 10
+"""A request counts as this many bytes more than its frame: its objects while it waits."""
+OUTPUT_UNCOUNTED: Final = 64 << 10
+"""Bytes of answers that wait for the client, and are too few to count in the budget."""
 UNSENT_BYTES_MAX: Final = 4 << 20
 IDLE_S: Final = 120.0
 STALL_S: Final = 10.0
@@ -162,7 +165,7 @@ class RemotingConnection:
             return
         request = Request(self, header, frame.form, bytes(frame.body), frame.size)
         self._in_flight += 1
-        self._in_flight_bytes += max(frame.size, REQUEST_BYTES)
+        self._in_flight_bytes += frame.size + REQUEST_BYTES
         self._server.begin(request)
 
     def _account(self) -> None:
@@ -189,7 +192,7 @@ class RemotingConnection:
     ) -> None:
         """By Request.answer."""
         self._in_flight -= 1
-        self._in_flight_bytes -= max(request.size, REQUEST_BYTES)
+        self._in_flight_bytes -= request.size + REQUEST_BYTES
         self._server.ended(request, code)
         if self.is_lost:
             return
@@ -202,7 +205,7 @@ class RemotingConnection:
                 remark=remark[:REMARK_SIZE_MAX],
                 fields=dict(fields),
             )
-            self._send(encode_frame(header, body, request.form))
+            self._send(_encoded(header, body, request.form))
         self._flush_soon()
 
     def notify(self, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
@@ -259,9 +262,18 @@ class RemotingConnection:
             self._active_s = self._loop.time()
             out, self._out, self._out_size = self._out, [], 0
             self._host.send((out[0],) if len(out) == 1 else (b"".join(out),))
+        self._count_output()
         self._account()
         if self._is_draining and not self._in_flight:
             self._host.close()
+
+    def _count_output(self) -> None:
+        """Reports the answers that the client has not read to the budget."""
+        size = self._host.unsent_size
+        if size <= OUTPUT_UNCOUNTED:
+            size = 0
+        if size != self._host.output_held and not self.is_lost:
+            self._host.budget.set_output(self._host, size)
 
     # --- the host's calls -------------------------------------------------------------------------------
     def writable(self, can_write: bool) -> None:
@@ -269,6 +281,7 @@ class RemotingConnection:
         self._taken_s = self._loop.time()
         if can_write:
             self._wake_writers()
+        self._count_output()
         self._account()
 
     def _wake_writers(self) -> None:
@@ -294,6 +307,7 @@ class RemotingConnection:
         elif now - self._active_s > IDLE_S and not self._in_flight:
             self._host.close()
         else:
+            self._count_output()
             self._account()
 
     def drain(self) -> None:
@@ -332,6 +346,15 @@ class RemotingConnection:
             await work
         except Exception as error:
             request.fail(error)
+
+
+def _encoded(header: Header, body: bytes, form: int) -> bytes:
+    """The frame of an answer. One that no frame can have becomes an error."""
+    try:
+        return encode_frame(header, body, form)
+    except ValueError as error:
+        failed = Header(ResponseCode.SYSTEM_ERROR, header.opaque, IS_RESPONSE, remark=str(error))
+        return encode_frame(failed, b"", form)
 
 
 __all__ = ["NO_FIELDS", "RemotingConnection", "Reply"]

@@ -106,3 +106,36 @@ def test_many_connections_that_wait_for_the_budget_read_on_when_all_are_answered
         assert (budget.held, {host.held for host, _ in ends}) == (0, {0})
 
     asyncio.run(main())
+
+
+def test_an_answer_that_no_frame_can_have_is_answered_with_an_error() -> None:
+    async def main() -> None:
+        server = _Server()
+        host, connection = opened(server, BytesBudget())
+        connection.receive(frame())
+        server.requests[0].answer(body=bytes(FRAME_SIZE_MAX))
+        await asyncio.sleep(0)
+        (answer,) = FrameSplitter().feed(memoryview(bytes(host.sent)))
+        assert (answer.header().code, len(answer.body)) == (ResponseCode.SYSTEM_ERROR, 0)
+        assert "the limit is" in answer.header().remark
+
+    asyncio.run(main())
+
+
+def test_answers_that_nobody_reads_count_in_the_budget_until_they_are_read() -> None:
+    async def main() -> None:
+        budget, server = BytesBudget(total=1_000 * KIB), _Server()
+        host, connection = opened(server, budget)
+        other, reading = opened(server, budget)
+        connection.receive(frame())
+        server.requests[0].answer(body=bytes(KIB))
+        host.unsent_size = 1_000 * KIB
+        await asyncio.sleep(0)
+        reading.receive(frame())
+        assert (budget.output_held, other.reads) == (1_000 * KIB, False)
+        host.unsent_size = 0
+        connection.tick(connection.now())
+        await asyncio.sleep(0)
+        assert (budget.output_held, other.reads) == (0, True)
+
+    asyncio.run(main())
