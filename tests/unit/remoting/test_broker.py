@@ -455,8 +455,33 @@ def test_a_delayed_message_is_not_sent_back_before_it_is_due(tmp_path: Path) -> 
     with_client(tmp_path, run)
 
 
+def test_properties_that_only_a_broker_writes_are_not_taken_from_a_client(tmp_path: Path) -> None:
+    """Of an idempotent producer, a recall, a transaction, a dead letter, a pop."""
+
+    async def run(_broker: BrokerHere, client: RemotingClient) -> None:
+        forged = ["TROVEMQ_PRODUCER", "TROVEMQ_SEQUENCE", "TROVEMQ_TX_ID", "TROVEMQ_RESENT", "TROVEMQ_NEW"]
+        forged += ["REAL_TOPIC", "TIMER_DEL_UNIQKEY", "DLQ_ORIGIN_TOPIC", "POP_CK", "RETRY_TOPIC", "__CRC32#"]
+        names = {name: "1" for name in forged}
+        block = properties(**names, colour="red", **{"__RMQ.TRANSIENT.x": "1"}, UNIQ_KEY="k")
+        await client.send(ORDERS, b"now", block)
+        await client.send(ORDERS, b"due", block + properties(TIMER_DELIVER_MS="1"))
+        batch = {"a": "p", "b": ORDERS, "c": "", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "m": True}
+        body = batch_of([(b"many", block.removesuffix("\x02"))])
+        await client.ask(RequestCode.SEND_BATCH_MESSAGE, batch, body)
+        found = await client.pull(ORDERS, 0)
+        assert found.bodies == [b"now", b"due", b"many"]
+        for message in found.messages:
+            names = {**message.properties}
+            assert names.pop("__CRC32#", "") != "1"
+            assert names.keys() <= {"colour", "UNIQ_KEY", "TIMER_DELIVER_MS"}
+
+    with_client(tmp_path, run)
+
+
 def test_unique_keys_are_added_where_a_client_gave_none(tmp_path: Path) -> None:
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:
+        due = await client.send(ORDERS, b"due", properties(UNIQ_KEY="", TIMER_DELIVER_MS="1"), 1)
+        assert due.code == ResponseCode.SUCCESS, due.header.remark
         sent = await client.send(ORDERS, b"one", "TAGS\x01a")
         (message,) = (await client.pull(ORDERS, 0)).messages
         assert message.properties["TAGS"] == "a"

@@ -27,6 +27,7 @@ from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.remoting.hosts import born_host_of
 from trovemq_broker.server.remoting.retries import Retries
+from trovemq_broker.server.remoting.sent_properties import of_client
 from trovemq_broker.server.remoting.transactions import client_id_of_group
 from trovemq_broker.transactions.records import PROPERTY_IMMUNITY_SECONDS, PROPERTY_PRODUCER_GROUP
 from trovemq_daemon.remoting.request import Request
@@ -155,7 +156,7 @@ class Sends:
             born_ms = self._core.clock_ms()
         place = _Target(config, queue_id, born_host_of(request.connection.peer), EpochMs(born_ms))
         sys_flag = fields.int32(names.sys_flag) & SYS_FLAGS_KEPT
-        block = self._block(fields.text(names.properties, ""))
+        block = self._block(fields.text(names.properties, ""), is_retry=topic.startswith(RETRY_PREFIX))
         if is_batch:
             self._store_batch(request, place, sys_flag)
             return
@@ -177,14 +178,15 @@ class Sends:
         self._core.groups.require(topic.removeprefix(RETRY_PREFIX))
         return self._core.store.topics.ensure_internal(topic, 1, now_ms=self._core.clock_ms())
 
-    def _block(self, text: str) -> bytes:
-        """The properties, with a unique key. TroveError PROPERTIES_SIZE_EXCEEDED."""
+    def _block(self, text: str, *, is_retry: bool = False) -> bytes:
+        """The properties that the client may write, with a unique key. TroveError PROPERTIES_SIZE_EXCEEDED."""
         block = text.encode()
         if block and not block.endswith(_SEPARATOR):
             block += _SEPARATOR
         if len(block) > PROPERTIES_SIZE_MAX:
             text = f"the properties have {len(block)} bytes, the limit is {PROPERTIES_SIZE_MAX}"
             raise TroveError(errors.PROPERTIES_SIZE_EXCEEDED, text)
+        block = of_client(block, is_retry=is_retry)
         if not block.startswith(_UNIQ_KEY) and _SEPARATOR + _UNIQ_KEY not in block:
             block += _UNIQ_KEY + self._core.next_message_id().encode() + _SEPARATOR
         return block
