@@ -16,7 +16,10 @@ The body of a batch, for each message:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
@@ -67,6 +70,8 @@ TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELAY_S: Final = "TIMER_DELAY_SEC"
 MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
 BATCH_MESSAGES_MAX: Final = 10_000
+PASSED_AT_ONCE: Final = 256
+"""Messages that waited, and are stored in one iteration of the loop."""
 _SEPARATOR: Final = bytes((VALUE_END,))
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode() + bytes((NAME_END,))
 _SPECIAL: Final = tuple(
@@ -111,14 +116,29 @@ class _Sent(NamedTuple):
     flag: int
 
 
+class _Waiting(NamedTuple):
+    """A send that waits for the disk. `context`: has its creator."""
+
+    request: Request
+    store: Callable[[], None]
+    context: Context
+
+
 class Sends:
-    """For use on the event loop only."""
+    """For use on the event loop only.
+
+    Invariant: messages for one queue are stored in the order in which they came, also while some wait for
+    the disk.
+    """
 
     def __init__(self, core: BrokerCore, retries: Retries) -> None:
         self._core = core
         self._retries = retries
         self._encoder = core.accumulator.encoder
         self._deferred = DeferredMessages(core)
+        self._waiting: deque[_Waiting] = deque()
+        """Bounded by the bytes that each connection may have under way."""
+        self._passing: asyncio.Task[None] | None = None
 
     # --- requests ---------------------------------------------------------------------------------------
     def send(self, request: Request) -> None:
@@ -136,14 +156,30 @@ class Sends:
         self._begin(request, names, is_batch=request.fields.boolean(names.batch))
 
     def _begin(self, request: Request, names: _Names, *, is_batch: bool) -> None:
-        if self._core.group_commit.full:
-            request.run(self._begin_later(request, names, is_batch=is_batch))
-        else:
+        if not self._waiting and not self._core.group_commit.full:
             self._store(request, names, is_batch=is_batch)
+            return
+        store = partial(self._store, request, names, is_batch=is_batch)
+        self._waiting.append(_Waiting(request, store, copy_context()))
+        if self._passing is None:
+            self._passing = asyncio.get_running_loop().create_task(self._pass())
 
-    async def _begin_later(self, request: Request, names: _Names, *, is_batch: bool) -> None:
-        await self._core.group_commit.wait_for_capacity()
-        self._store(request, names, is_batch=is_batch)
+    async def _pass(self) -> None:
+        """Stores the messages that wait for the disk, in the order in which they came."""
+        waiting, commit = self._waiting, self._core.group_commit
+        try:
+            while waiting:
+                await commit.wait_for_capacity()
+                for _ in range(PASSED_AT_ONCE):
+                    _begin_waiting(waiting.popleft())
+                    if not waiting or commit.full:
+                        break
+                await asyncio.sleep(0)
+        except TroveError as error:
+            while waiting:
+                waiting.popleft().request.fail(error)
+        finally:
+            self._passing = None
 
     # --- storing ----------------------------------------------------------------------------------------
     def _store(self, request: Request, names: _Names, *, is_batch: bool) -> None:
@@ -387,6 +423,14 @@ class Sends:
             )
 
         self._core.appender.when_acknowledged(place.config.name)(result.end, answer)
+
+
+def _begin_waiting(one: _Waiting) -> None:
+    if one.request.is_open:
+        try:
+            one.context.run(one.store)
+        except Exception as error:
+            one.request.fail(error)
 
 
 class _Target(NamedTuple):
