@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.broker_here import BrokerHere, broker_here
 from tests.support.remoting_client import Answer, RemotingClient, remoting_client
+from trovemq_broker.server.remoting import members
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.remoting.headers import BINARY, JSON, Form
 from trovemq_proto.v1 import query_pb2
@@ -254,12 +255,12 @@ def test_members_of_a_group_hear_of_each_other(tmp_path: Path) -> None:
         async with remoting_client(broker.address) as other:
             await other.heartbeat("two")
             assert (await client.asked()).fields == asked
-            members = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, asked)
-            assert members.json() == {"consumerIdList": ["one", "two"]}
+            found = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, asked)
+            assert found.json() == {"consumerIdList": ["one", "two"]}
             await other.heartbeat("two")
         assert (await client.asked()).fields == asked
-        members = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, asked)
-        assert members.json() == {"consumerIdList": ["one"]}
+        found = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, asked)
+        assert found.json() == {"consumerIdList": ["one"]}
         assert client.requests.empty()
 
     with_client(tmp_path, run)
@@ -474,6 +475,18 @@ def test_properties_that_only_a_broker_writes_are_not_taken_from_a_client(tmp_pa
             names = {**message.properties}
             assert names.pop("__CRC32#", "") != "1"
             assert names.keys() <= {"colour", "UNIQ_KEY", "TIMER_DELIVER_MS"}
+
+    with_client(tmp_path, run)
+
+
+def test_a_connection_joins_no_more_groups_than_it_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "GROUPS_MAX", 2)
+
+    async def run(_broker: BrokerHere, client: RemotingClient) -> None:
+        answers = [await client.heartbeat("one", group) for group in ("g1", "g2", "g3", "g1")]
+        assert [one.code for one in answers] == [0, 0, ResponseCode.SYSTEM_BUSY, 0]
 
     with_client(tmp_path, run)
 

@@ -86,7 +86,7 @@ class Group:
     """The members of one consumer group, and its subscriptions by topic."""
 
     def __init__(self) -> None:
-        self.members: dict[Member, ConsumerData] = {}
+        self.members: dict[Member, None] = {}
         self.subscriptions: dict[str, Subscription] = {}
 
     @property
@@ -169,15 +169,17 @@ class Members:
         if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a group has {SUBSCRIPTIONS_MAX} topics at most")
         own = self._of_connection[connection]
-        group = self.groups.setdefault(name, Group())
+        if name not in own and len(own) >= GROUPS_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"a client has {GROUPS_MAX} groups at most")
         if data.message_model == CLUSTERING:
             self._core.store.topics.ensure_internal(retry_topic(name), 1, now_ms=self._core.clock_ms())
+        group = self.groups.setdefault(name, Group())
         changed = self._subscribe(group, data.subscription_data_set)
         member = Member(connection, client_id)
         if (former := own.get(name)) is not None and former != member:
             del group.members[former]
         changed |= member not in group.members
-        group.members[member], own[name] = data, member
+        group.members[member], own[name] = None, member
         if changed:
             self._notify(name, group)
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.remoting.request import Request
@@ -59,7 +60,10 @@ class Offsets:
         group, topic = fields.text("consumerGroup"), fields.text("topic")
         queue_id, offset = QueueId(fields.int32("queueId")), QueueOffset(fields.int64("commitOffset"))
         self._core.groups.for_use(
-            group, auto_create=self._core.settings.auto_create_group, now_ms=self._core.clock_ms()
+            group,
+            auto_create=self._core.settings.auto_create_group,
+            now_ms=self._core.clock_ms(),
+            creator=present_creator(),
         )
         if request.header.is_one_way:
             self.store_soon(group, topic, queue_id, offset)
@@ -74,8 +78,9 @@ class Offsets:
 
     def store_soon(self, group: str, topic: str, queue_id: QueueId, offset: QueueOffset) -> None:
         """No client waits for it, and none gets an error."""
-        if len(self._pending) < PENDING_MAX:
-            self._pending[group, topic, queue_id] = offset
+        key = (group, topic, queue_id)
+        if len(self._pending) < PENDING_MAX or key in self._pending:
+            self._pending[key] = offset
         if self._storing is None:
             self._storing = asyncio.get_running_loop().create_task(self._store_pending())
 

@@ -9,7 +9,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from trovemq_proto.remoting.json_text import json_text
 
 LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 262_144
+EXPIRY_MS: Final = 1_000
 QUEUES_MAX: Final = 16_384  # of one request
 BODY_SIZE_MAX: Final = 4 << 20
 
@@ -40,6 +41,10 @@ class LockData(msgspec.Struct, rename="camel"):
 _DATA: Final = msgspec.json.Decoder(LockData, strict=False)
 
 
+_Key: TypeAlias = tuple[str, str, QueueId]
+"""Group, topic, queue."""
+
+
 class _Lock(NamedTuple):
     client_id: str
     until_ms: int
@@ -48,7 +53,10 @@ class _Lock(NamedTuple):
 class QueueLocks:
     def __init__(self, clock_ms: Callable[[], EpochMs]) -> None:
         self._clock_ms = clock_ms
-        self._locks: dict[tuple[str, str, QueueId], _Lock] = {}
+        self._locks: dict[_Key, _Lock] = {}
+        self._of_client: dict[tuple[str, str], set[_Key]] = {}
+        """The locks by group and client id."""
+        self._expired_ms = 0
 
     def __len__(self) -> int:
         return len(self._locks)
@@ -66,13 +74,12 @@ class QueueLocks:
             key = (data.consumer_group, one.topic, QueueId(one.queue_id))
             found = self._locks.get(key)
             if found is not None and found.client_id == data.client_id:
-                del self._locks[key]
+                self._remove(key)
         request.answer()
 
     def release(self, group: str, client_id: str) -> None:
         """The member has left."""
-        gone = [key for key, one in self._locks.items() if key[0] == group and one.client_id == client_id]
-        for key in gone:
+        for key in self._of_client.pop((group, client_id), ()):
             del self._locks[key]
 
     def holds(self, group: str, topic: str, queue_id: QueueId, client_id: str) -> bool:
@@ -90,12 +97,27 @@ class QueueLocks:
                 raise TroveError(
                     errors.LIMIT_EXCEEDED, f"{LOCKS_MAX} queues are locked, the most there may be"
                 )
+        if found is None or found.client_id != data.client_id:
+            if found is not None:
+                self._remove(key)
+            self._of_client.setdefault((data.consumer_group, data.client_id), set()).add(key)
         self._locks[key] = _Lock(data.client_id, now_ms + LOCK_MS)
         return True
 
+    def _remove(self, key: _Key) -> None:
+        held_by = (key[0], self._locks.pop(key).client_id)
+        held = self._of_client[held_by]
+        held.discard(key)
+        if not held:
+            del self._of_client[held_by]
+
     def _expire(self, now_ms: EpochMs) -> None:
+        """At most once in EXPIRY_MS: it looks at all locks."""
+        if 0 <= now_ms - self._expired_ms < EXPIRY_MS:
+            return
+        self._expired_ms = now_ms
         for key in [key for key, one in self._locks.items() if one.until_ms <= now_ms]:
-            del self._locks[key]
+            self._remove(key)
 
 
 def read_locks(request: Request) -> LockData:

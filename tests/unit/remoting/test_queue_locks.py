@@ -1,0 +1,73 @@
+"""Which member holds a queue, by a model: locks, unlocks, members that leave, and time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trovemq_broker.server.remoting.queue_locks import LOCK_MS, QueueLocks
+from trovemq_daemon.remoting.request import Request
+from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.remoting.headers import JSON, Header
+
+CLIENTS = ("one", "two")
+GROUPS = ("readers", "writers")
+
+
+class _Connection:
+    is_lost = False
+    body = b""
+
+    def answered(self, _request: Request, _code: int, _remark: str, _fields: object, body: bytes) -> None:
+        self.body = body
+
+
+def request(group: str, client: str, queues: list[int]) -> Request:
+    names = [{"brokerName": "b", "queueId": queue, "topic": "orders"} for queue in queues]
+    data = {"consumerGroup": group, "clientId": client, "mqSet": names}
+    body = json.dumps(data).encode()
+    return Request(cast("Any", _Connection()), Header(41), JSON, body, len(body))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["lock", "unlock", "leave"]),
+        st.sampled_from(GROUPS),
+        st.sampled_from(CLIENTS),
+        st.lists(st.integers(0, 3), max_size=4, unique=True),
+        st.sampled_from([0, 1_000, LOCK_MS]),
+    )
+)
+
+
+@given(STEPS)
+def test_a_queue_has_the_holder_that_the_model_has(steps: list[tuple[str, str, str, list[int], int]]) -> None:
+    now_ms = 0
+    locks = QueueLocks(lambda: EpochMs(now_ms))
+    model: dict[tuple[str, int], tuple[str, int]] = {}
+    for what, group, client, queues, passed_ms in steps:
+        now_ms += passed_ms
+        if what == "lock":
+            locks.lock(request(group, client, queues))
+            for queue in queues:
+                holder, until_ms = model.get((group, queue), (client, 0))
+                if holder == client or until_ms <= now_ms:
+                    model[group, queue] = client, now_ms + LOCK_MS
+        elif what == "unlock":
+            locks.unlock(request(group, client, queues))
+            for queue in queues:
+                if model.get((group, queue), ("", 0))[0] == client:
+                    del model[group, queue]
+        else:
+            locks.release(group, client)
+            model = {key: one for key, one in model.items() if (key[0], one[0]) != (group, client)}
+        assert len(locks) == len(model)
+        for one in GROUPS:
+            for queue in range(4):
+                holder, until_ms = model.get((one, queue), ("", 0))
+                for member in CLIENTS:
+                    held = locks.holds(one, "orders", QueueId(queue), member)
+                    assert held == (holder == member and until_ms > now_ms)
