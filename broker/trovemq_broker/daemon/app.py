@@ -285,11 +285,13 @@ class BrokerApp:
     def _add_remoting(self, services: BrokerServices) -> None:
         if not self._settings.remoting_enable:
             return
+        gate = RemotingGate(self._gate, self._serving_gate)
+        services.remoting.transactions.may_send = gate.may_send
         server = RemotingServer(
             self._rpc_metrics,
             services.remoting.handlers,
             together=services.core.accumulator.together,
-            around=RemotingGate(self._gate, self._serving_gate).around,
+            around=gate.around,
         )
         self._grpc.add_guest(FIRST_BYTE, server.accept)
 

@@ -193,7 +193,7 @@ class BrokerServices:
 
     def _may_ask_about_transaction(self, client_id: str, topic: str) -> bool:
         asked = self.rocketmq.may_ask_about_transaction(client_id, topic)
-        return asked or self.remoting.transactions.may_ask(client_id)
+        return asked or self.remoting.transactions.may_ask(client_id, topic)
 
     async def _check_transaction(self, check: TransactionCheck) -> None:
         if not self.remoting.transactions.ask(check):

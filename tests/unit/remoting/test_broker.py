@@ -462,7 +462,7 @@ def test_properties_that_only_a_broker_writes_are_not_taken_from_a_client(tmp_pa
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:
         forged = ["TROVEMQ_PRODUCER", "TROVEMQ_SEQUENCE", "TROVEMQ_TX_ID", "TROVEMQ_RESENT", "TROVEMQ_NEW"]
         forged += ["REAL_TOPIC", "TIMER_DEL_UNIQKEY", "DLQ_ORIGIN_TOPIC", "POP_CK", "RETRY_TOPIC", "__CRC32#"]
-        names = {name: "1" for name in forged}
+        names = dict.fromkeys(forged, "1")
         block = properties(**names, colour="red", **{"__RMQ.TRANSIENT.x": "1"}, UNIQ_KEY="k")
         await client.send(ORDERS, b"now", block)
         await client.send(ORDERS, b"due", block + properties(TIMER_DELIVER_MS="1"))

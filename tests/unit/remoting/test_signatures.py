@@ -22,6 +22,7 @@ from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.access.needs import EVERY, Level
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.remoting.gate import ROWS, RemotingGate
+from trovemq_broker.server.remoting.members import Member
 from trovemq_broker.server.remoting.service import RemotingService
 from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.users import UserKind, new_user
@@ -195,3 +196,14 @@ def test_a_message_of_a_topic_that_is_not_named_needs_a_rule_for_all(fields: dic
     assert callable(needs)
     request = Request(cast("Any", _Here()), header, JSON, b"", 0)
     assert [need.name for need in needs(request)] == ["g", EVERY]
+
+
+@pytest.mark.parametrize("user", ["rocketmq", "nobody", ""])
+def test_a_producer_without_the_right_to_send_is_given_no_half_message(
+    table: SecurityTable, user: str
+) -> None:
+    gate = Gate(authorization=True, cluster="c", clock_ms=lambda: EpochMs(0))
+    gate.open(table, cast("Any", object()))
+    producer = Member(cast("Any", _Here()), "one", user)
+    assert RemotingGate(gate, ServingGate()).may_send(producer, "orders") is False
+    assert RemotingGate(None, ServingGate()).may_send(producer, "orders")

@@ -15,10 +15,10 @@ from trovemq_broker.security.remoting import ACCESS_KEY, user_of_fields
 from trovemq_broker.server.access.gate import Caller, Gate
 from trovemq_broker.server.access.needs import EVERY, KNOW, PUB, SUB, Level, Need, Row
 from trovemq_broker.server.access.serving_gate import ServingGate
-from trovemq_broker.server.remoting.members import consumers_of
+from trovemq_broker.server.remoting.members import Member, consumers_of
 from trovemq_broker.server.remoting.queue_locks import read_locks
 from trovemq_daemon.peers import Peer, peer_of
-from trovemq_daemon.remoting.request import Request
+from trovemq_daemon.remoting.request import Connection, Request
 from trovemq_daemon.remoting.server import Handler
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -147,7 +147,7 @@ class RemotingGate:
 
     def _admitted(self, gate: Gate, request: Request, handler: Handler) -> None:
         path = f"/remoting/{request_name(request.header.code)}"
-        peer = _peer(request)
+        peer = _peer(request.connection)
         try:
             caller = self._caller(gate, request, peer)
             gate.admit(caller, ROWS[request.header.code], request, path)
@@ -158,6 +158,18 @@ class RemotingGate:
             request.run(self._within_quotas(gate, caller, request, handler))
         else:
             self._run(gate, caller, request, handler)
+
+    def may_send(self, producer: Member, topic: str) -> bool:
+        """Whether the user of a producer may send to the topic now."""
+        if self._gate is None:
+            return True
+        caller = Caller(producer.user, _peer(producer.connection).source, None)
+        row = Row(lambda _request: (Need(Kind.TOPIC, topic, PUB),))
+        try:
+            self._gate.admit(caller, row, None)
+        except TroveError:
+            return False
+        return True
 
     @staticmethod
     def _caller(gate: Gate, request: Request, peer: Peer) -> Caller:
@@ -187,6 +199,5 @@ class RemotingGate:
                 quota.end()
 
 
-def _peer(request: Request) -> Peer:
-    connection = request.connection
+def _peer(connection: Connection) -> Peer:
     return peer_of(connection.peer, TLS_SECURITY if connection.is_secure else {})

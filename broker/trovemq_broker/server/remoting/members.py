@@ -78,8 +78,11 @@ class Subscription(NamedTuple):
 
 
 class Member(NamedTuple):
+    """`user`: the access key of a producer; "" where callers are not authenticated."""
+
     connection: Connection
     client_id: str
+    user: str = ""
 
 
 class Group:
@@ -121,7 +124,8 @@ class Members:
         producing = self._producing[connection]
         for producer in data.producers:
             if producer.group_name not in producing and len(producing) < GROUPS_MAX:
-                member = producing[producer.group_name] = Member(connection, data.client_id)
+                member = Member(connection, data.client_id, present_creator().name)
+                producing[producer.group_name] = member
                 self.producers.setdefault(producer.group_name, {})[member] = None
         request.answer()
 

@@ -36,6 +36,6 @@ _OUTSIDE_OF_RETRIES: Final = _pattern(*BROKERS_OWN, *OF_RETRIES)
 
 
 def of_client(block: bytes, *, is_retry: bool) -> bytes:
-    """The properties that a client may write, and no empty unique key. `block`: ends with 0x02, if it has any. `is_retry`: of a
-    message for a retry topic."""
+    """The properties that a client may write, and no empty unique key. `block`: ends with 0x02, if it has
+    any. `is_retry`: of a message for a retry topic."""
     return (_ALWAYS if is_retry else _OUTSIDE_OF_RETRIES).sub(b"", block)

@@ -6,11 +6,12 @@ it, and may end it: the transaction outlives the process that began it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
-from trovemq_broker.server.remoting.members import Members
+from trovemq_broker.server.remoting.members import Member, Members
 from trovemq_broker.transactions.records import (
     HALF_TOPIC,
     PROPERTY_PRODUCER_GROUP,
@@ -45,6 +46,8 @@ class Transactions:
         self._core = core
         self._members = members
         self._deferred = DeferredMessages(core)
+        self.may_send: Callable[[Member, str], bool] = lambda _member, _topic: True
+        """Whether a producer may send to a topic: others are not given its half messages."""
 
     def end(self, request: Request) -> None:
         """END_TRANSACTION: of any copy of the half message, whichever the producer knows."""
@@ -80,21 +83,22 @@ class Transactions:
         return half.topic, half.transaction_id
 
     # --- checks -----------------------------------------------------------------------------------------
-    def may_ask(self, client_id: str) -> bool:
+    def may_ask(self, client_id: str, topic: str) -> bool:
         """Whether a producer is connected that can be asked. `client_id`: of the half message; "" if it is
         not known any more."""
         if client_id.startswith(GROUP_MARK):
-            return client_id.removeprefix(GROUP_MARK) in self._members.producers
+            members = self._members.producers.get(client_id.removeprefix(GROUP_MARK), ())
+            return any(self.may_send(one, topic) for one in members)
         return not client_id and bool(self._members.producers)
 
     def ask(self, check: TransactionCheck) -> bool:
         """Asks a producer of the half message's group; False: none is connected."""
         half = check.message
         group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
-        members = self._members.producers.get(group)
-        if not members:
+        members = self._members.producers.get(group, {}) if group else {}
+        asked = next((one for one in members if self.may_send(one, check.topic)), None)
+        if asked is None:
             return False
-        asked = next(iter(members))
         members[asked] = members.pop(asked)  # the next check asks another one
         asked.connection.notify(
             RequestCode.CHECK_TRANSACTION_STATE,
