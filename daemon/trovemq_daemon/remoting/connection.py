@@ -93,6 +93,8 @@ class RemotingConnection:
         self._out: list[bytes] = []
         self._out_size = 0
         self._is_writable = True
+        self._is_behind = False
+        """Whether the client waits for our answers, and its incomplete frame for us."""
         self._is_draining = False
         self.is_lost = False
         self._when_writable: list[Callable[[], None]] = []
@@ -181,7 +183,10 @@ class RemotingConnection:
             budget.give(host, -more)
         if self._continues or self._is_draining:
             return
-        if self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or self.is_full or budget.exhausted(host):
+        was_behind, self._is_behind = self._is_behind, self._in_flight_bytes > IN_FLIGHT_BYTES_MAX
+        if was_behind:
+            self._grown_s = self._loop.time()
+        if self._is_behind or self.is_full or budget.exhausted(host):
             host.pause()
         else:
             host.resume()
@@ -262,6 +267,8 @@ class RemotingConnection:
             self._active_s = self._loop.time()
             out, self._out, self._out_size = self._out, [], 0
             self._host.send((out[0],) if len(out) == 1 else (b"".join(out),))
+        if self._when_writable:
+            self._wake_writers()
         self._count_output()
         self._account()
         if self._is_draining and not self._in_flight:
@@ -300,7 +307,8 @@ class RemotingConnection:
     def tick(self, now: float) -> None:
         if self._when_writable:
             self._wake_writers()
-        if self._splitter.kept_size and not self._rest and now - self._grown_s > STALL_S:
+        waits = self._splitter.kept_size and not self._rest and not self._is_behind
+        if waits and now - self._grown_s > STALL_S:
             self._host.refuse("remoting: a frame that does not end")
         elif not self._is_writable and now - self._taken_s > UNREAD_S:
             self._host.abort()

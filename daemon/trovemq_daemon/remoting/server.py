@@ -26,6 +26,8 @@ Handler: TypeAlias = Callable[[Request], None]
 """Answers the request now, later, or by Request.run(); or raises TroveError, FieldError."""
 Around: TypeAlias = Callable[[Request, Handler], None]
 """Runs the handler for a request that its sender may make; else raises TroveError."""
+UNKNOWN: Final = "UNKNOWN"
+"""In metrics: all requests without a handler, whose codes are a client's choice."""
 FIRST_BYTE: Final = 0
 """Of each frame: its length is below 2^24."""
 
@@ -84,7 +86,8 @@ class RemotingServer:
         """The request has its answer."""
         elapsed_ms = (time.perf_counter() - request.received_s) * 1000
         response = "OK" if code == ResponseCode.SUCCESS else _response_name(code)
-        name = request_name(request.header.code)
+        code = request.header.code
+        name = request_name(code) if code in self._handlers else UNKNOWN
         self._metrics.observe(name, response, elapsed_ms, protocol="remoting")
 
     def response_of(self, request: Request, error: BaseException) -> tuple[int, str]:

@@ -6,8 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from trovemq_daemon.remoting.connection import RemotingConnection
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from trovemq_daemon.metrics import RpcMetrics
+from trovemq_daemon.remoting.connection import (
+    IN_FLIGHT_BYTES_MAX,
+    STALL_S,
+    UNSENT_BYTES_MAX,
+    RemotingConnection,
+)
 from trovemq_daemon.remoting.request import Request
+from trovemq_daemon.remoting.server import RemotingServer
 from trovemq_proto.remoting.codes import ResponseCode
 from trovemq_proto.remoting.frame import FRAME_SIZE_MAX, FrameSplitter, encode_frame
 from trovemq_proto.remoting.headers import Header
@@ -137,5 +147,47 @@ def test_answers_that_nobody_reads_count_in_the_budget_until_they_are_read() -> 
         connection.tick(connection.now())
         await asyncio.sleep(0)
         assert (budget.output_held, other.reads) == (0, True)
+
+    asyncio.run(main())
+
+
+def test_a_pull_that_waited_for_space_goes_on_when_the_answers_before_it_are_sent() -> None:
+    async def main() -> None:
+        server = _Server()
+        _, connection = opened(server, BytesBudget())
+        connection.receive(frame())
+        server.requests[0].answer(body=bytes(UNSENT_BYTES_MAX))
+        woken: list[bool] = []
+        connection.when_writable(lambda: woken.append(True))
+        assert (connection.is_full, woken) == (True, [])
+        await asyncio.sleep(0)
+        assert woken == [True]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("size", "ends"), [(KIB, True), (IN_FLIGHT_BYTES_MAX // 3, False)])
+def test_a_frame_that_we_do_not_read_on_does_not_end_its_connection(size: int, ends: bool) -> None:
+    async def main() -> None:
+        host, connection = opened(_Server(), BytesBudget())
+        for _ in range(3):
+            connection.receive(frame(bytes(size)))
+        connection.receive(frame()[:20])
+        connection.tick(connection.now() + STALL_S + 1)
+        assert host.is_closed is ends
+
+    asyncio.run(main())
+
+
+def test_codes_that_clients_make_up_are_one_series_of_the_metrics() -> None:
+    async def main() -> None:
+        registry = CollectorRegistry()
+        server = RemotingServer(RpcMetrics(registry, cluster="c", node_type="broker", node_id="b"), {})
+        connection = server.accept(_Host(BytesBudget()))
+        for code in range(1_000, 1_100):
+            connection.receive(memoryview(encode_frame(Header(code), b"")))
+        text = generate_latest(registry).decode()
+        assert "UNKNOWN" in text
+        assert "1050" not in text
 
     asyncio.run(main())

@@ -215,7 +215,7 @@ class Sends:
         return self._core.store.topics.ensure_internal(topic, 1, now_ms=self._core.clock_ms())
 
     def _block(self, text: str, *, is_retry: bool = False) -> bytes:
-        """The properties that the client may write, with a unique key. TroveError PROPERTIES_SIZE_EXCEEDED."""
+        """What the client may write, with a unique key. TroveError PROPERTIES_SIZE_EXCEEDED."""
         block = text.encode()
         if block and not block.endswith(_SEPARATOR):
             block += _SEPARATOR
