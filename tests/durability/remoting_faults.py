@@ -9,6 +9,8 @@ from tests.durability.planted import Planted
 _FRAMES: Final = "tests/unit/remoting/test_frames.py::"
 _BROKER: Final = "tests/unit/remoting/test_broker.py::"
 _SIGNATURES: Final = "tests/unit/remoting/test_signatures.py::"
+_WAITING: Final = "tests/unit/remoting/test_sends_that_wait.py::"
+_CONNECTION: Final = "tests/unit/remoting/test_connection.py::"
 _SERVER: Final = "broker/trovemq_broker/server/remoting"
 
 REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
@@ -46,6 +48,34 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         "if message is None or (topic and topic not in",
         "if message is None or (not topic and topic not in",
         (_BROKER + "test_no_other_bytes_than_the_message_are_sent_back",),
+    ),
+    Planted(
+        "a send is admitted by another field than its handler reads",
+        f"{_SERVER}/gate.py",
+        'yield _topic(request, ("topic",), PUB)',
+        'yield _topic(request, ("b", "topic"), PUB)',
+        (_SIGNATURES + "test_a_send_needs_the_right_for_the_topic_that_it_writes",),
+    ),
+    Planted(
+        "a client forges the properties of a broker",
+        f"{_SERVER}/sending.py",
+        "        block = of_client(block, is_retry=is_retry)\n",
+        "",
+        (_BROKER + "test_properties_that_only_a_broker_writes_are_not_taken_from_a_client",),
+    ),
+    Planted(
+        "a send overtakes those that wait for the disk",
+        f"{_SERVER}/sending.py",
+        "if not self._waiting and not self._core.group_commit.full:",
+        "if not self._core.group_commit.full:",
+        (_WAITING + "test_a_send_does_not_overtake_those_that_wait_for_the_disk",),
+    ),
+    Planted(
+        "a remoting connection gives its bytes back twice",
+        "daemon/trovemq_daemon/remoting/connection.py",
+        "        self._flush_soon()\n\n    def tick",
+        "        self._kept += 1\n        self._account()\n\n    def tick",
+        (_CONNECTION + "test_many_connections_that_wait_for_the_budget_read_on_when_all_are_answered",),
     ),
     Planted(
         "a request is served before its sender is admitted",

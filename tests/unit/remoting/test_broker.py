@@ -491,6 +491,17 @@ def test_a_connection_joins_no_more_groups_than_it_may_have(
     with_client(tmp_path, run)
 
 
+@pytest.mark.parametrize("topic", [ORDERS, "%RETRY%readers"])
+def test_a_body_larger_than_the_limit_is_refused_in_each_topic(tmp_path: Path, topic: str) -> None:
+    async def run(_broker: BrokerHere, client: RemotingClient) -> None:
+        await client.heartbeat("one")
+        sent = await client.send(topic, bytes(16_385), properties(RETRY_TOPIC=ORDERS))
+        assert sent.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "the limit is 16384" in sent.header.remark
+
+    with_client(tmp_path, run)
+
+
 def test_unique_keys_are_added_where_a_client_gave_none(tmp_path: Path) -> None:
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:
         due = await client.send(ORDERS, b"due", properties(UNIQ_KEY="", TIMER_DELIVER_MS="1"), 1)

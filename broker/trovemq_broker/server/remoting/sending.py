@@ -196,6 +196,7 @@ class Sends:
         if is_batch:
             self._store_batch(request, place, sys_flag)
             return
+        self._check_size(request.body)
         message = _Sent(request.body, block, fields.int32(names.flag))
         if topic.startswith(RETRY_PREFIX):
             times = max(fields.int32(names.reconsume_times, 0), 0)
@@ -227,6 +228,13 @@ class Sends:
             block += _UNIQ_KEY + self._core.next_message_id().encode() + _SEPARATOR
         return block
 
+    def _check_size(self, body: bytes) -> None:
+        """TroveError MESSAGE_SIZE_EXCEEDED."""
+        size_max = self._core.store.settings.body_size_max
+        if len(body) > size_max:
+            text = f"the body has {len(body)} bytes, the limit is {size_max}"
+            raise TroveError(errors.MESSAGE_SIZE_EXCEEDED, text)
+
     def _submit(
         self,
         request: Request,
@@ -239,11 +247,7 @@ class Sends:
         topic = place.config.name
         queue_id = core.accumulator.queue_of(topic, place.queue_id)
         pieces: list[bytes] = []
-        size_max = core.store.settings.body_size_max
         for message in messages:
-            if len(message.body) > size_max:
-                text = f"the body has {len(message.body)} bytes, the limit is {size_max}"
-                raise TroveError(errors.MESSAGE_SIZE_EXCEEDED, text)
             at = len(pieces)
             self._encoder.add_row(
                 pieces, topic, queue_id, place.born_host, message.body, message.block, place.born_ms
@@ -288,6 +292,8 @@ class Sends:
         messages = list(self._messages(request.body))
         if not messages:
             raise TroveError(errors.BATCH_ILLEGAL, "the batch has no message")
+        for message in messages:
+            self._check_size(message.body)
         self._submit(request, place, messages, sys_flag)
 
     def _messages(self, body: bytes) -> Iterator[_Sent]:
