@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -207,3 +208,17 @@ def test_a_producer_without_the_right_to_send_is_given_no_half_message(
     producer = Member(cast("Any", _Here()), "one", user)
     assert RemotingGate(gate, ServingGate()).may_send(producer, "orders") is False
     assert RemotingGate(None, ServingGate()).may_send(producer, "orders")
+
+
+@pytest.mark.parametrize("topics", [[1_025], [1_024] * 4 + [1]])
+def test_a_heartbeat_of_too_many_topics_is_refused_before_its_rights(topics: list[int]) -> None:
+    consumers = [
+        {"groupName": f"g{at}", "subscriptionDataSet": [{"topic": "t"}] * count}
+        for at, count in enumerate(topics)
+    ]
+    body = json.dumps({"clientID": "c", "consumerDataSet": consumers}).encode()
+    request = Request(cast("Any", _Here()), Header(RequestCode.HEART_BEAT), JSON, body, 0)
+    needs = ROWS[RequestCode.HEART_BEAT].needs
+    assert callable(needs)
+    with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+        next(iter(needs(request)))

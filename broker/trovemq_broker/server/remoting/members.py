@@ -28,6 +28,8 @@ from trovemq_store.topics.names import RETRY_PREFIX
 
 GROUPS_MAX: Final = 1_024
 SUBSCRIPTIONS_MAX: Final = 1_024
+HEARTBEAT_TOPICS_MAX: Final = 4_096
+"""For each the rules of the user are looked at."""
 CLIENT_ID_SIZE_MAX: Final = 255
 HEARTBEAT_SIZE_MAX: Final = 1 << 20
 TAG: Final = "TAG"
@@ -112,12 +114,8 @@ class Members:
 
     # --- requests ---------------------------------------------------------------------------------------
     def heartbeat(self, request: Request) -> None:
-        data = _read(_HEARTBEATS, request)
+        data = _heartbeat_of(request)
         connection = request.connection
-        if not 0 < len(data.client_id.encode()) <= CLIENT_ID_SIZE_MAX:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"a client id has 1 to {CLIENT_ID_SIZE_MAX} bytes")
-        if len(data.consumers) > GROUPS_MAX or len(data.producers) > GROUPS_MAX:
-            raise TroveError(errors.LIMIT_EXCEEDED, f"a client has {GROUPS_MAX} groups at most")
         self._know(connection)
         for consumer in data.consumers:
             self._join(connection, data.client_id, consumer)
@@ -170,8 +168,6 @@ class Members:
         name = data.group_name
         if not self._exists(name):
             return
-        if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
-            raise TroveError(errors.LIMIT_EXCEEDED, f"a group has {SUBSCRIPTIONS_MAX} topics at most")
         own = self._of_connection[connection]
         if name not in own and len(own) >= GROUPS_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a client has {GROUPS_MAX} groups at most")
@@ -255,9 +251,25 @@ class Members:
 
 
 def consumers_of(request: Request) -> Iterator[tuple[str, list[str]]]:
-    """The groups of a heartbeat, with their topics. TroveError REQUEST_ILLEGAL."""
-    for one in _read(_HEARTBEATS, request).consumers:
+    """The groups of a heartbeat, with their topics. TroveError REQUEST_ILLEGAL, LIMIT_EXCEEDED."""
+    for one in _heartbeat_of(request).consumers:
         yield one.group_name, [subscribed.topic for subscribed in one.subscription_data_set]
+
+
+def _heartbeat_of(request: Request) -> HeartbeatData:
+    """TroveError REQUEST_ILLEGAL, LIMIT_EXCEEDED."""
+    data = _read(_HEARTBEATS, request)
+    if not 0 < len(data.client_id.encode()) <= CLIENT_ID_SIZE_MAX:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"a client id has 1 to {CLIENT_ID_SIZE_MAX} bytes")
+    if len(data.consumers) > GROUPS_MAX or len(data.producers) > GROUPS_MAX:
+        raise TroveError(errors.LIMIT_EXCEEDED, f"a client has {GROUPS_MAX} groups at most")
+    counts = [len(one.subscription_data_set) for one in data.consumers]
+    if max(counts, default=0) > SUBSCRIPTIONS_MAX:
+        raise TroveError(errors.LIMIT_EXCEEDED, f"a group has {SUBSCRIPTIONS_MAX} topics at most")
+    if sum(counts) > HEARTBEAT_TOPICS_MAX:
+        text = f"a heartbeat has {HEARTBEAT_TOPICS_MAX} topics of all groups at most"
+        raise TroveError(errors.LIMIT_EXCEEDED, text)
+    return data
 
 
 def _read(decoder: msgspec.json.Decoder[Data], request: Request) -> Data:
