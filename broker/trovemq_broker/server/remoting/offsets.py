@@ -87,15 +87,15 @@ class Offsets:
     async def _store_pending(self) -> None:
         try:
             while self._pending:
-                async with asyncio.TaskGroup() as stores:
-                    for key in list(islice(self._pending, STORED_AT_ONCE)):
-                        stores.create_task(self._commit_pending(key))
+                some = list(islice(self._pending.items(), STORED_AT_ONCE))
+                await asyncio.gather(*(self._commit(key, offset) for key, offset in some))
         finally:
             self._storing = None
 
-    async def _commit_pending(self, key: _Key) -> None:
-        if (offset := self._pending.pop(key, None)) is None:
-            return  # a client that waits has stored one meanwhile
+    async def _commit(self, key: _Key, offset: QueueOffset) -> None:
+        """It stays pending until it is stored: a member that takes the queue over has to find it."""
+        if self._pending.get(key) != offset:
+            return  # a client that waits has stored one meanwhile, or a later one follows
         try:
             await self._core.offsets.commit(*key, offset)
         except TroveError as error:
@@ -108,6 +108,9 @@ class Offsets:
                 offset=offset,
                 error=error.symbol,
             )
+        finally:
+            if self._pending.get(key) == offset:
+                del self._pending[key]
 
     # --- of queues --------------------------------------------------------------------------------------
     def maximum(self, request: Request) -> None:
