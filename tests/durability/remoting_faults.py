@@ -61,7 +61,7 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         f"{_SERVER}/sending.py",
         "        block = of_client(block, is_retry=is_retry)\n",
         "",
-        (_BROKER + "test_properties_that_only_a_broker_writes_are_not_taken_from_a_client",),
+        (_BROKER + "test_properties_that_only_a_broker_writes_are_left_out",),
     ),
     Planted(
         "a send overtakes those that wait for the disk",
@@ -75,7 +75,7 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         "daemon/trovemq_daemon/remoting/connection.py",
         "        self._flush_soon()\n\n    def tick",
         "        self._kept += 1\n        self._account()\n\n    def tick",
-        (_CONNECTION + "test_many_connections_that_wait_for_the_budget_read_on_when_all_are_answered",),
+        (_CONNECTION + "test_connections_that_wait_for_the_budget_read_on_when_it_is_free",),
     ),
     Planted(
         "a request is served before its sender is admitted",

@@ -456,7 +456,7 @@ def test_a_delayed_message_is_not_sent_back_before_it_is_due(tmp_path: Path) -> 
     with_client(tmp_path, run)
 
 
-def test_properties_that_only_a_broker_writes_are_not_taken_from_a_client(tmp_path: Path) -> None:
+def test_properties_that_only_a_broker_writes_are_left_out(tmp_path: Path) -> None:
     """Of an idempotent producer, a recall, a transaction, a dead letter, a pop."""
 
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:

@@ -1,4 +1,4 @@
-"""One remoting connection without a network: what it holds of the budget, what it answers, and when."""
+"""One remoting connection without a network: its part of the budget, its answers, and their time."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def frame(body: bytes = b"") -> memoryview:
     return memoryview(encode_frame(Header(10), body))
 
 
-def test_many_connections_that_wait_for_the_budget_read_on_when_all_are_answered() -> None:
+def test_connections_that_wait_for_the_budget_read_on_when_it_is_free() -> None:
     async def main() -> None:
         budget, server = BytesBudget(total=1_000 * KIB), _Server()
         ends = [opened(server, budget) for _ in range(2_000)]
@@ -151,7 +151,7 @@ def test_answers_that_nobody_reads_count_in_the_budget_until_they_are_read() -> 
     asyncio.run(main())
 
 
-def test_a_pull_that_waited_for_space_goes_on_when_the_answers_before_it_are_sent() -> None:
+def test_a_pull_goes_on_when_the_answers_before_it_are_sent() -> None:
     async def main() -> None:
         server = _Server()
         _, connection = opened(server, BytesBudget())

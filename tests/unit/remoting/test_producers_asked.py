@@ -55,7 +55,7 @@ def test_a_stranger_in_the_group_of_a_producer_is_not_asked(monkeypatch: pytest.
     asyncio.run(main())
 
 
-def test_half_messages_without_a_group_are_not_those_of_the_group_without_a_name(
+def test_half_messages_without_a_group_are_of_no_remoting_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:

@@ -47,7 +47,7 @@ class _Connection:
         return 2, ""
 
 
-class _Waiting:
+class _WaitingSends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         core = TestBroker()
         self.disk, self.connection = _Disk(), _Connection()
@@ -71,7 +71,7 @@ async def settled() -> None:
 
 def test_a_send_does_not_overtake_those_that_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        here = _Waiting(monkeypatch)
+        here = _WaitingSends(monkeypatch)
         for number in range(600):
             here.send(number)
         await settled()
@@ -88,7 +88,7 @@ def test_a_send_does_not_overtake_those_that_wait_for_the_disk(monkeypatch: pyte
 
 def test_sends_that_waited_too_long_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        here = _Waiting(monkeypatch)
+        here = _WaitingSends(monkeypatch)
         here.send(1)
         here.send(2)
         here.disk.error = TroveError(errors.OS_PAGE_CACHE_BUSY)

@@ -10,13 +10,11 @@ from typing import Any
 import grpc
 
 from tests.support.broker_here import broker_here
-from tests.support.broker_process import stub_of
 from tests.support.certificates import Certificates
 from tests.support.remoting_client import remoting_client
+from tests.support.stubs import ADMIN, stub_of
 from trovemq_proto.remoting.codes import ResponseCode
 from trovemq_proto.v1 import admin_pb2
-
-ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
 
 def settings_of(certificates: Certificates, **more: Any) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class _Sent(NamedTuple):
     flag: int
 
 
-class _Waiting(NamedTuple):
+class _WaitingSend(NamedTuple):
     """A send that waits for the disk. `context`: has its creator."""
 
     request: Request
@@ -136,7 +136,7 @@ class Sends:
         self._retries = retries
         self._encoder = core.accumulator.encoder
         self._deferred = DeferredMessages(core)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingSend] = deque()
         """Bounded by the bytes that each connection may have under way."""
         self._passing: asyncio.Task[None] | None = None
 
@@ -160,7 +160,7 @@ class Sends:
             self._store(request, names, is_batch=is_batch)
             return
         store = partial(self._store, request, names, is_batch=is_batch)
-        self._waiting.append(_Waiting(request, store, copy_context()))
+        self._waiting.append(_WaitingSend(request, store, copy_context()))
         if self._passing is None:
             self._passing = asyncio.get_running_loop().create_task(self._pass())
 
@@ -216,7 +216,7 @@ class Sends:
         return self._core.store.topics.ensure_internal(topic, 1, now_ms=self._core.clock_ms())
 
     def _block(self, text: str, *, is_retry: bool = False) -> bytes:
-        """What the client may write, with a unique key. TroveError PROPERTIES_SIZE_EXCEEDED."""
+        """The properties of a client, with a key. TroveError PROPERTIES_SIZE_EXCEEDED."""
         block = text.encode()
         if block and not block.endswith(_SEPARATOR):
             block += _SEPARATOR
@@ -431,7 +431,7 @@ class Sends:
         self._core.appender.when_acknowledged(place.config.name)(result.end, answer)
 
 
-def _begin_waiting(one: _Waiting) -> None:
+def _begin_waiting(one: _WaitingSend) -> None:
     if one.request.is_open:
         try:
             one.context.run(one.store)
