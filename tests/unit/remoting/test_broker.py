@@ -72,7 +72,7 @@ def test_a_message_is_found_by_the_id_that_remoting_gave(tmp_path: Path) -> None
 def test_messages_of_one_read_are_in_their_order(tmp_path: Path) -> None:
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:
         waiting = [client.begin_send(ORDERS, b"%d" % number) for number in range(700)]
-        answers = await asyncio.gather(*waiting)
+        answers = await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert [int(one.fields["queueOffset"]) for one in answers] == list(range(700))
         bodies: list[bytes] = []
         while len(bodies) < 700:
