@@ -250,6 +250,36 @@ def test_a_leader_whose_lock_is_gone_steps_down_and_its_late_role_too(
     in_time(program, monkeypatch)
 
 
+def test_a_follower_reads_etcd_after_it_refused_a_change_of_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reading that was due at that moment was begun, and never sent."""
+
+    async def program(coordinator: MemoryCoordinator) -> None:
+        first = Here(coordinator)
+        founder = FakeRole(place(founds=True))
+        first.takes(founder)
+        await first.until(lambda: "lead" in founder.steps)
+        follower = Here(coordinator, "b")
+        role = FakeRole(place(B))
+        follower.takes(role)
+        await follower.until(lambda: "retarget" in role.steps)
+        await first.end()
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(coordinated, "boot_ms", lambda: int(loop.time() * 1_000) + 1_001_500)
+        role.node.state.promised = 1 << 16
+        with pytest.raises(TroveError, match="REPLICA_STATE_ILLEGAL"):
+            await follower.election.write_members(LISTED)
+        state = from_bytes(STATE, coordinator.values[STATE].value, GroupState)
+        later = GroupState(epoch=2 << 16, leader="a", version=state.version + 1, in_sync=(A,))
+        await write(coordinator, later)
+        await follower.until(lambda: follower.election.leader == ("a", 2 << 16))
+        await follower.end()
+
+    in_time(program, monkeypatch)
+
+
 async def write(coordinator: MemoryCoordinator, state: GroupState) -> None:
     from trovemq_broker.coordination.coordinator import Delete, Put
     from trovemq_broker.replication.election_records import to_bytes

@@ -215,7 +215,9 @@ class Coordinated:
         """An input, after the present state of this node's log and promise."""
         election, now = self._election, boot_ms()
         assert election is not None, "the group is known"
-        for action in (*self._told_now(election, now), *call(now)):
+        for action in self._told_now(election, now):  # also where the input is refused
+            self._take(action)
+        for action in call(now):
             self._take(action)
         self._set_timer(election)
 
