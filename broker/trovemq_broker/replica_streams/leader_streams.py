@@ -27,6 +27,7 @@ from trovemq_broker.replication.frames import (
     Progress,
 )
 from trovemq_broker.replication.leader import (
+    CopyState,
     EndStream,
     GroupSettings,
     Leader,
@@ -147,6 +148,10 @@ class LeaderStreams:
     def copies(self) -> int:
         return len({copy.node for copy in self.leader.in_sync.counted})
 
+    def copy_states(self) -> list[CopyState]:
+        """The followers, by the clock of this leader."""
+        return self.leader.copies(self._clock_ms())
+
     def check_append(self) -> None:
         """TroveError NOT_LEADER, NOT_ENOUGH_REPLICAS."""
         self._check_lease()
@@ -177,7 +182,7 @@ class LeaderStreams:
         leader, end = self.leader, self._log.end
         if self._election is None or leader.commit < end:
             return
-        copies = {one.identity.node: one for one in leader.copies(self._clock_ms())}
+        copies = {one.identity.node: one for one in self.copy_states()}
         target = copies.get(self._held_for or "")
         if target is not None and (target.flushed if leader.settings.is_sync else target.end) >= end:
             self._election.held()

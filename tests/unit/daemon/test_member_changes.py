@@ -115,7 +115,10 @@ class World:
 
     @property
     def leader(self) -> Any:
-        return SimpleNamespace(in_sync=self.in_sync, copies=lambda _now_ms: self.copies)
+        return SimpleNamespace(in_sync=self.in_sync)
+
+    def copy_states(self) -> list[CopyState]:
+        return self.copies
 
     def regroup(self, settings: GroupSettings) -> None:
         self.settings = settings

@@ -96,6 +96,21 @@ def test_all_copies_answer_the_heartbeats() -> None:
     with_leader(program)
 
 
+def test_the_lag_of_a_copy_is_by_the_clock_of_the_election() -> None:
+    """The status of a leader subtracted times of two clocks."""
+
+    async def program(group: GroupHere, leader: NodeHere, _election: Election) -> None:
+        streams = leader.leading()
+        await group["c"].kill()
+        leader.send()
+        await asyncio.sleep(2)
+        lags = {one.identity.node: one.lag_ms for one in streams.copy_states()}
+        assert lags["b"] == 0
+        assert 1_500 <= lags["c"] <= 3_000
+
+    with_leader(program)
+
+
 def test_without_its_lease_a_leader_takes_and_hands_out_nothing() -> None:
     async def program(_group: GroupHere, leader: NodeHere, election: Election) -> None:
         streams = leader.leading()

@@ -296,7 +296,7 @@ class LeaderRole:
         copies: list[CopyState] = []
         if streams is not None:
             in_sync, problem = streams.leader.in_sync.newest, streams.problem
-            copies = streams.leader.copies(monotonic_ms())
+            copies = streams.copy_states()
         if not self.is_serving:
             problem = problem or "the first record of the epoch is not committed yet: copies are missing"
         return replace(

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import illegal
@@ -126,7 +125,7 @@ class GroupMembers:
         """The ids of its stores that are known."""
         member, status = self._listed.member(node), self._statuses().get(node)
         stored = self._node.place.in_sync
-        copies = {one.identity for one in self._streams().leader.copies(monotonic_ms())}
+        copies = {one.identity for one in self._streams().copy_states()}
         copies |= self._streams().leader.in_sync.counted | (frozenset() if stored is None else stored.copies)
         found = {one.store_id for one in copies if one.node == node}
         found.add("" if member is None else member.store_id)
@@ -141,7 +140,7 @@ class GroupMembers:
         needed, voters = self._node.place.in_sync_needed, len(self._listed.places)
         is_here = any(
             one.identity.node == node and one.is_connected
-            for one in self._streams().leader.copies(monotonic_ms())
+            for one in self._streams().copy_states()
         )
         if is_here or voters - 1 >= needed:
             raise illegal(f"node {node} is in the in-sync set: stop it, and wait until it is out of it")
@@ -209,7 +208,7 @@ class GroupMembers:
 
     async def _make_voters(self) -> None:
         """The next learner of `add` that has all that is committed."""
-        copies = {one.identity.node: one for one in self._streams().leader.copies(monotonic_ms())}
+        copies = {one.identity.node: one for one in self._streams().copy_states()}
         for node in sorted(self._joining & set(copies)):
             one = copies[node]
             if one.is_connected and one.flushed >= self._node.state.commit:

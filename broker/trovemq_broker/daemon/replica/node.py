@@ -51,7 +51,6 @@ from trovemq_broker.replication.status import (
     PromotionAsked,
 )
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop
 from trovemq_daemon.logging import get_logger
@@ -408,7 +407,7 @@ class NodeApp:
             raise illegal("an operator chooses the leader of this group: trovemq cluster promote NODE")
         me = self._settings.node_name
         if not target:
-            others = [one for one in leading.leader.copies(boot_ms()) if one.is_connected]
+            others = [one for one in leading.copy_states() if one.is_connected]
             in_sync = leading.leader.in_sync.newest.copies
             able = [one for one in others if one.identity in in_sync]
             target = max(able, key=lambda one: one.flushed).identity.node if able else ""
