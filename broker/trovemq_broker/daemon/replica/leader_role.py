@@ -336,7 +336,9 @@ class LeaderRole:
         pass
 
     async def promise_own(self, epoch: Epoch) -> None:
-        self.streams.end(not_leader(f"this node leads no more: it takes epoch {epoch}"))
+        if self._streams is None or self.stop.requested:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the node changes its role: try again")
+        self._streams.end(not_leader(f"this node leads no more: it takes epoch {epoch}"))
         await run_in_thread(partial(self.node.promise, epoch))
 
     def lead(self, leadership: Leadership) -> None:

@@ -234,12 +234,12 @@ class NodeApp:
             if await self._open_leader(role, node):
                 await self._serve(role, node)
             role.check_failure()
-            return role.ended
         finally:
             passing.cancel()
             await role.close()
             await self._take_role(None)
             await run_in_thread(partial(node.close, leaves=role.ended.leaves))
+        return role.ended  # the election may have chosen this node again while the role closed
 
     async def _open_leader(self, role: LeaderRole, node: OpenNode) -> bool:
         """Whether it serves next; else it has ended before."""
