@@ -138,10 +138,7 @@ class GroupMembers:
         if all(one.node != node for one in counted):
             return counted
         needed, voters = self._node.place.in_sync_needed, len(self._listed.places)
-        is_here = any(
-            one.identity.node == node and one.is_connected
-            for one in self._streams().copy_states()
-        )
+        is_here = any(one.identity.node == node and one.is_connected for one in self._streams().copy_states())
         if is_here or voters - 1 >= needed:
             raise illegal(f"node {node} is in the in-sync set: stop it, and wait until it is out of it")
         return frozenset(one for one in counted if one.node != node)

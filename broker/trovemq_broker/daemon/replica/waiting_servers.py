@@ -211,7 +211,7 @@ class WaitingServers:
             handlers = service_handlers(service, servicer, on_calls=several)
             if service is MESSAGING and self._forwarder is not None:
                 forwarded = leader_calls.LeaderCalls(
-                    self._forwarder, self._settings.name, self._refused_forward
+                    self._forwarder, self._settings.name, self._refused_forward, self._stopping
                 )
                 handlers |= forwarded.handlers()
             server.add_registered_method_handlers(name, handlers)

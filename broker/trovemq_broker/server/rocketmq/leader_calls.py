@@ -9,6 +9,7 @@ So a client that was given the address of one node survives a failover, also if 
 | no leader, or the one that is known leads | the call waits, WAIT_S at most: nothing was done; of more than |
 | no more, or does not listen               | WAITING_MAX calls the others are refused at once               |
 | the leader does not answer                | the error of the call: a send may have been stored             |
+| this node stops, or leads next            | calls that wait are refused, and telemetry streams end         |
 | a telemetry stream                        | has its own at the leader; they end together, and clients open |
 |                                           | another one                                                    |
 
@@ -61,9 +62,17 @@ WAITING_MAX: Final = 1_000
 
 
 class LeaderCalls:
-    """`broker`: the name of the group's broker. `refusal`: NOT_LEADER where no leader is known, else None."""
+    """`broker`: the name of the group's broker. `refusal`: NOT_LEADER where no leader is known, else None.
+    `stopping`: is set when the listener is to end: another one waits for its address."""
 
-    def __init__(self, calls: ForwardCalls, broker: str, refusal: Callable[[], TroveError | None]) -> None:
+    def __init__(
+        self,
+        calls: ForwardCalls,
+        broker: str,
+        refusal: Callable[[], TroveError | None],
+        stopping: asyncio.Event,
+    ) -> None:
+        self._stopping = stopping
         self._calls = calls
         self._broker = broker
         self._refusal = refusal
@@ -120,7 +129,8 @@ class LeaderCalls:
 
     async def _wait(self, error: TroveError, ends: float) -> None:
         """For a leader, or raises the error."""
-        if self.waiting >= WAITING_MAX or asyncio.get_running_loop().time() + PAUSE_S > ends:
+        is_late = asyncio.get_running_loop().time() + PAUSE_S > ends
+        if is_late or self.waiting >= WAITING_MAX or self._stopping.is_set():
             raise error
         self.waiting += 1
         try:
@@ -137,6 +147,7 @@ class LeaderCalls:
         tasks = [
             asyncio.create_task(_commands(context, stream), name="telemetry-to-leader"),
             asyncio.create_task(_answers(stream, context), name="telemetry-from-leader"),
+            asyncio.create_task(self._stopped(), name="telemetry-until-stop"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -147,6 +158,9 @@ class LeaderCalls:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _stopped(self) -> None:
+        await self._stopping.wait()
 
 
 def _is_undone(error: TroveError) -> bool:

@@ -55,7 +55,8 @@ class Follower:
         leader.nodes = {GROUP: leader}
         self.refusals = list(refusals) or [None]
         self.stream = Stream()
-        self.calls = LeaderCalls(self, GROUP, self._refusal)
+        self.stopping = asyncio.Event()
+        self.calls = LeaderCalls(self, GROUP, self._refusal, self.stopping)
         self.handlers = {
             name: grpc_form(one) for name, one in self.calls.handlers().items() if name != "Telemetry"
         }
@@ -135,6 +136,29 @@ async def test_the_calls_that_wait_have_a_limit(monkeypatch: pytest.MonkeyPatch)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_node_that_was_to_lead_waited_for_calls_without_a_leader() -> None:
+    """Its listener ended a second later, and so the next leader served."""
+    follower = Follower(leading(), not_leader())
+    sending = asyncio.create_task(follower.send())
+    while not follower.calls.waiting:
+        await asyncio.sleep(0)
+    follower.stopping.set()
+    async with asyncio.timeout(1):
+        assert (await sending).status.code == v2.HA_NOT_AVAILABLE
+
+
+async def test_a_telemetry_stream_ends_with_its_listener() -> None:
+    follower = Follower(leading())
+    context: Any = RpcContext(deadline_s=30.0)
+    context.read = asyncio.Event().wait
+    telemetry = asyncio.create_task(follower.calls.telemetry(None, context))
+    await asyncio.sleep(0.01)
+    follower.stopping.set()
+    async with asyncio.timeout(1):
+        await telemetry
+    assert follower.stream.is_cancelled
 
 
 async def test_a_send_whose_outcome_is_open_is_not_repeated() -> None:
