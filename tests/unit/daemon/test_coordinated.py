@@ -17,6 +17,8 @@ from trovemq_broker.daemon.replica.election_figures import ElectionFigures
 from trovemq_broker.daemon.replica.election_group import ElectionGroup
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.replication.election import Election
+from trovemq_broker.replication.election_actions import ElectionAction
 from trovemq_broker.replication.election_records import (
     CONFIG,
     LOCK,
@@ -276,6 +278,26 @@ def test_a_follower_reads_etcd_after_it_refused_a_change_of_members(
         await write(coordinator, later)
         await follower.until(lambda: follower.election.leader == ("a", 2 << 16))
         await follower.end()
+
+    in_time(program, monkeypatch)
+
+
+def test_an_election_that_fails_in_its_timer_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop logged it, no tick came any more, and the node stayed as it was."""
+
+    async def program(coordinator: MemoryCoordinator) -> None:
+        here = Here(coordinator)
+        role = FakeRole(place(founds=True))
+        here.takes(role)
+        await here.until(lambda: "lead" in role.steps)
+
+        def fails(_election: Election, _now_ms: int) -> list[ElectionAction]:
+            raise AssertionError("a rule is broken")
+
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        monkeypatch.setattr(Election, "tick", fails)
+        with pytest.raises(AssertionError, match="a rule is broken"):
+            await asyncio.wait_for(here.task, 30)
 
     in_time(program, monkeypatch)
 

@@ -212,7 +212,17 @@ class Coordinated:
 
     # --- inputs -------------------------------------------------------------------------------------------
     def _give(self, call: Callable[[NowMs], list[ElectionAction]]) -> None:
-        """An input, after the present state of this node's log and promise."""
+        """An input, after the present state of this node's log and promise. ValueError: it is refused. Any
+        other error ends run(), also where only the event loop's timer would see it."""
+        try:
+            self._give_now(call)
+        except ValueError:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _give_now(self, call: Callable[[NowMs], list[ElectionAction]]) -> None:
         election, now = self._election, boot_ms()
         assert election is not None, "the group is known"
         for action in self._told_now(election, now):  # also where the input is refused
@@ -306,7 +316,11 @@ class Coordinated:
         task.add_done_callback(self._call_ended)
 
     def _call_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
             self._failed.set_exception(error)
 
     async def _work(self) -> None:
