@@ -1,15 +1,19 @@
-"""Which member holds a queue, by a model: locks, unlocks, members that leave, and time."""
+"""Which member holds a queue, by a model: locks, unlocks, members that leave, and time; a next leader."""
 
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trovemq_broker.server.remoting.queue_locks import LOCK_MS, QueueLocks
 from trovemq_daemon.remoting.request import Request
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.remoting.headers import JSON, Header
 
@@ -46,7 +50,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_a_queue_has_the_holder_that_the_model_has(steps: list[tuple[str, str, str, list[int], int]]) -> None:
     now_ms = 0
-    locks = QueueLocks(lambda: EpochMs(now_ms))
+    locks = QueueLocks(lambda: EpochMs(now_ms), lambda: None)
     model: dict[tuple[str, int], tuple[str, int]] = {}
     for what, group, client, queues, passed_ms in steps:
         now_ms += passed_ms
@@ -71,3 +75,27 @@ def test_a_queue_has_the_holder_that_the_model_has(steps: list[tuple[str, str, s
                 for member in CLIENTS:
                     held = locks.holds(one, "orders", QueueId(queue), member)
                     assert held == (holder == member and until_ms > now_ms)
+
+
+def test_a_next_leader_locked_a_queue_whose_holder_may_read_at_the_leader_before() -> None:
+    """It gives no lock until the rights of the leader before have ended."""
+    refusals = [TroveError(errors.SERVICE_NOT_AVAILABLE, "ordered groups wait")]
+    answers: list[bytes] = []
+
+    def check() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    locks = QueueLocks(lambda: EpochMs(1_000), check)
+    queue = {"brokerName": "g", "queueId": 0, "topic": "orders"}
+    body = json.dumps({"clientId": "one", "consumerGroup": "readers", "mqSet": [queue]}).encode()
+
+    def answer(*, body: bytes) -> None:
+        answers.append(body)
+
+    request: Any = SimpleNamespace(body=body, answer=answer)
+    with pytest.raises(TroveError, match="SERVICE_NOT_AVAILABLE"):
+        locks.lock(request)
+    assert (len(locks), answers) == (0, [])
+    locks.lock(request)
+    assert len(locks) == len(json.loads(answers[0])["lockOKMQSet"]) == 1

@@ -3,6 +3,7 @@
 Invariants
 - A queue of a group has one holder, a client id. It holds the lock for LOCK_MS after it has asked last.
 - A member that leaves, or whose connection is lost, holds none. (RocketMQ's broker keeps it for 60 s.)
+- The leader of a replica group gives none while a member may still hold one by the leader before.
 - There are LOCKS_MAX locks at most; expired ones go first.
 """
 
@@ -51,8 +52,11 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    def __init__(self, clock_ms: Callable[[], EpochMs]) -> None:
+    """`check`: raises TroveError while this broker may not deliver in order."""
+
+    def __init__(self, clock_ms: Callable[[], EpochMs], check: Callable[[], None]) -> None:
         self._clock_ms = clock_ms
+        self._check = check
         self._locks: dict[_Key, _Lock] = {}
         self._of_client: dict[tuple[str, str], set[_Key]] = {}
         """The locks by group and client id."""
@@ -62,7 +66,8 @@ class QueueLocks:
         return len(self._locks)
 
     def lock(self, request: Request) -> None:
-        """The answer has the queues that the client holds now."""
+        """The answer has the queues that the client holds now. TroveError of `check`: it asks again."""
+        self._check()
         data = read_locks(request)
         now_ms = self._clock_ms()
         held = [one for one in data.mq_set if self._take(data, one, now_ms)]

@@ -29,7 +29,12 @@ class RemotingService:
         sends = Sends(core, retries)
         offsets = Offsets(core)
         pulls = Pulls(core, self.members, offsets)
-        locks = QueueLocks(core.clock_ms)
+
+        def check_order() -> None:
+            if (check := core.delivery.check_delivery) is not None:
+                check(in_order=True)
+
+        locks = QueueLocks(core.clock_ms, check_order)
         self.members.on_gone = locks.release
         self.transactions: Final = Transactions(core, self.members)
         routes = RouteAnswers(core, route_data, addresses)
