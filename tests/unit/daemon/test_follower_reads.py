@@ -16,6 +16,7 @@ import trovemq
 from tests.support.atomic import SEGMENT
 from tests.support.engine import NOW_MS, append, flush, record
 from tests.support.followers import Leader, copy
+from trovemq_broker.daemon.app import open_store
 from trovemq_broker.daemon.replica.follower_role import FollowerRole
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
@@ -33,7 +34,6 @@ from trovemq_proto.authentication.credentials import parse_credentials
 from trovemq_proto.authentication.scram import SALT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
-from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.replica.membership import Member
 
 ME = Member("a", "127.0.0.1:1", "127.0.0.1:2")
@@ -89,15 +89,19 @@ def settings_of(store: Path, **more: Any) -> BrokerSettings:
     )
 
 
-def make_users(settings: BrokerSettings, store: MessageStore) -> None:
-    """`admin`, who may do all, and `reader`, who has no rule; as a leader has left them in the store."""
+def make_users(settings: BrokerSettings) -> None:
+    """`admin`, who may do all, and `reader`, who has no rule; as a single broker has left them."""
+    own = Address("127.0.0.1", 1)
+    store = open_store(settings, settings.store_settings(own), ("commit_log_file_size",))
     gate = gate_of(settings)
     assert gate is not None
     table = open_security(settings, store, gate).table
     made = new_user("reader", UserKind.NORMAL, b"secret-of-reader", salt=bytes(SALT_SIZE), now_ms=NOW_MS)
     change = table.begin(changes.add_user(table.state, made))
     change.run()
+    store.flush()
     table.finish(change)
+    store.close(EpochMs(NOW_MS))
 
 
 @asynccontextmanager
@@ -115,12 +119,12 @@ async def following(store: Path, **more: Any) -> AsyncIterator[Follower]:
         reads=settings.read_from_replicas,
     )
     address, _, _ = await servers.bind()
+    if settings.authentication_enable:
+        make_users(settings)
     node = await OpenNode.open(settings, ("commit_log_file_size",), Address("127.0.0.1", 1))
     node.store.topics.create("orders", queue_count=2)
     node.enter_group(founded(settings, (ME,), node.directory))
     node.lead_no_more()
-    if settings.authentication_enable:
-        make_users(settings, node.store)
     calls = NodeCalls.of(settings.name, ME.node, settings.registration_channels(), None, None)
     role = FollowerRole(node, settings, calls, servers.reads)
     await servers.open(node.store)
