@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -109,12 +109,23 @@ def bounded_reader(read: Any) -> Any:
     return bounded
 
 
-async def _unrefused(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The requests of a stream. Raises TroveError for one that its reader refused."""
-    async for request in requests:
+class _Unrefused:
+    """The requests of a stream. Raises TroveError for one that its reader refused.
+
+    No generator: one that a handler does not read to its end, because it raised an error, is left to the
+    garbage collector with all that the call had, and then needs a task to be closed."""
+
+    def __init__(self, requests: AsyncIterator[Any]) -> None:
+        self._requests = requests
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        request = await self._requests.__anext__()
         if isinstance(request, TroveError):
             raise request
-        yield request
+        return request
 
 
 class HandlerGuard:
@@ -162,7 +173,7 @@ class HandlerGuard:
             try:
                 if isinstance(requests, TroveError):
                     raise requests
-                return await behaviour(_unrefused(requests) if streams_requests else requests, context)
+                return await behaviour(_Unrefused(requests) if streams_requests else requests, context)
             except grpc.aio.AbortError:
                 raise
             except Exception as error:

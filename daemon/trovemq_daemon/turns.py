@@ -61,7 +61,8 @@ class Turns:
         return await self.run(steps)
 
     async def each(self, pages: Iterator[Page]) -> AsyncGenerator[Page]:
-        """Yields the pages; each is made in a separate time slice. Raises their errors."""
+        """Yields the pages; each is made in a separate time slice. Raises their errors. To be closed
+        (aclosing): a call may end before the last page."""
         while True:
             async with self._one_at_a_time:
                 with self._turn():

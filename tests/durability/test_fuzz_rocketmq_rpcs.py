@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from statistics import median
@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.durability.process_memory import kept_blocks, kept_kib
+from tests.support.closed_generators import generators_closed
 from tests.support.fake_loop import forget_cancelled_timers, run
 from tests.support.fuzzed_broker import FED_EVERY, TOPIC_COUNT_MAX, Asked, FuzzedBroker
 from tests.support.services_here import (
@@ -102,7 +103,7 @@ async def fuzz(
     with in_process(), limited():
         limits = {"receive_poll_min_ms": 0, **LIMITS, **LIMITS_OF.get(name, {})}
         broker = FuzzedBroker(files, small_broker_settings(**limits), source)
-        with faults_seen(broker.calls):
+        with faults_seen(broker.calls), generators_closed():
             async with broker.working():
                 if SOAK:
                     await broker.inputs(name, WARM_UP)
@@ -198,3 +199,24 @@ def test_one_object_a_call_that_is_never_returned_is_seen(method: str) -> None:
         pytest.raises(AssertionError, match="blocks a call remain"),
     ):
         run(fuzz(name, files, files.after_power_cut, random.Random(name)))
+
+
+@pytest.mark.slow
+def test_a_generator_that_nothing_closes_is_seen() -> None:
+    """As each stream that a handler refused after its first request once left one, with the whole call."""
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        for number in range(3):
+            yield number
+
+    async def read(*, closes: bool) -> None:
+        with generators_closed():
+            generator = numbers()
+            await anext(generator)
+            if closes:
+                await generator.aclose()
+            del generator
+
+    run(read(closes=True))
+    with pytest.raises(AssertionError, match="numbers"):
+        run(read(closes=False))

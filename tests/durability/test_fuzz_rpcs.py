@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from tests.durability.test_fuzz_rocketmq_rpcs import INPUTS, TRIALS, fuzz, limited
+from tests.support.closed_generators import generators_closed
 from tests.support.fake_loop import run
 from tests.support.fuzzed_broker import NATIVE as PACKAGE
 from tests.support.fuzzed_broker import FuzzedBroker, check_outcome
@@ -79,7 +80,7 @@ async def fuzz_backup(root: Path, source: random.Random) -> None:
         broker = FuzzedBroker(RealFileSystem(root / "store"), settings, source)
         directories = broker.values.texts["directory"]
         directories += ["/", "relative", f"{root}/outside", f"{root}/backups/../outside", f"{root}/store/x"]
-        with faults_seen(broker.calls):
+        with faults_seen(broker.calls), generators_closed():
             async with broker.working():
                 for part in range(10):
                     directories.append(f"{root}/backups/{part}")
@@ -105,7 +106,7 @@ async def fuzz_nameserver(name: str, source: random.Random) -> None:
         maker, registry = MessageMaker(source, Values()), calls.registry
         expiry = asyncio.create_task(registry.run_expiry())
         descriptor, done = calls.methods[name].input_type, 0
-        with faults_seen(calls):
+        with faults_seen(calls), generators_closed():
             while done < INPUTS:
                 templates = [heartbeat(source)] if descriptor.name == "Heartbeat" else []
                 length = min(source.randrange(1, 9) if templates else 1, INPUTS - done)

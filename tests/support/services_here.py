@@ -17,7 +17,7 @@ from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 import grpc
@@ -150,6 +150,23 @@ class Ended(grpc.aio.AbortError):  # type: ignore[misc]  # grpc has no types
     """Raised by ServicerContext.abort."""
 
 
+class _Asked:
+    """The requests of a stream. No generator: one that a handler does not read to its end is left to the
+    garbage collector, with all that its call had, and closed by a task later."""
+
+    def __init__(self, asked: Iterator[Any]) -> None:
+        self._asked = asked
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        for request in self._asked:
+            await asyncio.sleep(0)
+            return request
+        raise StopAsyncIteration
+
+
 class CallContext:
     """The server's side of one call. `requests` are the client's messages; then its side ends."""
 
@@ -204,10 +221,8 @@ class CallContext:
             raise request  # as the door of a broker does
         return request
 
-    async def requests(self) -> AsyncIterator[Any]:
-        for request in self.asked:
-            await asyncio.sleep(0)
-            yield request
+    def requests(self) -> AsyncIterator[Any]:
+        return _Asked(self.asked)
 
     async def write(self, message: Any) -> None:
         self.written.append(message)

@@ -66,11 +66,12 @@ class QueryService:
         with self.one_more():
             pages = query_pages(self._store, query, messages_max=command.messages_max, cursor=command.cursor)
             notes: list[str] = []
-            async for page in self._turns.each(pages):
-                notes += page.notes[: wire.NOTES_MAX - len(notes)]
-                page = with_lacking_note(self._store, page, query.topic, query.begin, notes)  # noqa: PLW2901
-                if page.records or page.last:
-                    yield wire.page_of(page, notes if page.last else None)
+            async with aclosing(self._turns.each(pages)) as made:
+                async for page in made:
+                    notes += page.notes[: wire.NOTES_MAX - len(notes)]
+                    page = with_lacking_note(self._store, page, query.topic, query.begin, notes)  # noqa: PLW2901
+                    if page.records or page.last:
+                        yield wire.page_of(page, notes if page.last else None)
 
     async def search_offset(self, request: Request, _context: Context) -> Reply:
         command = wire.search_offset_of(request)

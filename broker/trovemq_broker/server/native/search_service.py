@@ -66,15 +66,16 @@ class SearchService:
                 return
             totals: wire.SearchTotals | None = None
             pages = search_pages(self._store, query, messages_max=messages_max, cursor=cursor)
-            async for page in self._turns.each(pages):
-                totals = totals or wire.SearchTotals(page.parts)
-                totals.add(page)
-                self.counters.search_entries += page.entries
-                self.counters.search_scanned_bytes += page.scanned_bytes
-                if page.last:
-                    notes = totals.notes
-                    page = with_lacking_note(self._store, page, query.topic, query.begin, notes)  # noqa: PLW2901
-                    yield wire.last_page(page, totals)
-                    return
-                if page.records:
-                    yield wire.page_of(page)
+            async with aclosing(self._turns.each(pages)) as made:
+                async for page in made:
+                    totals = totals or wire.SearchTotals(page.parts)
+                    totals.add(page)
+                    self.counters.search_entries += page.entries
+                    self.counters.search_scanned_bytes += page.scanned_bytes
+                    if page.last:
+                        notes = totals.notes
+                        page = with_lacking_note(self._store, page, query.topic, query.begin, notes)  # noqa: PLW2901
+                        yield wire.last_page(page, totals)
+                        return
+                    if page.records:
+                        yield wire.page_of(page)
