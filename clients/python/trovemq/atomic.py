@@ -20,6 +20,7 @@ from typing import Final, Self, Unpack
 
 from trovemq._common.arguments import check_body
 from trovemq._net.connections import ConnectionPool
+from trovemq._net.new_topics import learn_topic
 from trovemq._net.routes import Slot
 from trovemq._produce.outgoing import RECORD_OVERHEAD
 from trovemq._produce.property_block import property_block
@@ -392,8 +393,9 @@ class AtomicTransaction:
         """The broker that has all topics, and a queue of it for each message."""
         routes = self._pool.routes
         topics = list(dict.fromkeys(message.topic for message in self._messages))
-        if not all(routes.slots(topic) for topic in topics):
-            await self._pool.refresh()
+        for topic in topics:
+            if not routes.slots(topic):
+                await learn_topic(self._pool, topic)
         for message in self._messages:
             if message.ordering_key is not None and (slots := routes.ordered_slots(message.topic)):
                 slot = slots[group_queue(message.ordering_key, len(slots))]

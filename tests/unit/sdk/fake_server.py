@@ -15,10 +15,12 @@ import grpc.aio
 
 from tests.support.fake_consuming import CONSUMER, FakeConsuming
 from tests.support.fake_producers import FakeProducers
-from tests.support.stubs import CONFIG, MESSAGES, PRODUCERS, QUERIES, ROUTES, add_fake
+from tests.support.stubs import ADMIN, CONFIG, MESSAGES, PRODUCERS, QUERIES, ROUTES, add_fake
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, pack_host
 from trovemq_proto.v1 import (
+    admin_pb2,
     common_pb2,
     message_pb2,
     query_pb2,
@@ -94,6 +96,7 @@ class FakeServer:
         """Of a node of a replica group; `leader`: the one that leads."""
         self.leader: common_pb2.GroupLeader | None = None
         self.infos_asked = 0
+        self.on_describe: Callable[[str], admin_pb2.TopicDescription] | None = None
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
         self._stopping: asyncio.Future[None] | None = None
@@ -112,6 +115,7 @@ class FakeServer:
         add_fake(self._server, CONSUMER, self.consuming)
         add_fake(self._server, PRODUCERS, self.deferred)
         add_fake(self._server, CONFIG, self.config)
+        add_fake(self._server, ADMIN, _Admin(self))
         address = self.address or "127.0.0.1:0"
         if self._tls is None:
             port = self._server.add_insecure_port(address)
@@ -249,6 +253,17 @@ class _Routes:
                 await changed.wait()
         finally:
             self._fake._changed.remove(changed)
+
+
+class _Admin:
+    def __init__(self, fake: FakeServer) -> None:
+        self._fake = fake
+
+    async def describe_topic(self, request: Any, context: Any) -> admin_pb2.TopicDescription:
+        if self._fake.on_describe is None:
+            await abort(context, TroveError(errors.TOPIC_NOT_FOUND, f"topic {request.topic} is not here"))
+            raise AssertionError("abort raises")
+        return self._fake.on_describe(request.topic)
 
 
 class _Messages:

@@ -14,12 +14,21 @@ from trovemq._net.routes import RouteTable
 from trovemq._wire import transactions as wire
 from trovemq._wire.transactions import CommitReply
 from trovemq.atomic import MESSAGES_MAX
-from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
+from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState, TopicDescription, TopicRoute
 from trovemq.received import ReceivedMessage
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.properties import parse_properties
 
 pytestmark = pytest.mark.asyncio
+
+
+class FakeConnection:
+    """To a broker that has no more topics than the routes say."""
+
+    address = "127.0.0.1:1"
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        raise TroveError(errors.TOPIC_NOT_FOUND, f"topic {topic} is not here")
 
 
 class FakeLinks:
@@ -41,8 +50,8 @@ class FakeLinks:
     def suspect(self, broker: BrokerInfo) -> bool:
         return False
 
-    def connection(self, broker: BrokerInfo) -> BrokerInfo:
-        return broker
+    def connection(self, broker: BrokerInfo) -> FakeConnection:
+        return FakeConnection()
 
     def check_open(self) -> None:
         """It is never closed."""

@@ -18,6 +18,7 @@ from trovemq._consume.inbox import Inbox
 from trovemq._consume.puller import Puller, PullRequest
 from trovemq._lookup.queries import Queries
 from trovemq._net.connections import ConnectionPool
+from trovemq._net.new_topics import learn_topic
 from trovemq._net.outages import Outages
 from trovemq._net.routes import Slot
 from trovemq.models.cluster import QueueOffsets
@@ -70,7 +71,7 @@ class BroadcastConsumer:
         """Determines where to begin: no message that is stored from now on is missed. Raises TroveError;
         after an error it may be called again."""
         if not self._pool.routes.slots(self._topic):
-            await self._pool.refresh()
+            await learn_topic(self._pool, self._topic)
         for queue in await Queries(self._pool).queue_offsets(self._topic, None, None):
             start = Position(await self._start_offset(queue), queue.topic_identity)
             self._positions[Slot(queue.broker, queue.queue_id)] = start

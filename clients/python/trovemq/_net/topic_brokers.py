@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from trovemq._net.connections import ConnectionPool
+from trovemq._net.new_topics import learn_topic
 from trovemq._net.outages import EVERYWHERE
 from trovemq.models.cluster import BrokerInfo
 from trovemq_proto import errors
@@ -52,7 +53,7 @@ class TopicBrokers:
         self._pool.check_open()
         self._pool.check_loop()
         if not self._brokers():
-            await self._pool.refresh()
+            await learn_topic(self._pool, self._topic)
         if not self._brokers():
             self._pool.routes.check_refused()
             raise await self._pool.explained(self._not_found())

@@ -6,7 +6,9 @@
 | refused, retriable                               | again after a delay, on another queue if movable       |
 | BATCH_ILLEGAL, and the broker's settings changed | once more, encoded for the new settings                |
 | its number is too old for the broker to decide   | again with a new one: it is not stored                 |
-| refused: TOPIC_NOT_FOUND                         | the error, with the lost broker that had the topic     |
+| refused: TOPIC_NOT_FOUND, the topic is new, and  | again, on a queue of the routes                        |
+| the routes showed it a moment later              |                                                        |
+| refused: TOPIC_NOT_FOUND otherwise               | the error, with the lost broker that had the topic     |
 | refused otherwise                                | the error                                              |
 | of a FIFO topic whose broker is away or drained, | it waits, as long as its time lasts; attempts do not   |
 | or which is closed                               | count                                                  |
@@ -32,6 +34,7 @@ from typing import Any, Final
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.leader_connection import PAUSE_S_MAX
 from trovemq._net.leaders import WAITED_FOR
+from trovemq._net.new_topics import learn_topic
 from trovemq._net.routes import Slot
 from trovemq._produce.in_flight import InFlightLimiter
 from trovemq._produce.outgoing import Batch, SingleMessages
@@ -124,7 +127,7 @@ class Delivery:
             text = f"broker {outcome.broker} does not have topic {batch.topic} yet"
             self._again(batch, TroveError(errors.TOPIC_CLOSED, text, topic=batch.topic))
         elif error.spec is errors.TOPIC_NOT_FOUND:
-            self._begin(self._explain(batch, error))
+            self._begin(self._not_found(batch, error))
         else:
             self._give_up(batch, error)
 
@@ -311,7 +314,15 @@ class Delivery:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _explain(self, batch: Batch, error: TroveError) -> None:
+    async def _not_found(self, batch: Batch, error: TroveError) -> None:
+        """A broker was tried that the routes do not name for the topic, if they named none: it may be new."""
+        if batch.slot.broker == "" and batch.movable:
+            try:
+                if await learn_topic(self._pool, batch.topic):
+                    self._again(batch, error)
+                    return
+            except TroveError as failure:
+                error = failure
         self._give_up(batch, await self._pool.explained(error))
 
     async def _ask(self, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
