@@ -19,6 +19,7 @@ from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
+from trovemq_broker.daemon.replica.election_figures import ElectionFigures
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures
 from trovemq_broker.daemon.security import AccessCollector
 from trovemq_broker.groups.lag.stored import lag_steps
@@ -128,6 +129,10 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.registry.register(ConfigCollector(FakeFigures(FakeStatus("alone"))))
     figures = RoleFigures(DamageCounts())
     bench.registry.register(ReplicaCollector(lambda: NodeStatus(group="g", node="a"), lambda: figures))
+    elections = ElectionFigures("g")
+    elections.called("Range", 0.001, answered=True)
+    elections.led(1, "failover")
+    bench.registry.register(elections)
     families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")
