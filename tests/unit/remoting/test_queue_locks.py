@@ -77,7 +77,7 @@ def test_a_queue_has_the_holder_that_the_model_has(steps: list[tuple[str, str, s
                     assert held == (holder == member and until_ms > now_ms)
 
 
-def test_a_next_leader_locked_a_queue_whose_holder_may_read_at_the_leader_before() -> None:
+def test_a_next_leader_locked_a_queue_that_was_still_held() -> None:
     """It gives no lock until the rights of the leader before have ended."""
     refusals = [TroveError(errors.SERVICE_NOT_AVAILABLE, "ordered groups wait")]
     answers: list[bytes] = []
