@@ -67,6 +67,8 @@ from trovemq_store.replica.membership import Member
 
 RETRY_LEADING_S: Final = 0.5
 RETRY_LEADING_MAX_S: Final = 30.0
+OTHER_LEADS_S: Final = 2.0
+"""So long a former leader waits for the node to lead that gathers promises when it comes back."""
 
 
 class QuickRetries:
@@ -110,6 +112,7 @@ class FollowerRole:
         self._problem = "" if node.place_if_any is not None else "the other nodes were not asked yet"
         self._leads_at_s = 0.0
         self._attempts = 0
+        self._waited_for: Epoch = 0
         self._is_over = False
         self._reported_ms: NowMs = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -239,8 +242,12 @@ class FollowerRole:
         statuses = [
             one for one in self._finding.statuses.values() if one.cluster in (place.cluster, "")
         ]  # a new node has no set, either
+        promised = max((one.promised for one in statuses), default=0)
+        if promised > max(node.state.promised, self._waited_for):  # an operator promotes another node
+            self._waited_for, self._leads_at_s = promised, loop.time() + OTHER_LEADS_S
+            return
         if may_lead_alone(place, statuses):
-            highest = max([node.state.promised, *(one.promised for one in statuses)])
+            highest = max(node.state.promised, promised)
             epoch = epoch_to_promise(highest, place.node, place.listed.places)
             await run_in_thread(partial(node.promise, epoch))
             epoch = epoch_of_leader(epoch, place.node, place.listed.places)
