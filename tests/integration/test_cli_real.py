@@ -195,7 +195,7 @@ def test_topics_groups_cluster_and_statistics(trovemq: CommandLine) -> None:
 def test_a_topic_that_is_kept_until_it_is_acknowledged_says_for_whom(trovemq: CommandLine) -> None:
     options = ("--queues", "1", "--retention", "until_acknowledged", "--retention-age-max", "30d")
     trovemq.answer("topic", "create", "kept", *options)
-    trovemq.answer("send", "kept", "first")
+    trovemq.answer("send", "kept", "first" * 1_000)
     before = time.time() * 1000
     trovemq.answer("send", "kept", "second")
 
