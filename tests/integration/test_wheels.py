@@ -15,6 +15,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -120,15 +121,23 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def declared(distributions: list[tuple[Distribution, str]]) -> Iterator[Distribution]:
-    """All third-party distributions that these, each with an extra or "", declare, and these in turn."""
+    """All third-party distributions that these, each with an extra or "", declare, and these in turn; also
+    those of the extras that our own ask of each other."""
+    own = {one.name: one for one, _ in distributions}
     seen: set[str] = set()
+    seen_extras: defaultdict[str, set[str]] = defaultdict(set)
     while distributions:
         one, extra = distributions.pop()
         for text in one.requires or ():
             requirement = Requirement(text)
             if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
                 continue
-            if requirement.name in PROJECTS or requirement.name in seen:
+            if requirement.name in PROJECTS:
+                for wanted in requirement.extras - seen_extras[requirement.name]:
+                    seen_extras[requirement.name].add(wanted)
+                    distributions.append((own[requirement.name], wanted))
+                continue
+            if requirement.name in seen:
                 continue
             seen.add(requirement.name)
             found = distribution(requirement.name)
