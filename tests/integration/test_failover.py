@@ -125,7 +125,7 @@ def test_producers_and_consumers_live_through_a_failover(tmp_path: Path, by: str
 def trove(
     command: Command, *line: str, stdout: IO[bytes] | int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A running command, gone at the end of the block. A pipe that nobody reads stops it after 64 KiB."""
+    """A running command, gone at the end of the block. A pipe that is not read stops it after 64 KiB."""
     started = [sys.executable, "-m", "trovemq.cli", "--server", command.server, "--json", *line]
     pipe = subprocess.PIPE
     with popen(started, stdin=pipe, stdout=stdout, stderr=pipe) as process:
