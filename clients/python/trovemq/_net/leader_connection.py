@@ -53,9 +53,8 @@ class Leading(Protocol):
 class Patience:
     """The repeats of one call: `waits` after each failure."""
 
-    def __init__(self, pool: Leading, name: str) -> None:
+    def __init__(self, pool: Leading) -> None:
         self._pool = pool
-        self._name = name
         self._failures = 0
         self._until = 0.0
 
@@ -98,7 +97,7 @@ class LeaderConnection(Connection):
         timeout_ms: int | None = None,
         metadata: Metadata = (),
     ) -> _Reply:
-        patience = Patience(self._pool, self._name)
+        patience = Patience(self._pool)
         while True:
             try:
                 leader = self._pool.leader(self._name)
@@ -121,7 +120,7 @@ class LeaderConnection(Connection):
         timeout_ms: int | None = None,
         metadata: Metadata = (),
     ) -> AsyncGenerator[_Reply, None]:
-        patience, has_begun = Patience(self._pool, self._name), False
+        patience, has_begun = Patience(self._pool), False
         while True:
             try:
                 leader = self._pool.leader(self._name)
