@@ -35,7 +35,7 @@ from trovemq_store.topics.topics import TopicTable
 @dataclass(frozen=True, slots=True)
 class Deletion:
     """The topic's records below that physical offset are dead. is_earlier: the record is of a topic that was
-    made again since."""
+    recreated since."""
 
     topic: str
     below: PhysicalOffset

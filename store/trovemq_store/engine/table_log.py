@@ -252,7 +252,7 @@ class TableLog:
             yield 1, encode_table_record(kind, name, value, version, below)
 
     def _deleted_below(self, kind: str, name: str) -> PhysicalOffset | None:
-        """Of a topic that was deleted and made again: the record of its deletion goes before those of its
+        """Of a topic that was deleted and recreated: the record of its deletion goes before those of its
         entry, which are appended again."""
         return (self._store.deletions.deleted_below(name) or None) if kind == TopicTable.NOUN else None
 

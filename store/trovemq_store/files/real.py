@@ -286,7 +286,7 @@ class RealFileSystem:
         return f"{self._prefix}/{checked_path(path)}" if path else self._prefix
 
     def _make_directory(self, absolute: str) -> None:
-        """Makes the directory of a file. OSError, where the root was deleted: it is not made again, because
+        """Makes the directory of a file. OSError, where the root was deleted: it is not recreated, because
         its next user would take it for a store."""
         if not self._root.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the store's directory was deleted")

@@ -92,7 +92,7 @@ def test_another_group_of_that_name_gets_it_by_no_epoch() -> None:
         assert refusal(made, 2, node("n2", epoch, "other")).symbol == "BROKER_NAME_TAKEN"
     made.leave(1)
     made.register(3, node("n2", 1, "other"), of(), 1, 0)
-    assert leader(made) == ("127.0.0.1:2", 1), "the group was made again"
+    assert leader(made) == ("127.0.0.1:2", 1), "the group was recreated"
 
 
 def test_a_heartbeat_of_the_version_before_counts_as_epoch_0() -> None:

@@ -1,4 +1,4 @@
-"""A store whose files are deleted beneath the process: it fails, and is not made again."""
+"""A store whose files are deleted while the process runs: it fails, and is not recreated."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ and all nodes. A later leader is known from a route, or because a node has said 
 |------------------------------------------------------|-------------------------------------------------|
 | with the known epoch, or a higher one                | it counts                                       |
 | with a lower epoch, or without one                   | the topics of the route count, not its address  |
-| of another group of that name                        | it counts: the group was made again             |
+| of another group of that name                        | it counts: the group was recreated              |
 | there is none any more                               | the last one, for `patience_s`: a leader is     |
 |                                                      | chosen meanwhile                                |
 
