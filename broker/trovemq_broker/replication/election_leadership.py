@@ -151,11 +151,6 @@ class Leadership:
             return WantedSwap((state, config), (Put(STATE, to_bytes(later)),))
         return None
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a swap may be due at once."""
-        return any(one is not None for one in (self._wanted, self._change, self.switch))
-
     def _lock(self, lease: OwnLease) -> Put:
         value = LeaderLock(epoch=self.epoch, node=self._me.node, store_id=self._me.store_id)
         return Put(LOCK, to_bytes(value), lease.id)

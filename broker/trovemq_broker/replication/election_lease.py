@@ -34,10 +34,6 @@ class OwnLease:
         self._under_way = False
         self._ended = False
 
-    @property
-    def is_under_way(self) -> bool:
-        return self._under_way
-
     def holds(self, now_ms: NowMs) -> bool:
         """Whether the lease is there for certain, unless the coordinator broke its word."""
         return self.id != 0 and now_ms < self.until_ms
