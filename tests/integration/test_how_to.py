@@ -38,6 +38,7 @@ from tests.support.prometheus_here import programs
 from trovemq.cli import app
 from trovemq.testing import BrokerProcess, free_port
 from trovemq_broker.__main__ import main as broker_main
+from trovemq_nameserver.__main__ import main as nameserver_main
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +152,8 @@ class Reader:
             if settings.exists() and "tls_listen" in settings.read_text(encoding="utf-8"):
                 self.start_tls_broker(words)
             return exit_code(broker_main, [*words[1:], "--print-config"])
+        if words[:2] == ["trovemq", "nameserver"]:
+            return exit_code(nameserver_main, [*words[1:], "--print-config"])
         if words[0] == "promtool":
             return promtool(words[1:])
         if words[0] == "export":
