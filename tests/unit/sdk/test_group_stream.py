@@ -537,6 +537,21 @@ async def test_frames_without_an_answer_are_bounded_and_more_gathers_meanwhile()
 
 
 @fake_time
+async def test_a_loop_that_ended_left_a_task_that_never_ran() -> None:
+    """The loop cancels all tasks, in any order: here the stream first, then its receiver."""
+    here = Scene()
+    await turns(10)
+    await here.now.batch(0, 2)
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith("consume stream"):
+            task.cancel()
+    here.running.cancel()
+    await asyncio.gather(here.running, return_exceptions=True)
+    await turns(10)
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("consume stream")] == []
+
+
+@fake_time
 async def test_after_the_end_nothing_is_settled() -> None:
     here = Scene()
     one, two = await here.opened(2)

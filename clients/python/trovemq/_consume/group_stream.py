@@ -112,7 +112,8 @@ class GroupStream(Settlements):
             await (self._ended if self._ended.done() else self._task)
         except asyncio.CancelledError:
             self._receiving = False
-            if not self._held:
+            # A loop that ends cancels all tasks: a stream that was opened then would never run.
+            if not self._held and not _is_over(self._task):
                 self._release_waiting()
             raise
         finally:
