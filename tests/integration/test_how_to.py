@@ -8,6 +8,7 @@
 |        | (`--print-config`); a broker with a TLS port, and a local cluster, run to the end of the page   |
 | toml   | is the file broker.toml of the lines below it                                                   |
 | text   | is the output of the block above, also with other spaces between words; `…` means anything      |
+| java   | is not run here: the conformance suites of the clients do it                                    |
 
 The port, the store and the directories are others than those of the pages.
 """
@@ -52,7 +53,6 @@ ADDRESS = "127.0.0.1:8081"
 TLS_ADDRESS = "127.0.0.1:8082"
 BACKUPS = "/backups"
 KINDS = {"python", "sh", "toml", "text", "java"}
-"""Java is not run here: the conformance suites of the clients do it."""
 LINES_MAX = 90
 
 
@@ -95,7 +95,7 @@ class Reader:
                 assert matches(block.text, self.printed), f"{place}: {self.printed}"
             elif block.kind == "toml":
                 (self.directory / "broker.toml").write_text(block.text, encoding="utf-8")
-            else:
+            elif block.kind != "java":
                 printed = io.BytesIO()
                 out = io.TextIOWrapper(printed, "utf-8", write_through=True)
                 with redirect_stdout(out), redirect_stderr(io.StringIO()) as err:
