@@ -47,7 +47,7 @@ BROKER_ROWS: Final = (
     ("Damage, scrubs and backups", "store_ damaged_messages records_not_copied"),
     (
         "Deliveries, timers and transactions",
-        "dead_letter_ events snapshot_ timer timers_ transactions_ atomic_",
+        "dead_letter events snapshot_ timer timers_ transactions_ atomic_",
     ),
     ("Connections and replies", "reply_ request_ connections keepalive_ calls_ streams_reset window_"),
     ("Search", "tree_ trees_ search searches unique_ids producers_numbered"),

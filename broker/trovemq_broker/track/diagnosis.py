@@ -23,8 +23,9 @@ from trovemq_broker.groups.lag.filtered import messages_between
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.track.copies import Copy, CopyRole, TrackedMessage
 from trovemq_broker.track.history import RecordPosition
-from trovemq_broker.track.timeline import LastEvent, TrackEventKind
+from trovemq_broker.track.timeline import REASON_SIZE_MAX, LastEvent, TrackEventKind
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.records.dead_letter_reason import cut, reason_of
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
@@ -267,7 +268,8 @@ class ConsumptionDiagnosis:
             return (yield from self._at(case, retry))
         last = case.last_events.get((case.group, place_of(copy)))
         if dead is not None and (last is None or last.result in (None, *_LEAD_TO_DEATH)):
-            return _of(case, Reason.DEAD, dead, until_ms=dead.store_ms, attempt=dead.reconsume_times)
+            why, attempt = cut(str(reason_of(dead.properties)), REASON_SIZE_MAX), dead.reconsume_times
+            return _of(case, Reason.DEAD, dead, until_ms=dead.store_ms, attempt=attempt, detail=why)
         if last is None or last.result not in _REASON_OF_RESULT:
             if base.reason is Reason.GONE:
                 return base

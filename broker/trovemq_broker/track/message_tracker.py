@@ -149,7 +149,7 @@ class MessageTracker:
         groups_max: int,
     ) -> Generator[None, None, TrackedEvents]:
         mine = set(_places_of(tracked))
-        groups = GroupEvents()
+        groups = GroupEvents(tracked)
         groups.add((place, event) for place, event in scan.events if place in mine)
         names = [] if self.model is None else self._groups_of(self.model, tracked, groups)
         if len(names) > groups_max:

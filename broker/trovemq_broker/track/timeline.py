@@ -10,6 +10,7 @@ from typing import Final
 from trovemq_broker.track.copies import CONSUMABLE, Copy, CopyRole, TrackedMessage
 from trovemq_broker.track.history import RecordPosition
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
+from trovemq_proto.records.dead_letter_reason import EXPIRED, DeadLetterReason, cut, reason_of
 from trovemq_store.events.codec import Event, EventKind
 
 
@@ -77,6 +78,10 @@ class LastEvent:
     returned: bool = False
     is_out: bool = False  # delivered, and neither settled nor returned since
 
+    def is_over(self, now_ms: EpochMs) -> bool:
+        """Whether its lease has ended by itself."""
+        return not self.renewed and self.until_ms <= now_ms
+
 
 _STORED_AS: Final = {
     CopyRole.MESSAGE: TrackEventKind.STORED,
@@ -127,14 +132,29 @@ def _stored_detail(copy: Copy) -> str:
     if copy.is_moved:
         return f"appended again before its segment was removed; {where}"
     if copy.role in (CopyRole.RETRY, CopyRole.DEAD_LETTER):
-        return f"after {copy.reconsume_times} deliveries; {where}"
+        return f"after {deliveries(copy.reconsume_times)}; {where}"
     return where
 
 
-class GroupEvents:
-    """Turns the events of groups into a timeline; `last_events` has the last one of each (group, place)."""
+REASON_SIZE_MAX: Final = 160
+"""The most bytes of a reason in the timeline; the dead letter has more."""
+LETTER_APART_MAX_MS: Final = 1_000
+"""The longest time between a dead letter and the event that says so: both are written in one step."""
 
-    def __init__(self) -> None:
+
+def deliveries(count: int) -> str:
+    """The count in words."""
+    return "1 delivery" if count == 1 else f"{count} deliveries"
+
+
+class GroupEvents:
+    """Turns the events of groups into a timeline; `last_events` has the last one of each (group, place).
+    `tracked`: the message, whose dead letters say why they are."""
+
+    def __init__(self, tracked: TrackedMessage | None = None) -> None:
+        self._letters = (
+            [copy for copy in tracked.copies if copy.role is CopyRole.DEAD_LETTER] if tracked else []
+        )
         self.timeline: list[TrackEvent] = []
         self.last_events: dict[tuple[str, RecordPosition], LastEvent] = {}
 
@@ -268,9 +288,13 @@ class GroupEvents:
     def _settle(self, place: RecordPosition, event: Event, last: LastEvent) -> None:
         kind, detail = TrackEventKind.ACKNOWLEDGED, ""
         if event.kind is EventKind.DEAD_LETTERED:
-            kind, detail = TrackEventKind.DEAD_LETTERED, f"after {event.attempt} deliveries"
-            if last.is_out:
+            reason = self._reason(event)
+            kind, detail = TrackEventKind.DEAD_LETTERED, f"after {deliveries(event.attempt)}"
+            detail = f"{detail}: {cut(str(reason), REASON_SIZE_MAX)}" if str(reason) else detail
+            if last.is_out and (reason.kind == EXPIRED or (not reason.kind and last.is_over(event.time_ms))):
                 self._add_expiry(place, event.group, last, event.time_ms)
+            elif last.returned:
+                self._was_last(place, event.group)
         elif event.kind is EventKind.RETRIED:
             kind, detail = TrackEventKind.RETRIED, "the broker stopped: it continues as a retry message"
         elif not event.lease:
@@ -281,6 +305,22 @@ class GroupEvents:
         last.result, last.result_ms, last.is_out = kind, event.time_ms, False
         last.attempt = event.attempt or last.attempt
         self._append(place, event, kind, client_id=last.client_id, attempt=last.attempt, detail=detail)
+
+    def _reason(self, event: Event) -> DeadLetterReason:
+        """The reason of the dead letter that the event is about, which was stored with it."""
+        for copy in self._letters:
+            if copy.group == event.group and abs(copy.store_ms - event.time_ms) <= LETTER_APART_MAX_MS:
+                return reason_of(copy.properties)
+        return DeadLetterReason()
+
+    def _was_last(self, place: RecordPosition, group: str) -> None:
+        """The group's last return of the message there was the end of its last attempt."""
+        for number in range(len(self.timeline) - 1, -1, -1):
+            one = self.timeline[number]
+            is_here = (one.topic, one.queue_id, one.queue_offset, one.group) == (*place[:3], group)
+            if is_here and one.kind is TrackEventKind.RETURNED:
+                self.timeline[number] = replace(one, detail="after the last attempt: a dead letter then")
+                return
 
     def _append(
         self,

@@ -26,37 +26,39 @@ from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 from trovemq_proto.v1 import group_pb2 as trovemq__proto_dot_v1_dot_group__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrovemq_proto/v1/consumer.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\x1a\x1ctrovemq_proto/v1/group.proto\"\x92\x02\n\x0c\x43onsumeFrame\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\'\n\x05start\x18\x03 \x01(\x0b\x32\x18.trovemq.v1.ConsumeStart\x12\x17\n\x0f\x63redit_messages\x18\x04 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x03\x12\x16\n\x0ereceived_batch\x18\x06 \x01(\x03\x12+\n\x0bsettlements\x18\x07 \x03(\x0b\x32\x16.trovemq.v1.Settlement\x12\x0c\n\x04stop\x18\x08 \x01(\x08\x12\r\n\x05leave\x18\t \x01(\x08\x12*\n\x07\x61nswers\x18\n \x03(\x0b\x32\x19.trovemq.v1.CommandAnswer\"[\n\x0c\x43onsumeStart\x12\x13\n\x0b\x66ilter_type\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\x12\x14\n\x0cinvisible_ms\x18\x03 \x01(\x03\x12\x10\n\x08hostname\x18\x04 \x01(\t\"\xa5\x01\n\nSettlement\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.trovemq.v1.SettlementKind\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\x03\x12\x0f\n\x07suspend\x18\x06 \x01(\x08\x12\x0e\n\x06handle\x18\x07 \x01(\t\"W\n\rCommandAnswer\x12\r\n\x05nonce\x18\x01 \x01(\t\x12)\n\x06result\x18\x02 \x01(\x0e\x32\x19.trovemq.v1.CommandResult\x12\x0c\n\x04text\x18\x03 \x01(\t\"\xb4\x02\n\x0c\x43onsumeReply\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12$\n\x04runs\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.ConsumeRun\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12-\n\x07results\x18\x04 \x03(\x0b\x32\x1c.trovemq.v1.SettlementResult\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\x12\x0e\n\x06joined\x18\x06 \x01(\x08\x12\x12\n\nvoid_batch\x18\x07 \x01(\x03\x12+\n\x08settings\x18\x08 \x01(\x0b\x32\x19.trovemq.v1.GroupSettings\x12+\n\x07\x63ommand\x18\t \x01(\x0b\x32\x1a.trovemq.v1.ConsumeCommand\x12 \n\x05\x65nded\x18\n \x01(\x0b\x32\x11.trovemq.v1.Error\"p\n\x0e\x43onsumeCommand\x12\r\n\x05nonce\x18\x01 \x01(\t\x12,\n\x07\x63onsume\x18\x02 \x01(\x0b\x32\x19.trovemq.v1.DirectMessageH\x00\x12\x16\n\x0cprint_stacks\x18\x03 \x01(\x08H\x00\x42\t\n\x07\x63ommand\"V\n\rDirectMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\x12\x0e\n\x06record\x18\x04 \x01(\x0c\"e\n\nConsumeRun\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x0f\n\x07receipt\x18\x05 \x01(\t\"\x87\x01\n\x10SettlementResult\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error\x12*\n\x07refused\x18\x03 \x03(\x0b\x32\x19.trovemq.v1.RefusedOffset\x12\x0e\n\x06handle\x18\x04 \x01(\t\"A\n\rRefusedOffset\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error*J\n\x0eSettlementKind\x12\x0f\n\x0b\x41\x43KNOWLEDGE\x10\x00\x12\n\n\x06RETURN\x10\x01\x12\n\n\x06\x45XTEND\x10\x02\x12\x0f\n\x0b\x44\x45\x41\x44_LETTER\x10\x03*O\n\rCommandResult\x12\x08\n\x04\x44ONE\x10\x00\x12\n\n\x06\x46\x41ILED\x10\x01\x12\x0b\n\x07\x44\x41MAGED\x10\x02\x12\x11\n\rNOT_SUPPORTED\x10\x03\x12\x08\n\x04\x42USY\x10\x04\x32T\n\x0f\x43onsumerService\x12\x41\n\x07\x43onsume\x12\x18.trovemq.v1.ConsumeFrame\x1a\x18.trovemq.v1.ConsumeReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrovemq_proto/v1/consumer.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\x1a\x1ctrovemq_proto/v1/group.proto\"\x92\x02\n\x0c\x43onsumeFrame\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\'\n\x05start\x18\x03 \x01(\x0b\x32\x18.trovemq.v1.ConsumeStart\x12\x17\n\x0f\x63redit_messages\x18\x04 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x03\x12\x16\n\x0ereceived_batch\x18\x06 \x01(\x03\x12+\n\x0bsettlements\x18\x07 \x03(\x0b\x32\x16.trovemq.v1.Settlement\x12\x0c\n\x04stop\x18\x08 \x01(\x08\x12\r\n\x05leave\x18\t \x01(\x08\x12*\n\x07\x61nswers\x18\n \x03(\x0b\x32\x19.trovemq.v1.CommandAnswer\"[\n\x0c\x43onsumeStart\x12\x13\n\x0b\x66ilter_type\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\x12\x14\n\x0cinvisible_ms\x18\x03 \x01(\x03\x12\x10\n\x08hostname\x18\x04 \x01(\t\"\xd3\x01\n\nSettlement\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.trovemq.v1.SettlementKind\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\x03\x12\x0f\n\x07suspend\x18\x06 \x01(\x08\x12\x0e\n\x06handle\x18\x07 \x01(\t\x12,\n\x06reason\x18\x08 \x01(\x0b\x32\x1c.trovemq.v1.SettlementReason\"A\n\x10SettlementReason\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x10\n\x08returned\x18\x03 \x01(\x08\"W\n\rCommandAnswer\x12\r\n\x05nonce\x18\x01 \x01(\t\x12)\n\x06result\x18\x02 \x01(\x0e\x32\x19.trovemq.v1.CommandResult\x12\x0c\n\x04text\x18\x03 \x01(\t\"\xb4\x02\n\x0c\x43onsumeReply\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12$\n\x04runs\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.ConsumeRun\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12-\n\x07results\x18\x04 \x03(\x0b\x32\x1c.trovemq.v1.SettlementResult\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\x12\x0e\n\x06joined\x18\x06 \x01(\x08\x12\x12\n\nvoid_batch\x18\x07 \x01(\x03\x12+\n\x08settings\x18\x08 \x01(\x0b\x32\x19.trovemq.v1.GroupSettings\x12+\n\x07\x63ommand\x18\t \x01(\x0b\x32\x1a.trovemq.v1.ConsumeCommand\x12 \n\x05\x65nded\x18\n \x01(\x0b\x32\x11.trovemq.v1.Error\"p\n\x0e\x43onsumeCommand\x12\r\n\x05nonce\x18\x01 \x01(\t\x12,\n\x07\x63onsume\x18\x02 \x01(\x0b\x32\x19.trovemq.v1.DirectMessageH\x00\x12\x16\n\x0cprint_stacks\x18\x03 \x01(\x08H\x00\x42\t\n\x07\x63ommand\"V\n\rDirectMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\x12\x0e\n\x06record\x18\x04 \x01(\x0c\"e\n\nConsumeRun\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x0f\n\x07receipt\x18\x05 \x01(\t\"\x87\x01\n\x10SettlementResult\x12\x15\n\rsettlement_id\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error\x12*\n\x07refused\x18\x03 \x03(\x0b\x32\x19.trovemq.v1.RefusedOffset\x12\x0e\n\x06handle\x18\x04 \x01(\t\"A\n\rRefusedOffset\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error*J\n\x0eSettlementKind\x12\x0f\n\x0b\x41\x43KNOWLEDGE\x10\x00\x12\n\n\x06RETURN\x10\x01\x12\n\n\x06\x45XTEND\x10\x02\x12\x0f\n\x0b\x44\x45\x41\x44_LETTER\x10\x03*O\n\rCommandResult\x12\x08\n\x04\x44ONE\x10\x00\x12\n\n\x06\x46\x41ILED\x10\x01\x12\x0b\n\x07\x44\x41MAGED\x10\x02\x12\x11\n\rNOT_SUPPORTED\x10\x03\x12\x08\n\x04\x42USY\x10\x04\x32T\n\x0f\x43onsumerService\x12\x41\n\x07\x43onsume\x12\x18.trovemq.v1.ConsumeFrame\x1a\x18.trovemq.v1.ConsumeReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.consumer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SETTLEMENTKIND']._serialized_start=1556
-  _globals['_SETTLEMENTKIND']._serialized_end=1630
-  _globals['_COMMANDRESULT']._serialized_start=1632
-  _globals['_COMMANDRESULT']._serialized_end=1711
+  _globals['_SETTLEMENTKIND']._serialized_start=1669
+  _globals['_SETTLEMENTKIND']._serialized_end=1743
+  _globals['_COMMANDRESULT']._serialized_start=1745
+  _globals['_COMMANDRESULT']._serialized_end=1824
   _globals['_CONSUMEFRAME']._serialized_start=109
   _globals['_CONSUMEFRAME']._serialized_end=383
   _globals['_CONSUMESTART']._serialized_start=385
   _globals['_CONSUMESTART']._serialized_end=476
   _globals['_SETTLEMENT']._serialized_start=479
-  _globals['_SETTLEMENT']._serialized_end=644
-  _globals['_COMMANDANSWER']._serialized_start=646
-  _globals['_COMMANDANSWER']._serialized_end=733
-  _globals['_CONSUMEREPLY']._serialized_start=736
-  _globals['_CONSUMEREPLY']._serialized_end=1044
-  _globals['_CONSUMECOMMAND']._serialized_start=1046
-  _globals['_CONSUMECOMMAND']._serialized_end=1158
-  _globals['_DIRECTMESSAGE']._serialized_start=1160
-  _globals['_DIRECTMESSAGE']._serialized_end=1246
-  _globals['_CONSUMERUN']._serialized_start=1248
-  _globals['_CONSUMERUN']._serialized_end=1349
-  _globals['_SETTLEMENTRESULT']._serialized_start=1352
-  _globals['_SETTLEMENTRESULT']._serialized_end=1487
-  _globals['_REFUSEDOFFSET']._serialized_start=1489
-  _globals['_REFUSEDOFFSET']._serialized_end=1554
-  _globals['_CONSUMERSERVICE']._serialized_start=1713
-  _globals['_CONSUMERSERVICE']._serialized_end=1797
+  _globals['_SETTLEMENT']._serialized_end=690
+  _globals['_SETTLEMENTREASON']._serialized_start=692
+  _globals['_SETTLEMENTREASON']._serialized_end=757
+  _globals['_COMMANDANSWER']._serialized_start=759
+  _globals['_COMMANDANSWER']._serialized_end=846
+  _globals['_CONSUMEREPLY']._serialized_start=849
+  _globals['_CONSUMEREPLY']._serialized_end=1157
+  _globals['_CONSUMECOMMAND']._serialized_start=1159
+  _globals['_CONSUMECOMMAND']._serialized_end=1271
+  _globals['_DIRECTMESSAGE']._serialized_start=1273
+  _globals['_DIRECTMESSAGE']._serialized_end=1359
+  _globals['_CONSUMERUN']._serialized_start=1361
+  _globals['_CONSUMERUN']._serialized_end=1462
+  _globals['_SETTLEMENTRESULT']._serialized_start=1465
+  _globals['_SETTLEMENTRESULT']._serialized_end=1600
+  _globals['_REFUSEDOFFSET']._serialized_start=1602
+  _globals['_REFUSEDOFFSET']._serialized_end=1667
+  _globals['_CONSUMERSERVICE']._serialized_start=1826
+  _globals['_CONSUMERSERVICE']._serialized_end=1910
 # @@protoc_insertion_point(module_scope)

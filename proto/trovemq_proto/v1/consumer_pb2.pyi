@@ -70,7 +70,7 @@ class ConsumeStart(_message.Message):
     def __init__(self, filter_type: _Optional[str] = ..., filter: _Optional[str] = ..., invisible_ms: _Optional[int] = ..., hostname: _Optional[str] = ...) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("settlement_id", "kind", "receipt", "ranges", "invisible_ms", "suspend", "handle")
+    __slots__ = ("settlement_id", "kind", "receipt", "ranges", "invisible_ms", "suspend", "handle", "reason")
     SETTLEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class Settlement(_message.Message):
     INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
     SUSPEND_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     settlement_id: int
     kind: SettlementKind
     receipt: str
@@ -85,7 +86,18 @@ class Settlement(_message.Message):
     invisible_ms: int
     suspend: bool
     handle: str
-    def __init__(self, settlement_id: _Optional[int] = ..., kind: _Optional[_Union[SettlementKind, str]] = ..., receipt: _Optional[str] = ..., ranges: _Optional[_Iterable[int]] = ..., invisible_ms: _Optional[int] = ..., suspend: _Optional[bool] = ..., handle: _Optional[str] = ...) -> None: ...
+    reason: SettlementReason
+    def __init__(self, settlement_id: _Optional[int] = ..., kind: _Optional[_Union[SettlementKind, str]] = ..., receipt: _Optional[str] = ..., ranges: _Optional[_Iterable[int]] = ..., invisible_ms: _Optional[int] = ..., suspend: _Optional[bool] = ..., handle: _Optional[str] = ..., reason: _Optional[_Union[SettlementReason, _Mapping]] = ...) -> None: ...
+
+class SettlementReason(_message.Message):
+    __slots__ = ("error", "text", "returned")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    text: str
+    returned: bool
+    def __init__(self, error: _Optional[str] = ..., text: _Optional[str] = ..., returned: _Optional[bool] = ...) -> None: ...
 
 class CommandAnswer(_message.Message):
     __slots__ = ("nonce", "result", "text")

@@ -20,6 +20,7 @@ from trovemq_broker.groups.delivery.renewals import Renewed
 from trovemq_broker.groups.delivery.settlements import CONFIRMED_MS, RENEW_BEFORE_MS, illegal_duration
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
+from trovemq_proto.records.dead_letter_reason import DeadLetterReason
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import HandleHead, encode_handle, handle_head, illegal_handle
 
@@ -225,7 +226,7 @@ class OldSettling:
             return True
         if lease.attempt < attempts_min:
             return False
-        copy_open_message(self.context, pair, state, lease, offset, now_ms)
+        copy_open_message(self.context, pair, state, lease, offset, DeadLetterReason("explicit"), now_ms)
         self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)
         return True
 

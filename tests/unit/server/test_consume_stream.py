@@ -328,6 +328,28 @@ async def test_a_last_attempt_returned_at_once_is_a_dead_letter_when_answered() 
     await client.end()
 
 
+@pytest.mark.parametrize("by_handle", [False, True])
+async def test_a_last_attempt_returned_with_a_delay_is_a_dead_letter_at_once(by_handle: bool) -> None:
+    parts = parts_with()
+    parts.groups.create(SubscriptionGroup(GROUP, retry_max=0))
+    await filled(1, parts)
+    client = ConsumeClient(parts)
+    await client.open(1)
+    (one,) = client.messages()
+    change = returned(one, invisible_ms=60_000)
+    if by_handle:
+        change.handle = handle_of(change.receipt, change.ranges[0])
+        change.receipt = ""
+        del change.ranges[:]
+    change.reason.error, change.reason.text = "shop.DeclinedError", "no card"
+    (result,) = await client.settle(change)
+    assert not result.refused
+    assert not result.HasField("error")
+    assert parts.delivery.dead_letters_by_reason["exception"] == 1
+    assert parts.delivery.in_flight_count == 0
+    await client.end()
+
+
 async def test_a_dead_letter_is_answered_when_it_is_on_disk() -> None:
     parts = TestBroker(replace(ROOMY, flush_mode="sync"), consumers=ConsumerSettings(new_group_start="begin"))
     parts.groups.create(SubscriptionGroup(GROUP, retry_max=0))

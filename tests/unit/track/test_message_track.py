@@ -313,7 +313,28 @@ def test_a_client_that_forwards_to_the_dead_letters(world: World) -> None:
     world.send("a")
     (one,) = world.receive()
     dead_letter(world.model.delivery, "workers", "orders", one.receipt_handle, world.now_ms)
-    assert world.status("a").reason == "dead"
+    assert (world.status("a").reason, world.status("a").detail) == ("dead", "moved by the consumer")
+    assert set(world.happenings("a", "workers")) == {"delivered", "dead-letter-stored", "dead-lettered"}
+    details = [event.detail for event in world.story("a").events if event.kind == "dead-lettered"]
+    assert details == ["after 1 delivery: moved by the consumer"], "it was neither late nor delivered twice"
+
+
+def test_a_last_attempt_that_was_returned_is_not_delivered_again(world: World) -> None:
+    group = SubscriptionGroup("workers", retry_max=0)
+    world.send("a")
+    (one,) = world.receive(settings=group)
+    world.return_message(one, 10)
+    world.now_ms += 10
+    world.receive(settings=group)
+    events = [event for event in world.story("a").events if event.group == "workers"]
+    assert [event.kind for event in events] == [
+        "delivered",
+        "returned",
+        "dead-letter-stored",
+        "dead-lettered",
+    ]
+    assert events[1].detail == "after the last attempt: a dead letter then"
+    assert events[3].detail == "after 1 delivery: returned after the last attempt"
 
 
 def test_after_a_stop_it_continues_as_a_retry_message(world: World) -> None:

@@ -5,6 +5,7 @@ Invariant: while acknowledgements are gathered, every other event comes after th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from trovemq_broker.groups.delivery.queue_state import QueueState
 from trovemq_broker.groups.delivery.records import RecordReader
 from trovemq_broker.groups.delivery.renewals import Renewals
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueOffset
+from trovemq_proto.records.dead_letter_reason import KINDS
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queue_units import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.engine.record_writer import RecordWriter
@@ -60,7 +62,8 @@ class Context:
         self.void_listeners: list[VoidListener] = []
         self.damaged_count = 0
         """Messages skipped because their record cannot be read."""
-        self.dead_letter_count = 0
+        self.dead_letters = Counter(dict.fromkeys(KINDS, 0))
+        """Dead letters made, by the kind of their reason."""
         self.dead_letter_failures = 0
         """Copies to a dead-letter topic that were refused (a full disk); each is tried again."""
         self.gathering = GatheredAcknowledgements(events, self.commit)

@@ -258,7 +258,12 @@ class Delivery(Receiving):
 
     @property
     def dead_letter_count(self) -> int:
-        return self.context.dead_letter_count
+        return self.context.dead_letters.total()
+
+    @property
+    def dead_letters_by_reason(self) -> Mapping[str, int]:
+        """The same, by the kind of the reason."""
+        return self.context.dead_letters
 
     @property
     def dead_letter_failures(self) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trovemq_broker.groups.delivery.context import Context
-from trovemq_broker.groups.delivery.dead_letters import copy_to_dead_letters, reads_of_copy
+from trovemq_broker.groups.delivery.dead_letters import copy_to_dead_letters, reads_of_copy, reason_of_end
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.leases import Lease
 from trovemq_broker.groups.delivery.queue_state import QueueState
@@ -61,7 +61,8 @@ class ExhaustedMessages:
                 if record is None:
                     continue  # the next receive counts it as damaged
                 self._reads_remaining -= reads_of_copy(record)
-                copy_to_dead_letters(self._context, pair, record, lease.attempt, now_ms)
+                reason = reason_of_end(state, offset)
+                copy_to_dead_letters(self._context, pair, record, lease.attempt, reason, now_ms)
             except TroveError:
                 self._context.dead_letter_failures += 1
                 pair.exhausted.clear()

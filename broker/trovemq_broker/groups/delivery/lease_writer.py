@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trovemq_broker.groups.delivery.context import Context
-from trovemq_broker.groups.delivery.dead_letters import copy_to_dead_letters, reads_of_copy
+from trovemq_broker.groups.delivery.dead_letters import copy_to_dead_letters, reads_of_copy, reason_of_end
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.leases import Lease
 from trovemq_broker.groups.delivery.queue_state import QueueState
@@ -166,7 +166,8 @@ class LeaseWriter:
         self._batch.reads_remaining -= reads_of_copy(record)
         now_ms = self._batch.request.now_ms
         try:
-            copy_to_dead_letters(self._context, self._pair, record, attempt - 1, now_ms)
+            reason = reason_of_end(self._state, offset)
+            copy_to_dead_letters(self._context, self._pair, record, attempt - 1, reason, now_ms)
         except TroveError:
             self._context.dead_letter_failures += 1
             self._batch.dead_letters_refused = True
@@ -228,6 +229,8 @@ class LeaseWriter:
             request.renewed and request.confirmed,
             request.attempt_id,
         )
+        if self._attempt > 1:
+            state.note_redelivered(range(self._first, self._end), self._attempt)
         state.open_under(lease, range(self._first, self._end))
         if self._attempt > 1:
             self._pair.redelivered_count += len(records)

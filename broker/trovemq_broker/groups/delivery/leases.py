@@ -38,6 +38,7 @@ class Lease:
         "number",
         "received_ms",
         "renewed",
+        "returned",
         "until_ms",
     )
 
@@ -52,6 +53,8 @@ class Lease:
         client_id: str,
         renewed: bool,
         attempt_id: str = "",
+        *,
+        returned: bool = False,
     ) -> None:
         self.number = number
         self.attempt = attempt  # deliveries so far, including this one
@@ -63,6 +66,7 @@ class Lease:
         self.client_id = client_id
         self.renewed = renewed
         self.attempt_id = attempt_id  # of the receive; empty when the delivery no longer counts as an attempt
+        self.returned = returned  # its consumer has returned the message; not known of packed messages
         self.ended = False
         self.live = 0
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappush, merge
+from typing import Final
 
 from trovemq_broker.groups.delivery.by_priority import ByPriority
 from trovemq_broker.groups.delivery.lease_rows import BLOCK_BITS, BLOCK_SIZE
@@ -36,7 +37,10 @@ from trovemq_broker.groups.delivery.leases import Lease
 from trovemq_broker.groups.delivery.open_messages import OpenMessages
 from trovemq_broker.groups.delivery.sequence_set import SequenceSet
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
+from trovemq_proto.records.dead_letter_reason import TIMES_MAX
 from trovemq_store.events.receipt_handle import SourceKind
+
+REDELIVERED_MAX: Final = 4_096
 
 
 class QueueState:
@@ -58,6 +62,7 @@ class QueueState:
         "order",
         "queue_id",
         "ready",
+        "redelivered",
         "topic",
         "unblocked",
     )
@@ -80,6 +85,9 @@ class QueueState:
         self.keys: dict[int, str] = {}
         """By offset: the key that separates messages: the message group, or the original topic of a classic
         retry."""
+        self.redelivered: dict[int, tuple[EpochMs, ...]] = {}
+        """By offset of an open message: when it was delivered before the last time. Of the first
+        REDELIVERED_MAX messages only."""
         self.order: ByPriority | None = None
         """The group's progress by priority; None if the queue is received in its own order."""
         self.unblocked = True
@@ -112,6 +120,15 @@ class QueueState:
         if len(loose) > self.open.pack_at:
             self._pack(lease)
 
+    def note_redelivered(self, offsets: range, attempt: int) -> None:
+        """Keeps the times of the earlier deliveries; to be called before open_under()."""
+        for offset in offsets:
+            if len(self.redelivered) >= REDELIVERED_MAX and offset not in self.redelivered:
+                continue
+            # a delivery that counted as no attempt is left out
+            if times := self.delivery_times(offset)[: attempt - 1]:
+                self.redelivered[offset] = times
+
     def hold(self, offset: int) -> None:
         """Adds a new message that waits."""
         assert offset >= self.next_offset, "old messages are held already, open or consumed"
@@ -138,6 +155,8 @@ class QueueState:
             self.moved.pop(offset, None)
         if self.keys:
             self.keys.pop(offset, None)
+        if self.redelivered:
+            self.redelivered.pop(offset, None)
         self.unblocked = True
         return offset == self.committed and self.advance()
 
@@ -148,6 +167,9 @@ class QueueState:
             return max([self.settle(offset) for offset in offsets])
         for offset in offsets:
             del loose[offset]
+        if self.redelivered:
+            for offset in offsets:
+                self.redelivered.pop(offset, None)
         lease.live -= len(offsets)
         self.unblocked = True
         if len(loose) > self.open.pack_at:
@@ -186,6 +208,7 @@ class QueueState:
         self.ready.clear()
         self.moved.clear()
         self.keys.clear()
+        self.redelivered.clear()
         self.committed = self.next_offset = offset
         if self.order is not None:
             self.order.reset_to(offset)
@@ -220,6 +243,13 @@ class QueueState:
         self.advance()
 
     # --- reading --------------------------------------------------------------------------------------
+    def delivery_times(self, offset: int) -> tuple[EpochMs, ...]:
+        """When an open message was delivered, as far as known, the latest last; at most TIMES_MAX."""
+        lease = self.open.get(offset)
+        if lease is None:
+            return ()
+        return (*self.redelivered.get(offset, ()), lease.received_ms)[-TIMES_MAX:]
+
     def outstanding_offsets(self) -> list[int]:
         """Every offset that is open or held, in order."""
         return list(self.each_outstanding())

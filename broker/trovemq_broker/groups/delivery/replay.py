@@ -68,6 +68,8 @@ def _receive(state: QueueState, event: Event) -> None:
     first, end = max(event.offset, state.committed), event.offset + event.count
     known_end = min(end, state.next_offset)
     if first < known_end:
+        if event.attempt > 1:
+            state.note_redelivered(range(first, known_end), event.attempt)
         state.open_under(lease, range(first, known_end))
     if known_end < end and state.order is not None:
         state.order.waiting_count = None  # until the PASSED event
@@ -110,7 +112,9 @@ def _change(state: QueueState, event: Event) -> None:
         lease.until_ms, lease.renewed, lease.attempt = EpochMs(event.until), event.renewed, event.attempt
     if not same and len(leases) == 1:
         (before,) = leases.values()
-        state.open_under(_lease_of(event, before.received_ms), offsets)
+        lease = _lease_of(event, before.received_ms)
+        lease.returned = True
+        state.open_under(lease, offsets)
 
 
 def complete(context: Context, pairs: GroupTopicTable) -> None:

@@ -39,6 +39,7 @@ from trovemq_broker.groups.delivery.renewals import Renewed
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
+from trovemq_proto.records.dead_letter_reason import EXPLICIT, DeadLetterReason
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import encode_handle, handle_head, illegal_handle
 
@@ -106,13 +107,14 @@ class Consumed(Outcome):
 
 class Invisible(Outcome):
     """The messages are visible again after invisible_ms. `suspend`: the delivery does not count as an
-    attempt. A message that is consumed is refused."""
+    attempt; `extend`: the consumer goes on with them. A message that is consumed is refused."""
 
     alone = True
 
-    def __init__(self, invisible_ms: int, *, suspend: bool = False) -> None:
+    def __init__(self, invisible_ms: int, *, suspend: bool = False, extend: bool = False) -> None:
         self._invisible_ms = invisible_ms
         self._suspend = suspend
+        self._extend = extend
 
     def check(self, engine: Settling) -> None:
         """TroveError INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED."""
@@ -132,10 +134,14 @@ class Invisible(Outcome):
             before.received_ms,
             before.client_id,
             renewed=False,
+            returned=not self._extend,
         )
         engine.replace_lease(pair, state, lease, now_ms)
         head = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
         results.handles[place] = encode_handle(pair.seed, head, offsets.start)
+
+
+_EXPLICIT: Final = DeadLetterReason(EXPLICIT)
 
 
 class DeadLettered(Outcome):
@@ -144,8 +150,9 @@ class DeadLettered(Outcome):
 
     alone = True
 
-    def __init__(self, attempts_min: int = 0) -> None:
+    def __init__(self, attempts_min: int = 0, reason: DeadLetterReason = _EXPLICIT) -> None:
         self._attempts_min = attempts_min
+        self._reason = reason
 
     def apply(self, engine: Settling, run: OpenRun, now_ms: EpochMs, results: Results) -> None:
         pair, state, lease, offsets, place = run
@@ -155,7 +162,7 @@ class DeadLettered(Outcome):
             results.attempts_remaining += 1
             return
         try:
-            copy_open_message(engine.context, pair, state, lease, offsets.start, now_ms)
+            copy_open_message(engine.context, pair, state, lease, offsets.start, self._reason, now_ms)
         except TroveError as error:
             results.refused[place] = error
             return

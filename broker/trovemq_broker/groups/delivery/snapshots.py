@@ -45,6 +45,7 @@ class QueueSnapshot(msgspec.Struct, array_like=True):
     waiting_from: int = 0
     waiting_count: int = 0
     """See by_priority.py; there are no cursors if the queue is received in its own order."""
+    redelivered: dict[int, tuple[EpochMs, ...]] = {}
 
 
 class DeliveryState(msgspec.Struct):
@@ -62,6 +63,7 @@ def restore(pairs: GroupTopicTable, saved: DeliveryState) -> None:
         state.next_lease = one.next_lease
         state.ended_lease = one.ended_lease
         state.moved.update(one.moved)
+        state.redelivered.update(one.redelivered)
         for first, end in one.held:
             state.held.add_range(first, end)
         state.open.packed.restore(one.packed_clients, one.packed)
@@ -93,6 +95,7 @@ def _queue_snapshot(state: QueueState) -> QueueSnapshot:
         packed_clients,
         packed,
         *(([], 0, 0) if state.order is None else state.order.save()),
+        dict(state.redelivered),
     )
 
 

@@ -41,12 +41,14 @@ from trovemq_broker.server.wire.statuses import Context, check_client_id, reques
 from trovemq_daemon.calls import Call
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.dead_letter_reason import RETURNED, DeadLetterReason
 from trovemq_store.engine.steps import Steps
 from trovemq_store.events.receipt_handle import broker_of_handle
 
 ENTRIES_STEP: Final = 512  # the most entries of a call that are settled in one step
 MAKERS_NAMED_MAX: Final = 4
 UNKNOWN_HANDLES_MAX: Final = 32
+_RETURNED: Final = DeadLetterReason(RETURNED)
 _Received: TypeAlias = tuple[Call, Acknowledge]
 Makers: TypeAlias = dict[str, list[int]]
 """Places of entries, by broker."""
@@ -249,7 +251,9 @@ class Acknowledger:
         self._settled(group, topic, (handle.encode(),), DeadLettered()).require()
         await self._dead_lettered(group, topic)
 
-    def exhausted(self, group: str, topic: str, message: Leases) -> bool:
+    def exhausted(
+        self, group: str, topic: str, message: Leases, reason: DeadLetterReason = _RETURNED
+    ) -> bool:
         """Makes the message a dead letter if it had its last attempt. Returns whether it is one.
 
         False also if the copy is refused: the next receive tries again. TroveError RECEIPT_HANDLE_ILLEGAL.
@@ -258,7 +262,7 @@ class Acknowledger:
         settings = core.groups.get(group)
         if settings is None:
             return False
-        outcome = DeadLettered(settings.max_attempts)
+        outcome = DeadLettered(settings.max_attempts, reason)
         results = core.delivery.settle(group, topic, message, outcome, core.clock_ms())
         for error in results.refused.values():
             if error.spec is errors.RECEIPT_HANDLE_ILLEGAL:

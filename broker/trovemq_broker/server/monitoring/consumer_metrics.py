@@ -191,6 +191,12 @@ class ConsumerMetrics:
             ),
         ):
             yield self._families.counter(name, what, value)
+        yield from self._families.counters(
+            "trovemq_dead_letters",
+            "Dead letters made, by the kind of their reason.",
+            ("reason",),
+            [((kind,), count) for kind, count in delivery.dead_letters_by_reason.items()],
+        )
         for name, what, value in (
             ("trovemq_events_pending", "Internal events not written yet.", model.events.pending_count),
             ("trovemq_clients", "Connected clients of RocketMQ's protocol.", len(statistics.clients)),

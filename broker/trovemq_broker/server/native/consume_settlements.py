@@ -6,8 +6,8 @@ message is delivered again, also after its lease; one by handle while the lease 
 | kind        | effect by receipt                                                                            |
 |-------------|----------------------------------------------------------------------------------------------|
 | ACKNOWLEDGE | the messages are consumed                                                                    |
-| RETURN      | they are delivered again after the time. At once, without `suspend` and after the last       |
-|             | attempt of a message: it becomes a dead letter                                               |
+| RETURN      | they are delivered again after the time. Without `suspend` and after the last attempt of a   |
+|             | message: it becomes a dead letter at once                                                    |
 """
 
 from __future__ import annotations
@@ -135,15 +135,15 @@ class Settling:
     def _without_dead_letters(
         self, settlement: SettleByReceipt, offsets: range
     ) -> Generator[_SettlingStep, None, list[range]]:
-        """Makes messages that were returned without a delay after their last attempt dead letters. Returns
-        the ranges of the others."""
-        if settlement.invisible_ms or settlement.suspend:
+        """Makes messages that were returned after their last attempt dead letters. Returns the ranges of the
+        others."""
+        if settlement.suspend:
             return [offsets]
         exhausted, rest = self._acknowledger.exhausted, []
         for offset in offsets:
             message = range(offset, offset + 1)
             with suppress(TroveError):  # the change reports it
-                if exhausted(*self._pair, ReceiptRange(settlement.receipt, message)):
+                if exhausted(*self._pair, ReceiptRange(settlement.receipt, message), settlement.reason):
                     yield _SettlingStep(is_dead_letter=True)
                     continue
             rest.append(message)

@@ -3,10 +3,10 @@
 | kind        | effect                                                                                       |
 |-------------|----------------------------------------------------------------------------------------------|
 | ACKNOWLEDGE | the message is consumed                                                                      |
-| RETURN      | it is delivered again after the time. At once, without `suspend` and after its last attempt: |
-|             | as DEAD_LETTER                                                                               |
+| RETURN      | it is delivered again after the time. Without `suspend` and after its last attempt: as       |
+|             | DEAD_LETTER, at once                                                                         |
 | EXTEND      | as RETURN with the time; the result has the new handle, by which it is settled until then.   |
-|             | A message that becomes a dead letter keeps the old one                                       |
+|             | Without a time and after its last attempt it becomes a dead letter, and keeps the old one    |
 | DEAD_LETTER | it is copied to the group's dead letters, and consumed                                       |
 
 A handle counts as long as its lease lasts, as in RocketMQ's protocol. To repeat an acknowledgement or a dead
@@ -45,14 +45,15 @@ def settle_by_handle(
     if kind == SettlementKind.ACKNOWLEDGE:
         outcome: Outcome = ACKNOWLEDGED
     elif kind == SettlementKind.DEAD_LETTER:
-        outcome = DeadLettered()
+        outcome = DeadLettered(reason=settlement.reason)
     elif kind in (SettlementKind.RETURN, SettlementKind.EXTEND):
         suspend = kind == SettlementKind.RETURN and settlement.suspend
-        if not (invisible_ms or suspend) and acknowledger.exhausted(*pair, named):
+        ends = not suspend and (kind == SettlementKind.RETURN or not invisible_ms)
+        if ends and acknowledger.exhausted(*pair, named, settlement.reason):
             # the handle stays valid, as ChangeInvisibleDuration's does
             handle = settlement.handle if kind == SettlementKind.EXTEND else ""
             return SettledByHandle(handle, is_dead_letter=True)
-        outcome = Invisible(invisible_ms, suspend=suspend)
+        outcome = Invisible(invisible_ms, suspend=suspend, extend=kind == SettlementKind.EXTEND)
     else:
         raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {kind}")
     results = core.delivery.settle(*pair, named, outcome, core.clock_ms())

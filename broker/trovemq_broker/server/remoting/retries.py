@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from trovemq_broker.groups.delivery.dead_letters import dead_letter_topic
+from trovemq_broker.groups.delivery.dead_letters import dead_letter_topic, with_reason
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.remoting.members import retry_topic
@@ -20,6 +20,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId
 from trovemq_proto.records import Message, decode_stored
+from trovemq_proto.records.dead_letter_reason import RETURNED, DeadLetterReason
 from trovemq_proto.records.layout import (
     DELAY_LEVELS_SECONDS,
     PROPERTY_DEAD_ID,
@@ -115,6 +116,7 @@ class Retries:
         writer = core.model.writer
         copy = writer.informed(_copy(message, topic), {PROPERTY_DEAD_TOPIC: origin})
         copy = writer.informed(copy, {PROPERTY_DEAD_ID: message.message_id})
+        copy = with_reason(writer, copy, DeadLetterReason(RETURNED))
         (result,) = writer.append([writer.checked(copy)], now_ms)
         return result
 

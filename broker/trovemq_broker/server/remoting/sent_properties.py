@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from trovemq_proto.records import dead_letter_reason
 from trovemq_proto.records.internal_properties import INTERNAL_PREFIX, TRANSIENT_PREFIX
 from trovemq_proto.records.layout import PROPERTY_UNIQ_KEY
 
@@ -17,7 +18,7 @@ BROKERS_OWN: Final = (
     *("TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "TIMER_ROLL_LABEL", "TRAN_PREPARED_QUEUE_OFFSET"),
     *("TRANSACTION_CHECK_TIMES", "TRANS_OFFSET", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "POP_CK"),
     *("POP_CK_OFFSET", "1ST_POP_TIME", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH"),
-    *("INNER_MULTI_QUEUE_OFFSET", "__CRC32#"),
+    *("INNER_MULTI_QUEUE_OFFSET", "__CRC32#", *dead_letter_reason.PROPERTIES),
 )
 OF_RETRIES: Final = ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID")
 """A consumer writes these itself, in a message that it sends to its retry topic."""

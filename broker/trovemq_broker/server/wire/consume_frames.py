@@ -19,6 +19,7 @@ from trovemq_broker.server.wire.resources import group_name, topic_to_read
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.dead_letter_reason import EXCEPTION, EXPLICIT, RETURNED, DeadLetterReason
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import consumer_pb2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
@@ -49,22 +50,25 @@ class ConsumeStart(NamedTuple):
 
 class SettleByReceipt(NamedTuple):
     """Ends the delivery of messages under one receipt. `ranges`: of queue offsets, of at most
-    SETTLED_STEP messages each; `invisible_ms`, `suspend`: of a return."""
+    SETTLED_STEP messages each; `invisible_ms`, `suspend`, `reason`: of a return."""
 
     receipt: str
     ranges: list[range]
     outcome: Outcome
     invisible_ms: int = 0
     suspend: bool = False
+    reason: DeadLetterReason = DeadLetterReason(RETURNED)
 
 
 class SettleByHandle(NamedTuple):
-    """Ends the delivery of one message, by its receipt handle. `kind`: of SettlementKind, or another one."""
+    """Ends the delivery of one message, by its receipt handle. `kind`: of SettlementKind, or another one;
+    `reason`: of a dead letter that it becomes."""
 
     handle: str
     kind: int
     invisible_ms: int
     suspend: bool
+    reason: DeadLetterReason
 
 
 class ConsumeFrame(NamedTuple):
@@ -124,7 +128,13 @@ def read_settlement(settlement: consumer_pb2.Settlement) -> SettleByReceipt | Se
         if settlement.receipt or settlement.ranges:
             text = "a settlement is by receipt or by handle, not both"
             raise TroveError(errors.REQUEST_ILLEGAL, text)
-        return SettleByHandle(settlement.handle, settlement.kind, settlement.invisible_ms, settlement.suspend)
+        return SettleByHandle(
+            settlement.handle,
+            settlement.kind,
+            settlement.invisible_ms,
+            settlement.suspend,
+            _reason_of(settlement),
+        )
     ranges, kind = _ranges_of(settlement.ranges), settlement.kind
     if kind == consumer_pb2.ACKNOWLEDGE or not ranges:
         return SettleByReceipt(settlement.receipt, ranges, ACKNOWLEDGED)
@@ -132,7 +142,13 @@ def read_settlement(settlement: consumer_pb2.Settlement) -> SettleByReceipt | Se
         raise TroveError(errors.REQUEST_ILLEGAL, f"settlement of kind {kind} by receipt")
     invisible_ms, suspend = settlement.invisible_ms, settlement.suspend
     outcome = Invisible(invisible_ms, suspend=suspend)
-    return SettleByReceipt(settlement.receipt, ranges, outcome, invisible_ms, suspend)
+    return SettleByReceipt(settlement.receipt, ranges, outcome, invisible_ms, suspend, _reason_of(settlement))
+
+
+def _reason_of(settlement: consumer_pb2.Settlement) -> DeadLetterReason:
+    error, text = settlement.reason.error, settlement.reason.text
+    returned = settlement.reason.returned or settlement.kind != consumer_pb2.DEAD_LETTER
+    return DeadLetterReason(EXCEPTION if error else RETURNED if returned else EXPLICIT, error, text)
 
 
 def _ranges_of(numbers: Sequence[int]) -> list[range]:
