@@ -112,6 +112,10 @@ async def test_failures_come_again_and_end_in_the_dead_letters(client: Client) -
             async with dead.process():
                 assert (dead.body, dead.keys) == (b"poison", ("k",))
                 assert dead.dead_letter_of == ("failing", message.message_id)
+                assert dead.dead_letter_reason is not None
+                reason = dead.dead_letter_reason
+                assert (reason.kind, reason.error, reason.text) == ("exception", "ValueError", "no")
+                assert len(reason.times) == 3
 
 
 async def test_an_orderly_group_keeps_the_order_over_failures(client: Client) -> None:

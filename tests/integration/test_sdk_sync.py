@@ -53,14 +53,19 @@ def test_what_is_sent_is_found_received_and_dead_lettered(client: sync.Client) -
         second = next(messages)
         second.nack(delay=0)
         next(messages).ack()
-        next(messages).dead_letter()
+        next(messages).dead_letter("no such street")
         with pytest.raises(ValueError, match="no"), next(messages).process() as fifth:
             raise ValueError("no")
         again = sorted((next(messages) for _ in range(2)), key=lambda one: one.queue_offset)
         assert [(one.queue_offset, one.attempt) for one in again] == [(1, 2), (fifth.queue_offset, 2)]
         for one in again:
             one.ack()
-    assert [letter.message.body for letter in client.admin.groups.dead_letters("billing")] == [b"4"]
+    (letter,) = client.admin.groups.dead_letters("billing")
+    assert (letter.message.body, letter.reason.kind, letter.reason.text) == (
+        b"4",
+        "explicit",
+        "no such street",
+    )
 
 
 def test_both_transactions_commit_and_roll_back(client: sync.Client) -> None:

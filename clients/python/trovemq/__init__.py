@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from trovemq_proto import errors
     from trovemq_proto.errors import TroveError
     from trovemq_proto.records import Message, RecordBatch
+    from trovemq_proto.records.dead_letter_reason import DeadLetterReason
     from trovemq_proto.tls import TlsOptions
 
 __all__ = [
@@ -123,6 +124,7 @@ __all__ = [
     "CutMessage",
     "CutRecords",
     "DeadLetter",
+    "DeadLetterReason",
     "DelayedMessage",
     "DirectConsumption",
     "DrainStatus",
@@ -222,6 +224,7 @@ _MODULES = {
         "QueueLag",
         "ResentDeadLetter",
     ),
+    "trovemq_proto.records.dead_letter_reason": ("DeadLetterReason",),
     "trovemq.handlers": ("Call", "Handlers", "Retry"),
     "trovemq.middleware": ("middleware",),
     "trovemq.models.cluster": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,10 @@ class ClientOptions:
         credentials_file: Both, as lines `access_key=…` and `secret_key=…`.
         faults: Faults to inject in tests; None in production.
         tracing: Makes OpenTelemetry spans (`trovemq.otel.Tracing`); None for no spans.
+        failure_texts: Whether dead letters keep the text of the exception that made them. They always keep
+            its type.
+        redact: Changes texts before they are kept with a dead letter: called with the text of an exception,
+            or the reason of `dead_letter`, it returns the text to keep. None: as they are.
         busy_poll_us: After a message or call that is the only one under way, the event loop looks for its
             answer for so long without sleeping, in microseconds, at most 10,000; 0: it sleeps at once. A near
             answer comes up to twice as fast: a processor that sleeps takes long to wake. Where answers take
@@ -83,6 +88,8 @@ class ClientOptions:
     credentials_file: str | None = None
     faults: Faults | None = None
     tracing: Tracing | None = None
+    failure_texts: bool = True
+    redact: Callable[[str], str] | None = None
     busy_poll_us: int = 300
     channel_options: tuple[tuple[str, int | str], ...] = ()
 

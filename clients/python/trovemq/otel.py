@@ -392,20 +392,27 @@ class TracedSettlement:
             self.consumed(message)
 
     def return_message(
-        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+        self,
+        message: ReceivedMessage,
+        delay_ms: int | None,
+        *,
+        tried: bool,
+        failure: BaseException | None = None,
     ) -> asyncio.Future[None]:
         """Returns the message in a span, for redelivery after `delay_ms`."""
-        return self._settle(
-            "nack", message, lambda: self._inner.return_message(message, delay_ms, tried=tried)
-        )
+        inner = partial(self._inner.return_message, message, delay_ms, tried=tried, failure=failure)
+        return self._settle("nack", message, inner)
 
     def release(self, message: ReceivedMessage) -> None:
         """Returns a message that was not tried; it has no span."""
         self._inner.release(message)
 
-    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+    def dead_letter(
+        self, message: ReceivedMessage, *, reason: str = "", failure: BaseException | None = None
+    ) -> asyncio.Future[None]:
         """Moves the message to the dead letters, in a span."""
-        return self._settle("dead_letter", message, lambda: self._inner.dead_letter(message))
+        inner = partial(self._inner.dead_letter, message, reason=reason, failure=failure)
+        return self._settle("dead_letter", message, inner)
 
     def _settle(
         self, name: str, message: ReceivedMessage, begin: Callable[[], asyncio.Future[None]]

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.dead_letter_reason import DeadLetterReason
 
 Delay = float | timedelta  # seconds
 Processed = TypeVar("Processed", bound=AbstractAsyncContextManager[object])  # a message, or several of them
@@ -42,16 +43,24 @@ class Settlement(Protocol):
         """Acknowledges several messages without waiting for the results."""
 
     def return_message(
-        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+        self,
+        message: ReceivedMessage,
+        delay_ms: int | None,
+        *,
+        tried: bool,
+        failure: BaseException | None = None,
     ) -> asyncio.Future[None]:
         """Returns the message for redelivery after the delay (None: the group's back-off); not `tried`: no
-        attempt is counted."""
+        attempt is counted. `failure`: the exception of the attempt."""
 
     def release(self, message: ReceivedMessage) -> None:
         """Returns a message that the program did not see: no attempt is counted."""
 
-    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
-        """Moves the message to the group's dead letters, whatever attempt it was."""
+    def dead_letter(
+        self, message: ReceivedMessage, *, reason: str = "", failure: BaseException | None = None
+    ) -> asyncio.Future[None]:
+        """Moves the message to the group's dead letters, whatever attempt it was; `reason`: the program's, or
+        the exception instead."""
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """Extends the lease: the message is redelivered after that time at the earliest."""
@@ -91,6 +100,7 @@ class ReceivedFields:
         store_timestamp: When the broker stored it, epoch ms.
         deliver_timestamp: The delivery time of a delayed message, epoch ms; else None.
         dead_letter_of: Topic and message id of the original of a dead letter; else None.
+        dead_letter_reason: Why a dead letter is one; else None.
         broker: Name of the broker it came from.
         body_error: Why a broadcast message has an empty `body`, because it does not inflate; else "".
     """
@@ -110,6 +120,7 @@ class ReceivedFields:
     priority: int | None = None
     deliver_timestamp: int | None = None
     dead_letter_of: tuple[str, str] | None = None
+    dead_letter_reason: DeadLetterReason | None = None
     broker: str
     body_error: str = ""
 
@@ -191,17 +202,22 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
         self._settle()
         await asyncio.shield(self.settlement.return_message(self, delay_ms, tried=True))
 
-    async def dead_letter(self) -> None:
+    async def dead_letter(self, reason: str | None = None) -> None:
         """Moves the message to the group's dead letters, `%DLQ%GROUP`: it is not delivered again.
 
         Returns when it is stored there.
+
+        Args:
+            reason: Why, in words; kept with the dead letter. A reason of more than 512 bytes is cut.
 
         Raises:
             TroveError: RECEIPT_HANDLE_ILLEGAL if the lease was over; BROKER_UNREACHABLE, REQUEST_TIMEOUT;
                 REQUEST_ILLEGAL for a message that was settled before; CLIENT_CLOSED.
         """
+        if not isinstance(reason, str | None):
+            raise TroveError(errors.REQUEST_ILLEGAL, f"reason={reason!r} is no text")
         self._settle()
-        await asyncio.shield(self.settlement.dead_letter(self))
+        await asyncio.shield(self.settlement.dead_letter(self, reason=reason or ""))
 
     async def extend(self, duration: Delay) -> None:
         """Extends the lease: an unsettled message is delivered again `duration` seconds from now.
@@ -250,7 +266,7 @@ class ReceivedMessage(ReceivedFields, ProcessBlock):
         if not self.settled:
             self.settled = True
             delay_ms = None if isinstance(failure, Exception) else 0
-            self.settlement.return_message(self, delay_ms, tried=True)
+            self.settlement.return_message(self, delay_ms, tried=True, failure=failure)
 
     async def consumed(self) -> None:
         """Acknowledges together with others, as the end of `process` does, unless it is settled; does not
@@ -335,14 +351,21 @@ class _NoSettlement:
         return
 
     def return_message(
-        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+        self,
+        message: ReceivedMessage,
+        delay_ms: int | None,
+        *,
+        tried: bool,
+        failure: BaseException | None = None,
     ) -> asyncio.Future[None]:
         return _done()
 
     def release(self, message: ReceivedMessage) -> None:
         return
 
-    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+    def dead_letter(
+        self, message: ReceivedMessage, *, reason: str = "", failure: BaseException | None = None
+    ) -> asyncio.Future[None]:
         return _done()
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:

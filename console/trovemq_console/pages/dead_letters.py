@@ -13,6 +13,7 @@ from trovemq import Client, DeadLetter, TroveError, errors
 from trovemq.cli.dead_letters import origin_topic, redeliveries
 from trovemq_console.cluster import gather_bounded
 from trovemq_console.pages.console import Console, number, text
+from trovemq_proto.records.dead_letter_reason import KINDS
 
 PREFIX: Final = "%DLQ%"
 LETTERS_SHOWN: Final = 50
@@ -26,6 +27,7 @@ class LetterRow:
     letter: DeadLetter
     origin: str
     redeliveries: int
+    reason: str
     resent: str
 
 
@@ -56,12 +58,15 @@ async def dead_letters(console: Console, request: Request) -> Response:
 
 async def _of_group(console: Console, request: Request, client: Client, group: str) -> Response:
     offset, broker = number(request, "offset") or 0, text(request, "broker") or None
+    reason = text(request, "reason")
     letters: list[DeadLetter] = []
     more: DeadLetter | None = None
     missing: list[str] = []
     async with aclosing(client.admin.groups.dead_letters(group, offset=offset, broker=broker)) as found:
         try:
             async for letter in found:
+                if reason and not letter.reason.matches(reason):
+                    continue
                 if len(letters) == LETTERS_SHOWN:
                     more = letter
                     break
@@ -76,6 +81,7 @@ async def _of_group(console: Console, request: Request, client: Client, group: s
             letter,
             origin_topic(letter) or "",
             redeliveries(letter),
+            str(letter.reason),
             resent.get((letter.broker, letter.offset), ""),
         )
         for letter in letters
@@ -89,6 +95,8 @@ async def _of_group(console: Console, request: Request, client: Client, group: s
         more=more,
         missing=missing,
         offset=offset,
+        reason=reason,
+        kinds=KINDS,
         broker=broker,
         command=console.settings.command("dlq", "list", group),
     )

@@ -44,6 +44,54 @@ def test_retry_max_15_was_shown_as_16_redeliveries(run: Any, letters: Any) -> No
     assert " 15 " in shown[1], "16 deliveries are 15 redeliveries"
 
 
+REASONS = (
+    {"DLQ_ORIGIN_REASON": "exception", "DLQ_ORIGIN_ERROR": "shop.Declined", "DLQ_ORIGIN_TEXT": "no card"},
+    {"DLQ_ORIGIN_REASON": "explicit", "DLQ_ORIGIN_TEXT": "no such street", "DLQ_ORIGIN_TIMES": "1,2"},
+    {"DLQ_ORIGIN_REASON": "exception", "DLQ_ORIGIN_ERROR": "ValueError"},
+)
+
+
+@pytest.fixture
+def reasoned(client: Any) -> Any:
+    client.groups.letters = [
+        dead_letter("broker-a", offset, {**ORIGIN, **reason}) for offset, reason in enumerate(REASONS)
+    ]
+    return client.groups
+
+
+@pytest.mark.parametrize(
+    ("reason", "offsets"),
+    [
+        ("exception", [0, 2]),
+        ("Declined", [0]),
+        ("no such street", [1]),
+        ("expired", []),
+    ],
+)
+def test_letters_are_chosen_by_their_reason(run: Any, reasoned: Any, reason: str, offsets: list[int]) -> None:
+    listed = run("--json", "dlq", "list", "billing", "--reason", reason)
+    assert [one["offset"] for one in listed.objects] == offsets
+    run("dlq", "resend", "billing", "--reason", reason, "--yes")
+    assert resent(reasoned) == ([offsets] if offsets else [])
+    if not offsets:
+        shown = run("dlq", "list", "billing", "--reason", reason)
+        assert f"no dead letters of reason {reason}" in shown.err
+
+
+def test_a_list_counts_its_reasons(run: Any, reasoned: Any) -> None:
+    ran = run("dlq", "list", "billing")
+    assert "exception Declined" in ran.out.decode()
+    assert "1 exception Declined, 1 explicit, 1 exception ValueError" in ran.err
+    _, explicit, _ = run("--json", "dlq", "list", "billing").objects
+    said = [explicit[name] for name in ("reason", "reasonText", "error")]
+    assert said == ["explicit", "no such street", None]
+    assert explicit["deliveredTimestamps"] == [1, 2]
+
+
+def test_resend_wants_exactly_one_choice(run: Any, reasoned: Any) -> None:
+    assert run("dlq", "resend", "billing", "--all", "--reason", "expired").code == 2
+
+
 def test_a_letter_without_an_origin_says_so(run: Any, client: Any) -> None:
     client.groups.letters = [
         dead_letter("broker-a", 0, {}),

@@ -72,7 +72,9 @@ def messages(records: list[bytes]) -> list[tuple[StreamedMessage, TroveError | N
 
 
 def content(message: ReceivedFields) -> dict[str, object]:
-    return {one.name: getattr(message, one.name) for one in fields(ReceivedFields)}
+    """Without the reason of a dead letter: RocketMQ's protocol has none."""
+    names = {one.name for one in fields(ReceivedFields)} - {"dead_letter_reason"}
+    return {name: getattr(message, name) for name in names}
 
 
 def by_rocketmqs_protocol(number: int, record: bytes) -> ReceivedFields:

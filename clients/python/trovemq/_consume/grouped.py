@@ -7,7 +7,8 @@
 | more time                                          | EXTEND; from then on the message is settled by    |
 |                                                    | the handle of the result                          |
 | dead letter                                        | DEAD_LETTER                                       |
-| returned, orderly group, attempts used up          | the same                                          |
+| returned, orderly group, attempts used up          | the same. Other groups: RETURN, of which the      |
+|                                                    | broker makes a dead letter                        |
 | after one of its message group that is redelivered | RETURN at once, no attempt is counted             |
 | in the inbox when the subscription closes, or the  | the same                                          |
 | stream breaks                                      |                                                   |
@@ -31,6 +32,7 @@ from trovemq._consume.group_stream import GroupStream
 from trovemq._consume.group_subscription import GroupSubscription
 from trovemq._consume.inbox import Inbox
 from trovemq._consume.processed import ProcessedMessages
+from trovemq._consume.reasons import reason_of_failure, reason_of_program
 from trovemq._consume.settling_together import RELEASE
 from trovemq._consume.stream_owner import StreamSettings
 from trovemq._consume.streamed import StreamedBatch, StreamedMessage
@@ -38,7 +40,7 @@ from trovemq._net.connections import ConnectionPool
 from trovemq._net.outages import EVERYWHERE, NOT_FOUND, Outages
 from trovemq._net.topic_brokers import TopicBrokers
 from trovemq._wire.connection import Connection
-from trovemq._wire.consumer import DEAD_LETTER, Change
+from trovemq._wire.consumer import DEAD_LETTER, Change, Reason
 from trovemq.models.cluster import BrokerInfo
 from trovemq.models.group import GroupSettings
 from trovemq.received import ReceivedMessage
@@ -335,20 +337,36 @@ class GroupConsumer:
         return self._streams[message.broker]
 
     def return_message(
-        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+        self,
+        message: ReceivedMessage,
+        delay_ms: int | None,
+        *,
+        tried: bool,
+        failure: BaseException | None = None,
     ) -> asyncio.Future[None]:
-        """Returns the message for redelivery; in an orderly group with its attempts used up, moves it to the
-        dead letters."""
-        if tried and self._inbox.ordered and message.attempt >= self.attempts_max(message):
-            return self.dead_letter(message)
+        """Returns the message for redelivery. After its last attempt the broker makes it a dead letter
+        instead, at once; in an orderly group the client does, because the next one waits for that."""
+        is_last = message.attempt >= self.attempts_max(message)
+        # The text is of use in a dead letter only, and messages with different ones are not settled together.
+        reason = Reason(returned=True)
+        if failure is not None:
+            reason = reason_of_failure(failure, self._pool.options, with_text=is_last)
+        if tried and is_last and self._inbox.ordered:
+            return self._settle(message, Change(kind=DEAD_LETTER, reason=reason))
         if delay_ms is None:
             delay_ms = backoff_ms(self._settings_of(message), message.attempt)
-        change = Change(delay_ms, suspend=not tried)
-        return self._stream_of(message).settle_with_result(_streamed(message), change)
+        return self._settle(message, Change(delay_ms, suspend=not tried, reason=reason))
 
-    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+    def dead_letter(
+        self, message: ReceivedMessage, *, reason: str = "", failure: BaseException | None = None
+    ) -> asyncio.Future[None]:
         """Moves the message to the dead letters. Then the next one of its message group may follow."""
-        return self._stream_of(message).settle_with_result(_streamed(message), Change(kind=DEAD_LETTER))
+        options = self._pool.options
+        why = reason_of_program(reason, options) if failure is None else reason_of_failure(failure, options)
+        return self._settle(message, Change(kind=DEAD_LETTER, reason=why))
+
+    def _settle(self, message: ReceivedMessage, change: Change) -> asyncio.Future[None]:
+        return self._stream_of(message).settle_with_result(_streamed(message), change)
 
     @property
     def group(self) -> str:

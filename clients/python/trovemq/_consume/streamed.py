@@ -33,6 +33,7 @@ from trovemq_proto.records import (
     encode_offset_msg_id,
     parse_properties,
 )
+from trovemq_proto.records.dead_letter_reason import reason_of
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import (
@@ -64,6 +65,7 @@ _OF_RECORD: Final = (
     "store_timestamp",
     "deliver_timestamp",
     "dead_letter_of",
+    "dead_letter_reason",
 )
 _OF_RUN: Final = (
     "topic",
@@ -256,6 +258,7 @@ class StreamedMessage(ReceivedMessage):
         self.deliver_timestamp = _number_in(deliver)
         dead_topic = get(PROPERTY_DEAD_TOPIC)
         self.dead_letter_of = (dead_topic, get(PROPERTY_DEAD_ID, "")) if dead_topic else None
+        self.dead_letter_reason = reason_of(properties) if dead_topic else None
 
 
 class _OnDemand:
@@ -417,7 +420,7 @@ def _fill_nothing(message: StreamedMessage) -> None:
     """Sets all fields of a damaged record to empty values."""
     message.body, message.message_id, message.keys, message.properties = b"", "", (), {}
     message.tags = message.message_group = message.priority = None
-    message.deliver_timestamp = message.dead_letter_of = None
+    message.deliver_timestamp = message.dead_letter_of = message.dead_letter_reason = None
     message.born_timestamp = message.store_timestamp = 0
 
 

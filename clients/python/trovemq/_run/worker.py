@@ -163,12 +163,12 @@ class Worker:
             await message.consumed()
         elif not isinstance(action, Retry) or action.is_over(message.attempt):
             message.settled = True
-            message.settlement.dead_letter(message)
+            message.settlement.dead_letter(message, failure=failure)
         else:
             delay = action.delay_after(message.attempt)
             delay_ms = None if delay is None else milliseconds(delay)
             message.settled = True
-            message.settlement.return_message(message, delay_ms, tried=True)
+            message.settlement.return_message(message, delay_ms, tried=True, failure=failure)
 
 
 async def _through(middleware: Middleware, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:

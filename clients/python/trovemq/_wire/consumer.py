@@ -25,13 +25,23 @@ CommandAnswer = consumer_pb2.CommandAnswer
 CommandResult = consumer_pb2.CommandResult
 
 
+class Reason(NamedTuple):
+    """Why messages are not consumed: the type of the exception, if there was one, and its text, or that of
+    the program; `returned`: the program returned them, and has not chosen a dead letter."""
+
+    error: str = ""
+    text: str = ""
+    returned: bool = False
+
+
 class Change(NamedTuple):
     """How messages are settled that are not acknowledged: the invisible time, whether the delivery counts as
-    no attempt, and the kind: RETURN, EXTEND or DEAD_LETTER."""
+    no attempt, the kind (RETURN, EXTEND or DEAD_LETTER), and the reason."""
 
     invisible_ms: int = 0
     suspend: bool = False
     kind: consumer_pb2.SettlementKind = RETURN
+    reason: Reason = Reason()
 
     @property
     def by_handle(self) -> bool:
@@ -154,6 +164,8 @@ def settlement(
         )
     if change is not None:
         made.kind, made.invisible_ms, made.suspend = change.kind, change.invisible_ms, change.suspend
+        if any(change.reason):
+            made.reason.error, made.reason.text, made.reason.returned = change.reason
     return made
 
 

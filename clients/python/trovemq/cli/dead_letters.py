@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,7 +18,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
-    from trovemq import Client, DeadLetter, ResentDeadLetter
+    from trovemq import Client, DeadLetter, DeadLetterReason, ResentDeadLetter
 
 app = typer.Typer(help="Dead letters of a consumer group: list, show, resend.", no_args_is_help=True)
 
@@ -27,6 +28,15 @@ RESEND_AT_ONCE: Final = 100
 STEPS_A_SECOND: Final = 10
 ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 
+ReasonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reason",
+        metavar="R",
+        help="Only these: exception, explicit, returned or expired; a type of exception; or a whole text.",
+        show_default=False,
+    ),
+]
 OffsetOption = Annotated[
     int | None,
     typer.Option(
@@ -41,27 +51,35 @@ async def list_(
     group: GroupArgument,
     offset: OffsetOption = None,
     count: Annotated[int, typer.Option("--max", metavar="N", min=1, help="How many.")] = LIST_MAX_DEFAULT,
+    reason: ReasonOption = None,
     broker: EveryBrokerOption = None,
 ) -> None:
     """List the dead letters of a group, the oldest first."""
     found: list[DeadLetter] = []
+    reasons: Counter[str] = Counter()
     async with session.client() as client:
         letters = client.admin.groups.dead_letters(group, offset=offset or 0, broker=broker)
         shown = 0
         async with aclosing(_reachable(session, letters)) as all_of_them:
             async for letter in all_of_them:
+                if reason is not None and not letter.reason.matches(reason):
+                    continue
                 if shown == count:
                     session.output.note(complete=False)
                     session.output.remark(f"there are more: add --max N or --offset {letter.offset}")
                     break
                 shown += 1
+                reasons[short_reason(letter)] += 1
                 found.append(letter)
                 if len(found) == TABLE_ROWS_MAX:
                     await _show(session, client, group, found)
                     found.clear()
         await _show(session, client, group, found)
     if not shown and not session.away.names("missing"):
-        session.output.remark(f"group {group} has no dead letters")
+        of_reason = "" if reason is None else f" of reason {reason}"
+        session.output.remark(f"group {group} has no dead letters{of_reason}")
+    elif len(reasons) > 1:
+        session.output.remark(", ".join(f"{number:,} {name}" for name, number in reasons.most_common()))
 
 
 async def _reachable(
@@ -103,6 +121,7 @@ def _show_table(
             format_time(letter.message.store_timestamp),
             printable(origin_topic(letter) or "-"),
             redeliveries(letter),
+            printable(short_reason(letter)),
             "yes" if (letter.broker, letter.offset) in copies else "-",
             printable(" ".join(letter.message.keys) or "-"),
             printable(letter.message.message_id),
@@ -110,7 +129,7 @@ def _show_table(
         )
         for letter in letters
     ]
-    columns = ("broker", "offset", "since", "topic", "redeliveries", "resent", "keys", "message id", "body")
+    columns = ("broker", "offset", "since", "topic", "redeliveries", "reason", "resent", "keys", "id", "body")
     session.output.show(table(columns, rows, numbers=("offset", "redeliveries")))
 
 
@@ -120,8 +139,25 @@ def letter_fields(letter: DeadLetter) -> dict[str, object]:
         "offset": letter.offset,
         "originTopic": origin_topic(letter),
         "broker": letter.broker,
+        **reason_fields(letter.reason),
         **message_fields(letter.message.to_manifest()),
     }
+
+
+def reason_fields(reason: DeadLetterReason) -> dict[str, object]:
+    """The JSON fields of a reason."""
+    return {
+        "reason": reason.kind or None,
+        "error": reason.error or None,
+        "reasonText": reason.text or None,
+        "deliveredTimestamps": list(reason.times),
+    }
+
+
+def short_reason(letter: DeadLetter) -> str:
+    """The kind, and the type of the exception without its modules; "-" if it is not known."""
+    reason = letter.reason
+    return f"{reason.kind} {reason.error.rpartition('.')[2]}".strip() or "-"
 
 
 def origin_topic(letter: DeadLetter) -> str | None:
@@ -152,6 +188,7 @@ async def show(
     if session.output.objects:
         return
     from trovemq.cli.render import card, message_card, printable
+    from trovemq.cli.times import format_time
 
     session.output.show(message_card(message))
     session.output.show(
@@ -159,6 +196,8 @@ async def show(
             {
                 "came from": printable(origin_topic(letter) or "-"),
                 "redeliveries": redeliveries(letter),
+                "reason": printable(str(letter.reason) or "-"),
+                "delivered": ", ".join(map(format_time, letter.reason.times)) or "-",
             }
         )
     )
@@ -175,6 +214,7 @@ async def resend(
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every dead letter of the group.")] = False,
+    reason: ReasonOption = None,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -185,10 +225,10 @@ async def resend(
     broker: EveryBrokerOption = None,
 ) -> None:
     """Send dead letters to their topic again. Each once; its result is shown, and it stays where it is."""
-    if everything == bool(offsets):
-        raise typer.BadParameter("give --all, or --offset O (repeatable)")
+    if everything + bool(offsets) + (reason is not None) != 1:
+        raise typer.BadParameter("give --all, --reason R, or --offset O (repeatable)")
     async with session.client() as client:
-        chosen = await _chosen(session, client, group, sorted(set(offsets or [])), broker)
+        chosen = await _chosen(session, client, group, sorted(set(offsets or [])), reason, broker)
         count = sum(len(offsets) for offsets in chosen.values())
         session.confirm(f"Send {count:,} messages again?", yes=yes)
         results: list[ResentDeadLetter] = []
@@ -198,16 +238,22 @@ async def resend(
 
 
 async def _chosen(
-    session: Session, client: Client, group: str, offsets: list[int], broker: str | None
+    session: Session,
+    client: Client,
+    group: str,
+    offsets: list[int],
+    reason: str | None,
+    broker: str | None,
 ) -> dict[str | None, list[int]]:
-    """Offsets by broker: the given ones, or all that exist now."""
+    """Offsets by broker: the given ones, or all that exist now and have the reason."""
     if offsets:
         return {broker: offsets}
     found: dict[str | None, list[int]] = {}
     letters = client.admin.groups.dead_letters(group, broker=broker)
     async with aclosing(_reachable(session, letters)) as all_of_them:
         async for letter in all_of_them:
-            found.setdefault(letter.broker, []).append(letter.offset)
+            if reason is None or letter.reason.matches(reason):
+                found.setdefault(letter.broker, []).append(letter.offset)
     return found
 
 

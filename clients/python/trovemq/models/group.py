@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trovemq_proto.records import Message
+from trovemq_proto.records.dead_letter_reason import DeadLetterReason, reason_of
 
 RETRY_MAX_DEFAULT: Final = 16
 _MINUTE_MS: Final = 60_000
@@ -131,6 +132,11 @@ class DeadLetter:
     broker: str
     offset: int
     message: Message
+
+    @property
+    def reason(self) -> DeadLetterReason:
+        """Why it is a dead letter."""
+        return reason_of(self.message.properties)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,10 @@ class ReceivedMessage(ReceivedFields):
         TroveError."""
         self._thread.run(self.received.nack(delay))
 
-    def dead_letter(self) -> None:
-        """Moves the message to the group's dead letters; returns when it is stored there. Raises
-        TroveError."""
-        self._thread.run(self.received.dead_letter())
+    def dead_letter(self, reason: str | None = None) -> None:
+        """Moves the message to the group's dead letters, with the reason; returns when it is stored there.
+        Raises TroveError."""
+        self._thread.run(self.received.dead_letter(reason))
 
     def consumed(self) -> None:
         """Acknowledges together with others, unless it is settled; does not wait for the broker."""
