@@ -15,6 +15,7 @@ from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.turns import Turns
 from trovemq_daemon.watchers import Watch, Watchers
+from trovemq_nameserver.outgoing import Outgoing, OutgoingReplies
 from trovemq_nameserver.replies import ClusterReplies
 from trovemq_nameserver.routes import BrokerRoute, RouteLimits, RouteTable
 from trovemq_nameserver.wire import route_to_wire
@@ -42,6 +43,7 @@ class Registry:
         self.started = clock()
         self.turns = Turns()
         self.replies = ClusterReplies(self.table, clock, self.turns)
+        self.outgoing = OutgoingReplies()
         self.watchers = Watchers(watchers_max)
         self.registrations = 0
         self.refusals = 0
@@ -195,7 +197,7 @@ class RouteService:
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[bytes]:
         """The present state, and after each change of the requested topics the latest one; of all topics, the
-        changes alone where that is asked for."""
+        changes alone where that is asked for. A large reply comes in parts where the client joins them."""
         topics = list(request.topics)
         if len(topics) > TOPICS_ASKED_MAX:
             raise TroveError(
@@ -206,23 +208,34 @@ class RouteService:
             states = self._some(topics, watch) if topics else self._all(watch, changes=changes)
             async with aclosing(states):
                 async for state in states:
-                    yield state
+                    for message in state.messages(parts=request.parts):
+                        yield message
+                    del state  # it is not in memory while its watcher waits
         raise TroveError(errors.SERVICE_NOT_AVAILABLE, "this nameserver is stopping")
 
-    async def _all(self, watch: Watch, *, changes: bool) -> AsyncGenerator[bytes]:
-        registry = self._registry
-        sent, reply = await registry.replies.of_everything()
-        yield reply
+    async def _all(self, watch: Watch, *, changes: bool) -> AsyncGenerator[Outgoing]:
+        sent, state = await self._everything()
+        yield state
+        del state
         while await watch.changed():
-            if registry.table.version == sent:
+            if self._registry.table.version == sent:
                 continue
-            some = await registry.replies.since(sent) if changes else None
-            version, reply = some or await registry.replies.of_everything()
+            some = await self._since(sent) if changes else None
+            version, state = some or await self._everything()
             if version != sent:
                 sent = version
-                yield reply
+                yield state
+            del state, some
 
-    async def _some(self, topics: Sequence[str], watch: Watch) -> AsyncGenerator[bytes]:
+    async def _everything(self) -> tuple[int, Outgoing]:
+        version, reply = await self._registry.replies.of_everything()
+        return version, self._registry.outgoing.of(reply)
+
+    async def _since(self, version: int) -> tuple[int, Outgoing] | None:
+        found = await self._registry.replies.since(version)
+        return None if found is None else (found[0], self._registry.outgoing.of(found[1]))
+
+    async def _some(self, topics: Sequence[str], watch: Watch) -> AsyncGenerator[Outgoing]:
         table, registry = self._registry.table, self._registry
         wanted = frozenset(topics)
         sent: list[BrokerRoute] | None = None
@@ -231,7 +244,7 @@ class RouteService:
             routes = await registry.turns.run(table.routes_of(topics))
             if routes != sent:
                 sent = routes
-                yield await registry.replies.of(routes, version)
+                yield registry.outgoing.of(await registry.replies.of(routes, version))
             while True:
                 if not await watch.changed():
                     return

@@ -30,6 +30,7 @@ from trovemq_daemon.turns import Turns
 from trovemq_proto.authentication.scram import ScramError
 from trovemq_proto.channels import Channel, ChannelSettings, open_channel
 from trovemq_proto.errors import TroveError
+from trovemq_proto.reply_parts import PartJoiner
 from trovemq_proto.v1 import route_pb2
 
 LOG_IN_S: Final = 10.0
@@ -84,10 +85,12 @@ class RouteWatch:
         call: Any = None
         try:
             metadata, sign = await log_in_for(channel, _WATCH, self._credentials, LOG_IN_S)
-            request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True)
+            request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True, parts=True)
             call = channel.unary_stream(_WATCH)(sign(request.SerializeToString()), metadata=metadata)
-            reader = ReplyReader(*self._identity)
-            async for reply in call:
+            reader, joiner = ReplyReader(*self._identity), PartJoiner()
+            async for message in call:
+                if (reply := joiner.add(message)) is None:
+                    continue
                 self._report(await self._turns.run(reader.read(reply)))
                 if reader.lacks_brokers:
                     return "there may be space for brokers that were left out, which only a new stream has"

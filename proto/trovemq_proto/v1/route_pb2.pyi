@@ -60,20 +60,24 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterReply(_message.Message):
-    __slots__ = ("brokers", "version", "changes", "lost", "removed_brokers", "refusal")
+    __slots__ = ("brokers", "version", "changes", "lost", "removed_brokers", "refusal", "part", "more_parts")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     REMOVED_BROKERS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    MORE_PARTS_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
     version: int
     changes: bool
     lost: _containers.RepeatedCompositeFieldContainer[LostBroker]
     removed_brokers: _containers.RepeatedScalarFieldContainer[str]
     refusal: _common_pb2.Error
-    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ..., removed_brokers: _Optional[_Iterable[str]] = ..., refusal: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+    part: bytes
+    more_parts: bool
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ..., removed_brokers: _Optional[_Iterable[str]] = ..., refusal: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., part: _Optional[bytes] = ..., more_parts: _Optional[bool] = ...) -> None: ...
 
 class LostBroker(_message.Message):
     __slots__ = ("name", "cluster", "address", "lost_ms", "topics", "topics_alone")
@@ -92,14 +96,16 @@ class LostBroker(_message.Message):
     def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., address: _Optional[str] = ..., lost_ms: _Optional[int] = ..., topics: _Optional[int] = ..., topics_alone: _Optional[int] = ...) -> None: ...
 
 class WatchRoutesRequest(_message.Message):
-    __slots__ = ("topics", "changes", "removed_brokers")
+    __slots__ = ("topics", "changes", "removed_brokers", "parts")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     REMOVED_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     changes: bool
     removed_brokers: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., changes: _Optional[bool] = ..., removed_brokers: _Optional[bool] = ...) -> None: ...
+    parts: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., changes: _Optional[bool] = ..., removed_brokers: _Optional[bool] = ..., parts: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("broker", "topics", "data_version", "leaving", "base_version", "removed_topics")

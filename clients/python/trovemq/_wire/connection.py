@@ -25,7 +25,7 @@ from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
 from . import convert
 from .failures import error_of_call, unreachable
-from .route_replies import read_routes
+from .route_replies import RoutesJoiner, read_routes
 from .session import SignedChannel
 
 _SERVICE = "/trovemq.v1."
@@ -184,10 +184,11 @@ class Connection:
 
     async def watch_routes(self) -> AsyncIterator[ClusterState]:
         """The present routes, then new ones after each change. Raises TroveError when the stream ends."""
-        request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True)
-        state = ClusterState(())
+        request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True, parts=True)
+        state, joiner = ClusterState(()), RoutesJoiner()
         async for data in self.replies(_SERVICE + "RouteService/WatchRoutes", request, bytes):
-            reply = read_routes(route_pb2.ClusterReply, data)
+            if (reply := joiner.add(data)) is None:
+                continue
             state = convert.changed_state(state, reply) if reply.changes else convert.cluster_state(reply)
             yield state
         raise unreachable(self.address, "the server closed the stream")

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.reply_parts import PartJoiner
 from trovemq_proto.v1 import common_pb2, route_pb2
 from trovemq_proto.varints import read_varint
 
@@ -25,6 +26,7 @@ assert _BROKERS == route_pb2.RouteReply.BROKERS_FIELD_NUMBER << 3 | 2, "both rep
 _TOPICS: Final = common_pb2.BrokerRoute.TOPICS_FIELD_NUMBER << 3 | 2
 _PLACEMENT: Final = common_pb2.TopicRoute.PLACEMENT_FIELD_NUMBER << 3 | 2
 _ENTRY_SIZE_MIN: Final = 2
+_UNREADABLE: Final = "the server's routes are not readable"
 
 
 _Reply = TypeVar("_Reply", route_pb2.ClusterReply, route_pb2.RouteReply)
@@ -37,7 +39,23 @@ def read_routes(reply: type[_Reply], data: bytes) -> _Reply:
             _walk(data, 0, len(data), (_BROKERS, _TOPICS))
         return reply.FromString(data)
     except (DecodeError, IndexError, ValueError):
-        raise TroveError(errors.BROKER_UNREACHABLE, "the server's routes are not readable") from None
+        raise TroveError(errors.BROKER_UNREACHABLE, _UNREADABLE) from None
+
+
+class RoutesJoiner:
+    """The replies of one stream, whose large ones come in parts."""
+
+    def __init__(self) -> None:
+        self._joiner = PartJoiner()
+
+    def add(self, message: bytes) -> route_pb2.ClusterReply | None:
+        """The reply that ends with this message; None while parts are missing. Raises the errors of
+        read_routes."""
+        try:
+            whole = self._joiner.add(message)
+        except (DecodeError, ValueError):
+            raise TroveError(errors.BROKER_UNREACHABLE, _UNREADABLE) from None
+        return None if whole is None else read_routes(route_pb2.ClusterReply, whole)
 
 
 def _walk(data: bytes, position: int, end: int, path: tuple[int, ...]) -> None:
