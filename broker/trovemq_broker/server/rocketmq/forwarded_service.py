@@ -21,6 +21,7 @@ from trovemq_broker.security.creators import reset_creator, set_creator
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.forwarded_callers import forwarded_creator
 from trovemq_broker.server.access.needs import ROWS
+from trovemq_broker.server.rocketmq.admin_forwards import FORWARDED as ADMIN_FORWARDED
 from trovemq_broker.server.wire.forwarded_messages import (
     SERVICE,
     ForwardedClient,
@@ -38,6 +39,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.topics.creators import Creator
 
 PATH: Final = "/apache.rocketmq.v2.MessagingService/"
+ADMIN_PATH: Final = "/apache.rocketmq.v2.Admin/"
 TELEMETRY: Final = "Telemetry"
 
 
@@ -149,7 +151,8 @@ class ForwardedService:
     def _check(self, client: ForwardedClient, method: str, message: Any) -> None:
         """TroveError ACCESS_DENIED, AUTHENTICATION_FAILED, LIMIT_EXCEEDED."""
         if self._security is not None:
-            path, source = PATH + method, peer_of(client.peer, {}).source
+            path = (ADMIN_PATH if method in ADMIN_FORWARDED else PATH) + method
+            source = peer_of(client.peer, {}).source
             self._security.admit(client.caller, source, ROWS[path], message, path)
 
     # --- telemetry ------------------------------------------------------------------------------------

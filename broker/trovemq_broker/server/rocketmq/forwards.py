@@ -14,6 +14,7 @@ which clients send to the address that they were given.
 | EndTransaction                         | if the transaction is not open here, those with the topic, in the |
 |                                        | order in which its id selects them, until one accepts it          |
 | RecallMessage                          | the one that made the recall handle                               |
+| calls of Admin                         | admin_forwards.py                                                 |
 
 A call that was forwarded is handled by handlers without these rules: so it takes one hop at most.
 """
@@ -158,6 +159,22 @@ class Forwards:
                 raise broker_away(topic)
             return "" if owner == self._broker else owner
         return next(iter(self._selected(topic, group or message_id)), "")
+
+    def admin_send_broker(self, topic: str, group: str, message_id: str, *, is_here: bool) -> str:
+        """The other broker that stores a message which an operator sends, by whatever address the call came;
+        empty for this one. TroveError FIFO_BROKER_AWAY."""
+        if is_here and not (group and len(self._placement_of(topic)) > 1):
+            return ""
+        return self.topic_broker(topic, group, message_id)
+
+    def topic_brokers(self, topic: str) -> Sequence[str]:
+        """The other brokers that have the topic, by name."""
+        return [one.broker for one in self._others.holding(topic)]
+
+    def placed_away(self, topic: str) -> str:
+        """The names of the other brokers on which the topic lies, and that are away; empty without any."""
+        absent = {*self._placement_of(topic)} - {self._broker, *self._others.names()}
+        return ", ".join(sorted(absent))
 
     def transaction_brokers(self, topic: str, transaction_id: str) -> Sequence[str]:
         """The other brokers that may have the transaction."""

@@ -23,6 +23,8 @@ from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers, no_placement
 from trovemq_broker.server.core.receiver import Receiver
 from trovemq_broker.server.rocketmq.admin import Admin
+from trovemq_broker.server.rocketmq.admin_forwards import FORWARDED as ADMIN_FORWARDED
+from trovemq_broker.server.rocketmq.admin_forwards import AdminForwards
 from trovemq_broker.server.rocketmq.forwarding_calls import ForwardingCalls
 from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.group_views import GroupViews
@@ -142,6 +144,11 @@ class RocketmqService:
                 name: status_handler(MESSAGING.methods_by_name[name], call)
                 for name, call in self._calls().items()
             },
+            **{
+                name: status_handler(ADMIN.methods_by_name[name], call, anonymous=True)
+                for name, call in self._admin_calls().items()
+                if name in ADMIN_FORWARDED
+            },
             **self._often_called(self._own),
         }
 
@@ -171,8 +178,18 @@ class RocketmqService:
 
     def admin_handlers(self) -> Handlers:
         """The handler of each call, by name. They need no client id."""
+        calls = self._admin_calls()
+        if self._forwards is not None:
+            topics = self._core.store.topics
+            calls |= AdminForwards(self._forwards, lambda topic: topics.get(topic) is not None).around(calls)
+        return {
+            name: status_handler(ADMIN.methods_by_name[name], call, anonymous=True)
+            for name, call in calls.items()
+        }
+
+    def _admin_calls(self) -> dict[str, Callable[..., Any]]:
         admin, views = self.admin, self.views
-        calls: dict[str, Callable[..., Any]] = {
+        return {
             "ChangeLogLevel": admin.change_log_level,
             "DescribeTopicStatus": admin.describe_topic_status,
             "ListSubscription": admin.list_subscription,
@@ -188,10 +205,6 @@ class RocketmqService:
             "GetTopicRoute": admin.get_topic_route,
             "QueryTimeSpan": views.query_time_span,
             "GetProxyRuntimeStats": admin.get_proxy_runtime_stats,
-        }
-        return {
-            name: status_handler(ADMIN.methods_by_name[name], call, anonymous=True)
-            for name, call in calls.items()
         }
 
 

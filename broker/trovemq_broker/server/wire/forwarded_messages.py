@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
 from trovemq_broker.server.wire.statuses import OK_STATUS, ProtocolError, reader
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import forwarding_pb2 as pb
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ForwardingService"]
@@ -98,6 +98,24 @@ def acknowledged_elsewhere(data: bytes, places: Sequence[int]) -> dict[int, Trov
 def is_accepted(data: bytes) -> bool:
     """Whether an EndTransaction has the status OK. Raises BROKER_UNREACHABLE if it is not readable."""
     return bool(_read(service_pb2.EndTransactionResponse, data).status.code == OK_STATUS.code)
+
+
+def refusal_of(data: bytes, broker: str) -> TroveError | None:
+    """The error in the broker's reply to a call of Admin; None if it has the status OK."""
+    status = _admin_status(data)
+    if status.code == OK_STATUS.code:
+        return None
+    return ProtocolError(status.code, f"broker {broker}: {status.message}")
+
+
+def is_missing(data: bytes) -> bool:
+    """Whether another broker has neither the topic nor the message that a call of Admin names."""
+    return _admin_status(data).code in (v2.TOPIC_NOT_FOUND, v2.MESSAGE_NOT_FOUND)
+
+
+def _admin_status(data: bytes) -> v2.Status:
+    """In the replies of Admin it is the first field, and this one has no other."""
+    return cast("v2.Status", _read(admin_pb2.ResetGroupOffsetResponse, data).status)
 
 
 def _read(reply_type: Any, data: bytes) -> Any:
