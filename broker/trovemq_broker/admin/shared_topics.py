@@ -78,6 +78,11 @@ class SharedTopics:
         entry = self._entry(name)
         return NO_PLACEMENT if entry is None else entry.placement
 
+    def names(self) -> list[str]:
+        """The table's topics."""
+        table = self._config.table if self._config.is_shared else ()
+        return [one.name for one in table if one.kind is Kind.TOPIC and not one.deleted]
+
     def _entry(self, name: str) -> Entry | None:
         return self._config.table.live(Kind.TOPIC, name) if self._config.is_shared else None
 

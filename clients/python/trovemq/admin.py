@@ -346,14 +346,19 @@ class Admin:
     async def list_topics(
         self, include_system: bool = False, broker: str | None = None
     ) -> BrokerAnswers[TopicDescription]:
-        """Every topic of every broker, without queues; a topic on two brokers is listed twice."""
-        lists = await ask_brokers(
-            self._pool,
-            self._pool.routes.brokers(broker),
-            lambda info: self._pool.connection(info).list_topics(include_system),
-            broker=broker,
-        )
-        return lists.of(topic for topics in lists for topic in topics)
+        """Every topic of every broker, without queues; a topic on two brokers is listed twice. Where the
+        given servers do not lead to all brokers, the shared configuration says what lies on the others."""
+        brokers = self._pool.routes.brokers(broker)
+        elsewhere = broker is None and self._pool.unseen() > 0
+
+        async def listed(info: BrokerInfo) -> list[TopicDescription]:
+            topics = await self._pool.connection(info).list_topics(include_system, elsewhere=elsewhere)
+            asked = {one.name for one in brokers} - {info.name}
+            return [topic for topic in topics if topic.broker not in asked]
+
+        lists = await ask_brokers(self._pool, brokers, listed, broker=broker)
+        found = {(topic.topic, topic.broker): topic for topics in lists for topic in topics}
+        return lists.of(found.values())
 
     async def delete_topic(self, name: str, broker: str | None = None) -> TopicDeletion:
         """Deletes a topic and its messages, and waits until it left the routes. Brokers that share a

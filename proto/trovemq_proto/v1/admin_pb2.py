@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/admin.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"\xcd\x01\n\x12\x43reateTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12<\n\x07options\x18\x04 \x03(\x0b\x32+.trovemq.v1.CreateTopicRequest.OptionsEntry\x12\x0f\n\x07\x62rokers\x18\x05 \x03(\t\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x02\n\x11\x41lterTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12;\n\x07options\x18\x04 \x03(\x0b\x32*.trovemq.v1.AlterTopicRequest.OptionsEntry\x12?\n\tplacement\x18\x05 \x03(\x0b\x32,.trovemq.v1.AlterTopicRequest.PlacementEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0ePlacementEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"9\n\x14\x44\x65scribeTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nwith_sizes\x18\x02 \x01(\x08\"\x82\x01\n\nTopicQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x1c\n\x14last_store_timestamp\x18\x04 \x01(\x03\x12\x12\n\x05\x62ytes\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_bytes\"`\n\tTopicHold\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\r\n\x05group\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x04 \x01(\x03\x12\r\n\x05until\x18\x05 \x01(\x03\"\xa8\x03\n\x10TopicDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12\x0e\n\x06system\x18\x04 \x01(\x08\x12&\n\x06queues\x18\x05 \x03(\x0b\x32\x16.trovemq.v1.TopicQueue\x12\x0e\n\x06\x62roker\x18\x06 \x01(\t\x12:\n\x07options\x18\x07 \x03(\x0b\x32).trovemq.v1.TopicDescription.OptionsEntry\x12#\n\x04hold\x18\x08 \x01(\x0b\x32\x15.trovemq.v1.TopicHold\x12>\n\tplacement\x18\t \x03(\x0b\x32+.trovemq.v1.TopicDescription.PlacementEntry\x12\x0f\n\x07pending\x18\n \x03(\t\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0ePlacementEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"+\n\x11ListTopicsRequest\x12\x16\n\x0einclude_system\x18\x01 \x01(\x08\"?\n\x0fListTopicsReply\x12,\n\x06topics\x18\x01 \x03(\x0b\x32\x1c.trovemq.v1.TopicDescription\"#\n\x12\x44\x65leteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"P\n\x10\x44\x65leteTopicReply\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x12\n\ndeleted_on\x18\x02 \x03(\t\x12\x0f\n\x07pending\x18\x03 \x03(\t\"U\n\x13\x43ommitOffsetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"\x13\n\x11\x43ommitOffsetReply\"B\n\x10GetOffsetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\" \n\x0eGetOffsetReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"\xab\x01\n\x12ResetOffsetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x15\n\x08queue_id\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x13\n\ttimestamp\x18\x04 \x01(\x03H\x00\x12\x10\n\x06offset\x18\x05 \x01(\x03H\x00\x12\x10\n\x06to_min\x18\x06 \x01(\x08H\x00\x12\x10\n\x06to_max\x18\x07 \x01(\x08H\x00\x42\x08\n\x06targetB\x0b\n\t_queue_id\"\x89\x01\n\x10ResetOffsetReply\x12\x33\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\".trovemq.v1.ResetOffsetReply.Entry\x1a@\n\x05\x45ntry\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x15\n\roffset_before\x18\x02 \x01(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"&\n\x14GetStatisticsRequest\x12\x0e\n\x06topics\x18\x01 \x01(\x08\"\xe0\x01\n\nStatistics\x12&\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x16.trovemq.v1.BrokerInfo\x12\x36\n\x08\x63ounters\x18\x02 \x03(\x0b\x32$.trovemq.v1.Statistics.CountersEntry\x12(\n\x06topics\x18\x03 \x03(\x0b\x32\x18.trovemq.v1.TopicTraffic\x12\x17\n\x0ftopics_left_out\x18\x04 \x01(\x05\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"m\n\x0cTopicTraffic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bmessages_in\x18\x02 \x01(\x03\x12\x10\n\x08\x62ytes_in\x18\x03 \x01(\x03\x12\x14\n\x0cmessages_out\x18\x04 \x01(\x03\x12\x11\n\tbytes_out\x18\x05 \x01(\x03\x32\xbd\x05\n\x0c\x41\x64minService\x12K\n\x0b\x43reateTopic\x12\x1e.trovemq.v1.CreateTopicRequest\x1a\x1c.trovemq.v1.TopicDescription\x12I\n\nAlterTopic\x12\x1d.trovemq.v1.AlterTopicRequest\x1a\x1c.trovemq.v1.TopicDescription\x12O\n\rDescribeTopic\x12 .trovemq.v1.DescribeTopicRequest\x1a\x1c.trovemq.v1.TopicDescription\x12H\n\nListTopics\x12\x1d.trovemq.v1.ListTopicsRequest\x1a\x1b.trovemq.v1.ListTopicsReply\x12K\n\x0b\x44\x65leteTopic\x12\x1e.trovemq.v1.DeleteTopicRequest\x1a\x1c.trovemq.v1.DeleteTopicReply\x12N\n\x0c\x43ommitOffset\x12\x1f.trovemq.v1.CommitOffsetRequest\x1a\x1d.trovemq.v1.CommitOffsetReply\x12\x45\n\tGetOffset\x12\x1c.trovemq.v1.GetOffsetRequest\x1a\x1a.trovemq.v1.GetOffsetReply\x12K\n\x0bResetOffset\x12\x1e.trovemq.v1.ResetOffsetRequest\x1a\x1c.trovemq.v1.ResetOffsetReply\x12I\n\rGetStatistics\x12 .trovemq.v1.GetStatisticsRequest\x1a\x16.trovemq.v1.Statisticsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/admin.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"\xcd\x01\n\x12\x43reateTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12<\n\x07options\x18\x04 \x03(\x0b\x32+.trovemq.v1.CreateTopicRequest.OptionsEntry\x12\x0f\n\x07\x62rokers\x18\x05 \x03(\t\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x02\n\x11\x41lterTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12;\n\x07options\x18\x04 \x03(\x0b\x32*.trovemq.v1.AlterTopicRequest.OptionsEntry\x12?\n\tplacement\x18\x05 \x03(\x0b\x32,.trovemq.v1.AlterTopicRequest.PlacementEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0ePlacementEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"9\n\x14\x44\x65scribeTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nwith_sizes\x18\x02 \x01(\x08\"\x82\x01\n\nTopicQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x1c\n\x14last_store_timestamp\x18\x04 \x01(\x03\x12\x12\n\x05\x62ytes\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_bytes\"`\n\tTopicHold\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\r\n\x05group\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x04 \x01(\x03\x12\r\n\x05until\x18\x05 \x01(\x03\"\xa8\x03\n\x10TopicDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x03 \x01(\t\x12\x0e\n\x06system\x18\x04 \x01(\x08\x12&\n\x06queues\x18\x05 \x03(\x0b\x32\x16.trovemq.v1.TopicQueue\x12\x0e\n\x06\x62roker\x18\x06 \x01(\t\x12:\n\x07options\x18\x07 \x03(\x0b\x32).trovemq.v1.TopicDescription.OptionsEntry\x12#\n\x04hold\x18\x08 \x01(\x0b\x32\x15.trovemq.v1.TopicHold\x12>\n\tplacement\x18\t \x03(\x0b\x32+.trovemq.v1.TopicDescription.PlacementEntry\x12\x0f\n\x07pending\x18\n \x03(\t\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0ePlacementEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\">\n\x11ListTopicsRequest\x12\x16\n\x0einclude_system\x18\x01 \x01(\x08\x12\x11\n\telsewhere\x18\x02 \x01(\x08\"?\n\x0fListTopicsReply\x12,\n\x06topics\x18\x01 \x03(\x0b\x32\x1c.trovemq.v1.TopicDescription\"#\n\x12\x44\x65leteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"P\n\x10\x44\x65leteTopicReply\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x12\n\ndeleted_on\x18\x02 \x03(\t\x12\x0f\n\x07pending\x18\x03 \x03(\t\"U\n\x13\x43ommitOffsetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"\x13\n\x11\x43ommitOffsetReply\"B\n\x10GetOffsetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\" \n\x0eGetOffsetReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"\xab\x01\n\x12ResetOffsetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x15\n\x08queue_id\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x13\n\ttimestamp\x18\x04 \x01(\x03H\x00\x12\x10\n\x06offset\x18\x05 \x01(\x03H\x00\x12\x10\n\x06to_min\x18\x06 \x01(\x08H\x00\x12\x10\n\x06to_max\x18\x07 \x01(\x08H\x00\x42\x08\n\x06targetB\x0b\n\t_queue_id\"\x89\x01\n\x10ResetOffsetReply\x12\x33\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\".trovemq.v1.ResetOffsetReply.Entry\x1a@\n\x05\x45ntry\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x15\n\roffset_before\x18\x02 \x01(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"&\n\x14GetStatisticsRequest\x12\x0e\n\x06topics\x18\x01 \x01(\x08\"\xe0\x01\n\nStatistics\x12&\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x16.trovemq.v1.BrokerInfo\x12\x36\n\x08\x63ounters\x18\x02 \x03(\x0b\x32$.trovemq.v1.Statistics.CountersEntry\x12(\n\x06topics\x18\x03 \x03(\x0b\x32\x18.trovemq.v1.TopicTraffic\x12\x17\n\x0ftopics_left_out\x18\x04 \x01(\x05\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"m\n\x0cTopicTraffic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bmessages_in\x18\x02 \x01(\x03\x12\x10\n\x08\x62ytes_in\x18\x03 \x01(\x03\x12\x14\n\x0cmessages_out\x18\x04 \x01(\x03\x12\x11\n\tbytes_out\x18\x05 \x01(\x03\x32\xbd\x05\n\x0c\x41\x64minService\x12K\n\x0b\x43reateTopic\x12\x1e.trovemq.v1.CreateTopicRequest\x1a\x1c.trovemq.v1.TopicDescription\x12I\n\nAlterTopic\x12\x1d.trovemq.v1.AlterTopicRequest\x1a\x1c.trovemq.v1.TopicDescription\x12O\n\rDescribeTopic\x12 .trovemq.v1.DescribeTopicRequest\x1a\x1c.trovemq.v1.TopicDescription\x12H\n\nListTopics\x12\x1d.trovemq.v1.ListTopicsRequest\x1a\x1b.trovemq.v1.ListTopicsReply\x12K\n\x0b\x44\x65leteTopic\x12\x1e.trovemq.v1.DeleteTopicRequest\x1a\x1c.trovemq.v1.DeleteTopicReply\x12N\n\x0c\x43ommitOffset\x12\x1f.trovemq.v1.CommitOffsetRequest\x1a\x1d.trovemq.v1.CommitOffsetReply\x12\x45\n\tGetOffset\x12\x1c.trovemq.v1.GetOffsetRequest\x1a\x1a.trovemq.v1.GetOffsetReply\x12K\n\x0bResetOffset\x12\x1e.trovemq.v1.ResetOffsetRequest\x1a\x1c.trovemq.v1.ResetOffsetReply\x12I\n\rGetStatistics\x12 .trovemq.v1.GetStatisticsRequest\x1a\x16.trovemq.v1.Statisticsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -67,35 +67,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICDESCRIPTION_PLACEMENTENTRY']._serialized_start=537
   _globals['_TOPICDESCRIPTION_PLACEMENTENTRY']._serialized_end=585
   _globals['_LISTTOPICSREQUEST']._serialized_start=1304
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1347
-  _globals['_LISTTOPICSREPLY']._serialized_start=1349
-  _globals['_LISTTOPICSREPLY']._serialized_end=1412
-  _globals['_DELETETOPICREQUEST']._serialized_start=1414
-  _globals['_DELETETOPICREQUEST']._serialized_end=1449
-  _globals['_DELETETOPICREPLY']._serialized_start=1451
-  _globals['_DELETETOPICREPLY']._serialized_end=1531
-  _globals['_COMMITOFFSETREQUEST']._serialized_start=1533
-  _globals['_COMMITOFFSETREQUEST']._serialized_end=1618
-  _globals['_COMMITOFFSETREPLY']._serialized_start=1620
-  _globals['_COMMITOFFSETREPLY']._serialized_end=1639
-  _globals['_GETOFFSETREQUEST']._serialized_start=1641
-  _globals['_GETOFFSETREQUEST']._serialized_end=1707
-  _globals['_GETOFFSETREPLY']._serialized_start=1709
-  _globals['_GETOFFSETREPLY']._serialized_end=1741
-  _globals['_RESETOFFSETREQUEST']._serialized_start=1744
-  _globals['_RESETOFFSETREQUEST']._serialized_end=1915
-  _globals['_RESETOFFSETREPLY']._serialized_start=1918
-  _globals['_RESETOFFSETREPLY']._serialized_end=2055
-  _globals['_RESETOFFSETREPLY_ENTRY']._serialized_start=1991
-  _globals['_RESETOFFSETREPLY_ENTRY']._serialized_end=2055
-  _globals['_GETSTATISTICSREQUEST']._serialized_start=2057
-  _globals['_GETSTATISTICSREQUEST']._serialized_end=2095
-  _globals['_STATISTICS']._serialized_start=2098
-  _globals['_STATISTICS']._serialized_end=2322
-  _globals['_STATISTICS_COUNTERSENTRY']._serialized_start=2275
-  _globals['_STATISTICS_COUNTERSENTRY']._serialized_end=2322
-  _globals['_TOPICTRAFFIC']._serialized_start=2324
-  _globals['_TOPICTRAFFIC']._serialized_end=2433
-  _globals['_ADMINSERVICE']._serialized_start=2436
-  _globals['_ADMINSERVICE']._serialized_end=3137
+  _globals['_LISTTOPICSREQUEST']._serialized_end=1366
+  _globals['_LISTTOPICSREPLY']._serialized_start=1368
+  _globals['_LISTTOPICSREPLY']._serialized_end=1431
+  _globals['_DELETETOPICREQUEST']._serialized_start=1433
+  _globals['_DELETETOPICREQUEST']._serialized_end=1468
+  _globals['_DELETETOPICREPLY']._serialized_start=1470
+  _globals['_DELETETOPICREPLY']._serialized_end=1550
+  _globals['_COMMITOFFSETREQUEST']._serialized_start=1552
+  _globals['_COMMITOFFSETREQUEST']._serialized_end=1637
+  _globals['_COMMITOFFSETREPLY']._serialized_start=1639
+  _globals['_COMMITOFFSETREPLY']._serialized_end=1658
+  _globals['_GETOFFSETREQUEST']._serialized_start=1660
+  _globals['_GETOFFSETREQUEST']._serialized_end=1726
+  _globals['_GETOFFSETREPLY']._serialized_start=1728
+  _globals['_GETOFFSETREPLY']._serialized_end=1760
+  _globals['_RESETOFFSETREQUEST']._serialized_start=1763
+  _globals['_RESETOFFSETREQUEST']._serialized_end=1934
+  _globals['_RESETOFFSETREPLY']._serialized_start=1937
+  _globals['_RESETOFFSETREPLY']._serialized_end=2074
+  _globals['_RESETOFFSETREPLY_ENTRY']._serialized_start=2010
+  _globals['_RESETOFFSETREPLY_ENTRY']._serialized_end=2074
+  _globals['_GETSTATISTICSREQUEST']._serialized_start=2076
+  _globals['_GETSTATISTICSREQUEST']._serialized_end=2114
+  _globals['_STATISTICS']._serialized_start=2117
+  _globals['_STATISTICS']._serialized_end=2341
+  _globals['_STATISTICS_COUNTERSENTRY']._serialized_start=2294
+  _globals['_STATISTICS_COUNTERSENTRY']._serialized_end=2341
+  _globals['_TOPICTRAFFIC']._serialized_start=2343
+  _globals['_TOPICTRAFFIC']._serialized_end=2452
+  _globals['_ADMINSERVICE']._serialized_start=2455
+  _globals['_ADMINSERVICE']._serialized_end=3156
 # @@protoc_insertion_point(module_scope)

@@ -131,10 +131,12 @@ class TopicDescription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., system: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., broker: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., hold: _Optional[_Union[TopicHold, _Mapping]] = ..., placement: _Optional[_Mapping[str, int]] = ..., pending: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("include_system",)
+    __slots__ = ("include_system", "elsewhere")
     INCLUDE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     include_system: bool
-    def __init__(self, include_system: _Optional[bool] = ...) -> None: ...
+    elsewhere: bool
+    def __init__(self, include_system: _Optional[bool] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsReply(_message.Message):
     __slots__ = ("topics",)

@@ -86,6 +86,12 @@ def test_one_brokers_address_was_taken_for_the_whole_cluster(
     assert ran.code == 1
     assert f"the cluster has {named} to which" in ran.err
     assert run("--json", "topic", "delete", "elsewhere", "--yes").note["unseen"] == count
+    for words in (("query", "orders", "k"), ("group", "list"), ("stats", "--seconds", "0")):
+        ran = run("--json", *words)
+        assert (ran.note["complete"], ran.note["unseen"]) == (False, count), words
+    client.topics["orders"] = 2
+    ran = run("topic", "describe", "orders", "--broker", "broker-a")
+    assert "the cluster has" not in ran.err, "that broker has answered"
     client._pool.unseen_count = 0
     assert "the cluster has" not in run("topic", "list").err + run("topic", "delete", "no", "--yes").err
 

@@ -44,6 +44,7 @@ class Broker:
     fails: ErrorSpec | None = None
     fails_create: ErrorSpec | None = None
     topics: dict[str, TopicDescription] = field(default_factory=dict)
+    elsewhere: tuple[TopicDescription, ...] = ()
     placement: Mapping[str, int] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
 
@@ -77,9 +78,9 @@ class Broker:
             raise TroveError(NOT_FOUND, f"{topic} is not there")
         return self.topics[topic]
 
-    async def list_topics(self, include_system: bool) -> list[TopicDescription]:
+    async def list_topics(self, include_system: bool, *, elsewhere: bool = False) -> list[TopicDescription]:
         self._called("list", include_system)
-        return list(self.topics.values())
+        return [*self.topics.values(), *(self.elsewhere if elsewhere else ())]
 
     async def delete_topic(self, topic: str, broker: str) -> TopicDeletion:
         self._called("delete", topic)
@@ -97,6 +98,7 @@ class Pool:
 
     def __init__(self, topics: Mapping[str, Sequence[str]] = {}, away: Sequence[str] = ()) -> None:
         self.asked: list[tuple[str, str, Any]] = []
+        self.unseen_count = 0
         self.brokers = {name: Broker(name, self.asked) for name in "abcd"}
         self.routes = RouteTable()
         configs = {"a": SHARED, "b": SHARED, "c": OLD, "d": None}
@@ -112,6 +114,9 @@ class Pool:
 
     def connection(self, info: BrokerInfo) -> Broker:
         return self.brokers[info.name]
+
+    def unseen(self) -> int:
+        return self.unseen_count
 
     async def explained(self, error: TroveError) -> TroveError:
         return error
@@ -377,6 +382,20 @@ async def test_topics_of_before_are_taken_in_where_they_are() -> None:
     pool.brokers["c"].topics["orders"] = described("c", {"a": 3}, 5, kind="FIFO")
     with pytest.raises(TroveError, match="TOPIC_SETTINGS_DIFFER"):
         await pool.admin.adopt_topics(["orders"])
+
+
+@pytest.mark.asyncio
+async def test_topics_of_brokers_to_which_no_address_leads_are_listed() -> None:
+    """As through forwarded ports of some brokers. What a broker that is asked says of itself counts."""
+    pool = Pool({"orders": "ac"})
+    pool.brokers["a"].topics["orders"] = described("a", {"a": 3}, 3)
+    for name in "ac":
+        pool.brokers[name].elsewhere = (described("z", {"a": 3}, 5), described("b", {"a": 3}, 9))
+    assert [one.broker for one in await pool.admin.list_topics()] == ["a"]
+    pool.unseen_count = 1
+    found = await pool.admin.list_topics()
+    assert [(one.broker, one.queue_count) for one in found] == [("a", 3), ("z", 5)]
+    assert [one.broker for one in await pool.admin.list_topics(broker="a")] == ["a"]
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from trovemq_broker.admin.shared_topics import SharedTopics
 from trovemq_broker.query.queue_sizes import QueueSizes
@@ -50,12 +51,14 @@ class TopicReads:
         return wire.topic_reply(described, sizes, self._topic_hold(topic))
 
     async def list_topics(self, request: Request, _context: Context) -> Reply:
-        """All topics of this broker, and all others of which the store has queues. Not those of the cluster's
-        configuration that lie on other brokers alone: these list them."""
-        steps = self._list_steps(include_system=wire.lists_system_topics(request))
+        """All topics of this broker, and all others of which the store has queues. The places of the
+        cluster's topics on other brokers, which list them, too, where they are asked for."""
+        steps = self._list_steps(
+            include_system=wire.lists_system_topics(request), elsewhere=wire.lists_topics_elsewhere(request)
+        )
         return await self._turns.run(steps)
 
-    def _list_steps(self, *, include_system: bool) -> Steps[Reply]:
+    def _list_steps(self, *, include_system: bool, elsewhere: bool) -> Steps[Reply]:
         names = {*self._store.topics.names(include_system=True), *self._store.consume_queues.topics()}
         yield
         topics = wire.TopicList()
@@ -67,6 +70,14 @@ class TopicReads:
                 continue  # it was deleted meanwhile
             if include_system or not is_system_topic(name):
                 topics.add(self._described(name, config, with_queues=False))
+        for number, name in enumerate(self._cluster.names() if elsewhere else (), 1):
+            if number % TOPICS_STEP == 0:
+                yield
+            if (there := self._cluster.find(name)) is not None:
+                for broker, queue_count in self._cluster.placement(name).items():
+                    if broker != self._broker:
+                        place = replace(self._elsewhere(there), broker=broker, queue_count=queue_count)
+                        topics.add(place)
         return topics.reply
 
     def _elsewhere(self, config: TopicConfig) -> wire.DescribedTopic:

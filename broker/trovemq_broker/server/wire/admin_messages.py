@@ -140,6 +140,11 @@ def describe_of(request: admin_pb2.DescribeTopicRequest) -> DescribeTopic:
     return DescribeTopic(request.topic, request.with_sizes)
 
 
+def lists_topics_elsewhere(request: admin_pb2.ListTopicsRequest) -> bool:
+    """Whether the places of topics on other brokers are asked for, too."""
+    return request.elsewhere
+
+
 def lists_system_topics(request: admin_pb2.ListTopicsRequest) -> bool:
     """Whether a ListTopics asks for system topics, too."""
     return request.include_system

@@ -76,6 +76,7 @@ async def stats(
             await asyncio.sleep(seconds)
             passed = now_s() - begun
             after = await session.call(client.admin.statistics(broker=broker))
+    session.note_unseen(broker)
     found = list(_rated(before, after, passed))
     for one in found:
         session.output.item(_fields(one))

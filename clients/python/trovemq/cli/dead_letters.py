@@ -75,6 +75,7 @@ async def list_(
                     await _show(session, client, group, found)
                     found.clear()
         await _show(session, client, group, found)
+    session.note_unseen(broker)
     if not shown and not session.away.names("missing"):
         of_reason = "" if reason is None else f" of reason {reason}"
         session.output.remark(f"group {group} has no dead letters{of_reason}")

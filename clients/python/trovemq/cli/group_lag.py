@@ -43,6 +43,7 @@ async def lag(
 
     async with session.client() as client:
         await watched(session, lambda: show(client), every_ms if watch else None)
+        session.note_unseen(broker)
 
 
 def _show_queues(session: Session, found: Sequence[QueueLag]) -> None:

@@ -196,6 +196,7 @@ async def list_(
             show_groups(session, await session.call(client.admin.groups.list_all(broker=broker)))
 
         await watched(session, show, every_ms if watch else None)
+        session.note_unseen(broker)
 
 
 @verb(app, "describe")
@@ -203,6 +204,7 @@ async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOp
     """Show a group's settings and its topics. On every broker that knows it."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.describe(group, broker=broker))
+    session.note_unseen(broker)
     for description in found:
         session.output.item(GROUPS.fields(description))
     if session.output.objects:
@@ -252,6 +254,7 @@ async def members(session: Session, group: GroupArgument, broker: EveryBrokerOpt
     """List the consumers of a group that are connected."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.members(group, broker=broker))
+    session.note_unseen(broker)
     session.show_list(found, MEMBERS_OF_GROUP)
 
 

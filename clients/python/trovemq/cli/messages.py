@@ -337,6 +337,7 @@ async def _get_by_id(
     if found.unreachable:
         session.output.note(complete=False, missing=sorted(found.unreachable))
         session.output.remark(f"perhaps not all: no answer from {', '.join(sorted(found.unreachable))}")
+    session.note_unseen(broker)
     return list(found.messages)
 
 

@@ -124,6 +124,7 @@ async def query(
         if key_type is not KeyType.TAG and cursor is None:
             delayed = await _delayed(session, client, question)
     session.output.note(**coverage.fields())
+    session.note_unseen(broker)
     _show(session, rows, delayed, coverage)
 
 

@@ -110,6 +110,7 @@ async def search(
             if not session.output.objects:
                 rows.append(message)
     session.output.note(**coverage.fields())
+    session.note_unseen(broker)
     _show(session, rows, coverage)
 
 

@@ -51,7 +51,12 @@ UNSEEN: Final = (
     "the cluster has {0}, to which {1} does not lead: give a nameserver's address, or that of each broker"
     " (--server HOST:PORT,HOST:PORT)"
 )
-ABSENT: Final = (errors.BROKER_NOT_FOUND, errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND)
+ABSENT: Final = (
+    errors.BROKER_NOT_FOUND,
+    errors.GROUP_NOT_FOUND,
+    errors.MESSAGE_NOT_FOUND,
+    errors.TOPIC_NOT_FOUND,
+)
 """Errors of something that a broker may have which the given address does not lead to."""
 SILENT_SHOWN_MAX: Final = 3
 """How many brokers a message names."""
@@ -114,9 +119,10 @@ class Session:
         finally:
             await client.close()
 
-    def note_unseen(self) -> None:
-        """Says so if the given address leads to some of the cluster's brokers only."""
-        if text := self._unseen():
+    def note_unseen(self, broker: str | None = None) -> None:
+        """Says so if the given address leads to some of the cluster's brokers only. `broker`: the only one
+        that was asked."""
+        if broker is None and (text := self._unseen()):
             self.output.note(complete=False)
             self.output.remark(text)
 

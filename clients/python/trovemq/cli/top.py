@@ -62,6 +62,7 @@ async def top(
                 now, after = loop.time(), await readings.read()
                 show(sample(before, after, now - begun, by), readings.groups_left_out)
                 if once:
+                    session.note_unseen()
                     return
                 begun, before = now, after
 

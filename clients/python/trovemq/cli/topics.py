@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -161,7 +162,7 @@ async def create(
         )
     if not exist_ok:
         session.tell_existing(made.existing)
-    show_topics(session, made)
+    show_topics(session, (place for topic in made for place in _places(topic)))
     for topic in made:
         if len(topic.placement) > 1:  # the table has the broker that answered
             session.output.remark(placement_text(topic))
@@ -237,7 +238,7 @@ async def list_(
     """List the topics of every broker."""
     async with session.client() as client:
         topics = await session.call(client.admin.list_topics(include_system=system, broker=broker))
-        session.note_unseen()
+    session.note_unseen(broker)
     show_topics(session, topics)
 
 
@@ -248,6 +249,7 @@ async def describe(
     """Show a topic with its queues' offsets. And how much of the log it keeps until it is acknowledged."""
     async with session.client() as client:
         descriptions = await session.call(client.admin.describe_topic(name, broker=broker, with_sizes=sizes))
+    session.note_unseen(broker)
     queues = queue_columns(sizes=sizes)
     for topic in descriptions:
         shown = [queues.fields((topic, queue)) for queue in topic.queues]
@@ -287,6 +289,13 @@ async def delete(
 def options_text(topic: TopicDescription) -> str:
     """`deduplicate 1h, order priority`; a dash for none."""
     return ", ".join(f"{name} {value}" for name, value in topic.options.items()) or "-"
+
+
+def _places(topic: TopicDescription) -> list[TopicDescription]:
+    """A topic that was made: as the broker says that answered, or, if it does not lie there, each place."""
+    if not topic.placement or topic.broker in topic.placement:
+        return [topic]
+    return [replace(topic, broker=name, queue_count=count) for name, count in topic.placement.items()]
 
 
 def placement_text(topic: TopicDescription) -> str:

@@ -81,6 +81,7 @@ async def track(
         for row in rows:
             session.output.item({"type": kind, **_fields(asdict(row))})
     session.output.note(complete=found.complete, missing=list(found.unreachable), notes=list(found.notes))
+    session.note_unseen(broker)
     for note in found.notes:
         session.output.remark(note)
     if not session.output.objects:
