@@ -168,6 +168,8 @@ class Registration:
                 if self._leaving:
                     break
                 await self._wait(attempts.pause_s(lasted=self.heartbeats > beats_before))
+                if self._leaving:
+                    break  # it is not registered there
         self.state = RegistrationState.STOPPED
 
     async def _wait(self, seconds: float) -> None:
