@@ -76,7 +76,7 @@ class ConfigCondition:
             seen = str(self._stored.promised)
             own = warning(self._state(), self._finder.owner(), generation=seen, problem=self._trouble())
         local = "" if self._role.is_alone else self._local.warning()
-        return "; ".join(filter(None, (own, local)))
+        return "; ".join(filter(None, (own, self._finder.other_cluster(), local)))
 
     def _trouble(self) -> str:
         """Why this broker cannot change the table, or does not follow its owner; empty if it does."""

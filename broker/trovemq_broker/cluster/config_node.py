@@ -94,6 +94,7 @@ class ConfigNode:
         self._founding = asyncio.Lock()
         self._taking_over = False
         self._published: tuple[str, str, Generation] | None = None
+        self._other_cluster = ""
         self.changes = 0
         """Changes that this broker has made as the owner, since its start."""
         self.changes_waiting = 0
@@ -371,6 +372,7 @@ class ConfigNode:
         later = self._finder.later()
         if later is not None:
             await self._see(later)
+        self._note_other_cluster()
         owner, follower = self._role.owner, self._role.follower
         if owner is not None:
             owner.second()
@@ -380,6 +382,12 @@ class ConfigNode:
             await follower.minute()
         self._publish(now=ends_minute)
         self._signal.notify()
+
+    def _note_other_cluster(self) -> None:
+        text = self._finder.other_cluster()
+        if text and not self._other_cluster:
+            get_logger().error("config.other_cluster", message=text)
+        self._other_cluster = text
 
     def _publish(self, *, now: bool) -> None:
         """The summary for the routes: at once when the owner changes; the version once a minute, and with

@@ -15,6 +15,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
+NAMED_MAX: Final = 8
 FIRST_GENERATION: Final = 1
 """Of a table that no other broker has taken over."""
 
@@ -143,6 +144,25 @@ class OwnerFinder:
         known = self.successor
         if successor is None or successor.owner or known is None or known.generation < successor.generation:
             self.successor = successor
+
+    def other_cluster(self) -> str:
+        """A text if brokers in the routes have the configuration of another cluster: the store of one was
+        started here by mistake. Empty if none has."""
+        own = self._stored.head
+        others = [
+            (one.name, one.config)
+            for one in self._routes.brokers
+            if own.cluster and one.config is not None and one.config.id != own.cluster
+        ]
+        if not others:
+            return ""
+        names, shown = ", ".join(name for name, _ in others[:NAMED_MAX]), others[0][1]
+        return (
+            f"{errors.CONFIG_OTHER_CLUSTER.symbol}: this store has configuration {own.cluster}, which"
+            f" {own.owner} owns, and {names} in the same routes have {shown.id}, of {shown.owner}: stop the"
+            " brokers whose stores belong elsewhere, or give them their own nameserver; if all are of one"
+            " cluster, name the configuration that stays: trovemq cluster config-owner NAME --cluster ID"
+        )
 
     def contradiction(self) -> str:
         """A text if the setting names another owner than the table, as after a take-over; empty if not."""

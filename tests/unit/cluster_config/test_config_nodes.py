@@ -328,3 +328,24 @@ async def test_a_take_over_left_a_warning_for_ever_on_brokers_with_the_setting()
         await cluster.until(lambda: follower.state == "current")
         assert follower.node.condition.warning() == ""
         assert "config_owner is elsewhere, the table says a" in follower.node._finder.contradiction()
+
+
+async def test_a_store_of_another_cluster_owned_its_table_in_silence() -> None:
+    """It was started with the nameserver of this cluster: two configurations, and nothing said so."""
+    async with config_cluster() as cluster:
+        owner, _ = await two(cluster)
+        third = await cluster.add("c")
+        fourth = await cluster.add("d", "c")
+        await cluster.until(lambda: fourth.state == "current")
+        cluster.announce()
+        with logged() as log:
+            await cluster.second()
+            await cluster.second()
+        assert log.getvalue().count("config.other_cluster") == 4, "each broker says it once"
+        for broker, others in ((owner, "c, d"), (third, "a, b")):
+            warning = broker.node.condition.warning()
+            assert warning.startswith("CONFIG_OTHER_CLUSTER")
+            assert f"{others} in the same routes" in warning
+        cluster.hidden = {"c", "d"}
+        cluster.announce()
+        assert owner.node.condition.warning() == ""
