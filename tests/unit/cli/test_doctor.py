@@ -20,7 +20,7 @@ from trovemq.cli.doctor_evidence import (
 )
 from trovemq.models.broker import BrokerCondition, SettingDescription
 from trovemq.models.cluster import BrokerInfo, LostBroker, TopicDescription
-from trovemq.models.config import ConfigName, ConfigStatus
+from trovemq.models.config import ConfigMember, ConfigName, ConfigStatus
 from trovemq.models.group import GroupDescription, GroupSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -239,6 +239,14 @@ def test_a_follower_that_stays_behind_is_found() -> None:
         found(of(configs_before=before, configs=(status("a", "owner", 12), status("b", "current", 9)))) == []
     )
     assert found(of(configs=before)) == [], "one answer shows no delay"
+
+
+def test_a_member_that_was_stopped_in_order_was_not_named() -> None:
+    members = tuple(ConfigMember(name, 9, live=name in "ab") for name in "abcd")
+    owner = status("a", "owner", members=members)
+    evidence = of(broker("a"), lost=(LostBroker("c", "k", "10.0.0.1:1", 5, 1, 1),), configs=(owner,))
+    shown = [(one.check, one.where, one.note) for one in found(evidence) if one.check == "configuration"]
+    assert shown == [("configuration", "d", True)], "c is named as lost, and b answers elsewhere"
 
 
 def test_many_unlisted_topics_are_cut() -> None:

@@ -194,6 +194,19 @@ def configuration(evidence: Evidence) -> Iterator[Finding]:
                 "configuration", broker, what, "see all: trovemq cluster config --json", note=is_note
             )
     yield from _behind(evidence)
+    yield from _stopped(evidence)
+
+
+def _stopped(evidence: Evidence) -> Iterator[Finding]:
+    """Members of the cluster that were stopped in order, and so are in no routes."""
+    shown = {one.info.name for one in evidence.brokers} | {one.name for one in evidence.lost}
+    for owner in evidence.configs:
+        for member in owner.members:
+            if not member.live and member.broker not in shown:
+                what = "it was stopped, and belongs to the cluster: FIFO topics that lie on it wait for it"
+                remove = f"trovemq broker remove {member.broker} --accept-loss"
+                to_do = f"start it; if it does not come back: {remove}"
+                yield Finding("configuration", member.broker, what, to_do, note=True)
 
 
 def _behind(evidence: Evidence) -> Iterator[Finding]:
