@@ -51,7 +51,7 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
     ),
     Planted(
         "a send is admitted by another field than its handler reads",
-        f"{_SERVER}/gate.py",
+        f"{_SERVER}/rights.py",
         'yield _topic(request, ("topic",), PUB)',
         'yield _topic(request, ("b", "topic"), PUB)',
         (_SIGNATURES + "test_a_send_needs_the_right_for_the_topic_that_it_writes",),

@@ -22,8 +22,9 @@ from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.access.needs import EVERY, Level
 from trovemq_broker.server.access.serving_gate import ServingGate
-from trovemq_broker.server.remoting.gate import ROWS, RemotingGate
+from trovemq_broker.server.remoting.gate import RemotingGate
 from trovemq_broker.server.remoting.members import Member
+from trovemq_broker.server.remoting.rights import ROWS
 from trovemq_broker.server.remoting.service import RemotingService
 from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.users import UserKind, new_user
