@@ -25,9 +25,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from trovemq_daemon.remoting.request import NO_FIELDS, Request
+from trovemq_daemon.remoting.request import NO_FIELDS, Reply, Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
@@ -64,15 +64,6 @@ class Requests(Protocol):
     def begin(self, request: Request) -> None: ...
     def ended(self, request: Request, code: int) -> None: ...
     def response_of(self, request: Request, error: BaseException) -> tuple[int, str]: ...
-
-
-class Reply(NamedTuple):
-    """A client's answer to a request of ours."""
-
-    code: int
-    remark: str
-    fields: Mapping[str, str]
-    body: bytes
 
 
 class RemotingConnection:
@@ -221,7 +212,9 @@ class RemotingConnection:
             self._flush_soon()
 
     async def ask(self, code: RequestCode, fields: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
-        """The client's answer. TroveError LIMIT_EXCEEDED, CONSUME_MSG_TIMEOUT."""
+        """The client's answer. TroveError LIMIT_EXCEEDED, CONSUME_MSG_TIMEOUT, CONSUMER_NOT_ONLINE."""
+        if self.is_lost:
+            raise TroveError(errors.CONSUMER_NOT_ONLINE, f"client {self.peer} is gone")
         if len(self._asked) >= ASKED_MAX or self.is_full:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{len(self._asked)} requests wait for {self.peer}")
         opaque = next(self._opaques)
@@ -334,7 +327,8 @@ class RemotingConnection:
         for task in tuple(self._tasks):
             task.cancel()
         for waiting in self._asked.values():
-            waiting.cancel()
+            if not waiting.done():
+                waiting.set_exception(TroveError(errors.CONSUMER_NOT_ONLINE, f"client {self.peer} is gone"))
         self._server.closed(self)
         for callback in self.on_lost:
             callback()

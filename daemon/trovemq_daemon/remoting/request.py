@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.remoting.fields import Fields
 from trovemq_proto.remoting.headers import Header
 
 NO_FIELDS: Final[Mapping[str, str]] = {}
+
+
+class Reply(NamedTuple):
+    """A client's answer to a request of ours."""
+
+    code: int
+    remark: str
+    fields: Mapping[str, str]
+    body: bytes
 
 
 class Connection(Protocol):
@@ -42,6 +51,10 @@ class Connection(Protocol):
 
     def notify(self, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
         """A one-way request to the client."""
+        ...
+
+    async def ask(self, code: RequestCode, fields: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
+        """The client's answer. TroveError LIMIT_EXCEEDED, CONSUME_MSG_TIMEOUT, CONSUMER_NOT_ONLINE."""
         ...
 
     def run(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
