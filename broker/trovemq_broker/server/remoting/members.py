@@ -12,16 +12,18 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from trovemq_broker.filters.filter import Filter, parse_filter
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.remoting.bodies import read_body
 from trovemq_daemon.remoting.request import Connection, Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.remoting.json_text import json_text
 from trovemq_store.topics.names import RETRY_PREFIX
@@ -31,10 +33,8 @@ SUBSCRIPTIONS_MAX: Final = 1_024
 HEARTBEAT_TOPICS_MAX: Final = 4_096
 """For each the rules of the user are looked at."""
 CLIENT_ID_SIZE_MAX: Final = 255
-HEARTBEAT_SIZE_MAX: Final = 1 << 20
 TAG: Final = "TAG"
 CLUSTERING: Final = "CLUSTERING"
-Data = TypeVar("Data")
 
 
 class SubscriptionData(msgspec.Struct, rename="camel"):
@@ -79,6 +79,14 @@ class Subscription(NamedTuple):
     version: int
 
 
+class Heard(NamedTuple):
+    """The last heartbeat of a client. `version`: RocketMQ's index of its release."""
+
+    language: str
+    version: int
+    time_ms: EpochMs
+
+
 class Member(NamedTuple):
     """`user`: the access key of a producer; "" where callers are not authenticated."""
 
@@ -88,11 +96,12 @@ class Member(NamedTuple):
 
 
 class Group:
-    """The members of one consumer group, and its subscriptions by topic."""
+    """The members of one consumer group, and its subscriptions by topic. `data`: of its last heartbeat."""
 
-    def __init__(self) -> None:
-        self.members: dict[Member, None] = {}
+    def __init__(self, data: ConsumerData) -> None:
+        self.members: dict[Member, Heard] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.data = data
 
     @property
     def client_ids(self) -> list[str]:
@@ -107,7 +116,7 @@ class Members:
         self.groups: dict[str, Group] = {}
         self._of_connection: dict[Connection, dict[str, Member]] = {}
         """By group."""
-        self.producers: dict[str, dict[Member, None]] = {}
+        self.producers: dict[str, dict[Member, Heard]] = {}
         self._producing: dict[Connection, dict[str, Member]] = {}
         self.on_gone: Callable[[str, str], None] = lambda _group, _client_id: None
         """Is called with the group and the client id of a member that is gone."""
@@ -117,14 +126,16 @@ class Members:
         data = _heartbeat_of(request)
         connection = request.connection
         self._know(connection)
+        heard = Heard(request.header.language, request.header.version, self._core.clock_ms())
         for consumer in data.consumers:
-            self._join(connection, data.client_id, consumer)
+            self._join(Member(connection, data.client_id), consumer, heard)
         producing = self._producing[connection]
         for producer in data.producers:
-            if producer.group_name not in producing and len(producing) < GROUPS_MAX:
-                member = Member(connection, data.client_id, present_creator().name)
-                producing[producer.group_name] = member
-                self.producers.setdefault(producer.group_name, {})[member] = None
+            name = producer.group_name
+            if name not in producing and len(producing) < GROUPS_MAX:
+                producing[name] = Member(connection, data.client_id, present_creator().name)
+            if (member := producing.get(name)) is not None:
+                self.producers.setdefault(name, {})[member] = heard
         request.answer()
 
     def unregister(self, request: Request) -> None:
@@ -148,7 +159,7 @@ class Members:
 
     def check_config(self, request: Request) -> None:
         """CHECK_CLIENT_CONFIG: whether a subscription can be parsed; start() of a client raises the text."""
-        one = _read(_CHECKS, request).subscription_data
+        one = read_body(_CHECKS, request).subscription_data
         parse_filter(one.expression_type or TAG, one.sub_string)
         request.answer()
 
@@ -162,24 +173,30 @@ class Members:
             self._producing[connection] = {}
             connection.on_lost.append(lambda: self._lost(connection))
 
-    def _join(self, connection: Connection, client_id: str, data: ConsumerData) -> None:
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups with members that read the topic."""
+        return [name for name, group in self.groups.items() if topic in group.subscriptions]
+
+    def _join(self, member: Member, data: ConsumerData, heard: Heard) -> None:
         """A group that does not exist, and is not made by its use, is left out without an error: the pulls
         of its consumer get one."""
         name = data.group_name
         if not self._exists(name):
             return
-        own = self._of_connection[connection]
+        own = self._of_connection[member.connection]
         if name not in own and len(own) >= GROUPS_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a client has {GROUPS_MAX} groups at most")
         if data.message_model == CLUSTERING:
             self._core.store.topics.ensure_internal(retry_topic(name), 1, now_ms=self._core.clock_ms())
-        group = self.groups.setdefault(name, Group())
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(data)
+        group.data = msgspec.structs.replace(data, subscription_data_set=[])
         changed = self._subscribe(group, data.subscription_data_set)
-        member = Member(connection, client_id)
         if (former := own.get(name)) is not None and former != member:
             del group.members[former]
         changed |= member not in group.members
-        group.members[member], own[name] = None, member
+        group.members[member], own[name] = heard, member
         if changed:
             self._notify(name, group)
 
@@ -258,7 +275,7 @@ def consumers_of(request: Request) -> Iterator[tuple[str, list[str]]]:
 
 def _heartbeat_of(request: Request) -> HeartbeatData:
     """TroveError REQUEST_ILLEGAL, LIMIT_EXCEEDED."""
-    data = _read(_HEARTBEATS, request)
+    data = read_body(_HEARTBEATS, request)
     if not 0 < len(data.client_id.encode()) <= CLIENT_ID_SIZE_MAX:
         raise TroveError(errors.REQUEST_ILLEGAL, f"a client id has 1 to {CLIENT_ID_SIZE_MAX} bytes")
     if len(data.consumers) > GROUPS_MAX or len(data.producers) > GROUPS_MAX:
@@ -270,16 +287,6 @@ def _heartbeat_of(request: Request) -> HeartbeatData:
         text = f"a heartbeat has {HEARTBEAT_TOPICS_MAX} topics of all groups at most"
         raise TroveError(errors.LIMIT_EXCEEDED, text)
     return data
-
-
-def _read(decoder: msgspec.json.Decoder[Data], request: Request) -> Data:
-    if len(request.body) > HEARTBEAT_SIZE_MAX:
-        text = f"the body has {len(request.body)} bytes, the limit is {HEARTBEAT_SIZE_MAX}"
-        raise TroveError(errors.REQUEST_ILLEGAL, text)
-    try:
-        return decoder.decode(request.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise TroveError(errors.REQUEST_ILLEGAL, f"the body cannot be read: {error}") from None
 
 
 def retry_topic(group: str) -> str:
