@@ -287,6 +287,7 @@ class BrokerApp:
             return
         gate = RemotingGate(self._gate, self._serving_gate)
         services.remoting.transactions.may_send = gate.may_send
+        services.remoting.calls.admission = gate
         server = RemotingServer(
             self._rpc_metrics,
             services.remoting.handlers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,10 +47,13 @@ from trovemq_broker.server.native.shared_changes import SharedChanges
 from trovemq_broker.server.native.store_service import StoreService
 from trovemq_broker.server.native.track_service import TrackService
 from trovemq_broker.server.native.transaction_service import TransactionService
-from trovemq_broker.server.remoting.service import RemotingService
+from trovemq_broker.server.remoting.broker_admin import DiskSpace, Surroundings
+from trovemq_broker.server.remoting.rates import SAMPLE_S
+from trovemq_broker.server.remoting.service import ForTools, RemotingService
 from trovemq_broker.server.rocketmq.forwarded_service import ForwardedService
 from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.service import RocketmqService
+from trovemq_broker.server.wire.tool_calls import TOOL_SERVICES
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.transactions.transactions import TransactionCheck
 from trovemq_daemon import clocks
@@ -116,6 +120,7 @@ class BrokerServices:
             replica_acks=replica_acks,
         )
         self._security = security
+        self._settings = settings
         self.tasks = StoreTasks(core, settings, wall_ms)
         self.store_service = StoreService(
             store, settings.store_path, core.topic_changes.changing, clock_ms, settings.backup_path
@@ -158,6 +163,9 @@ class BrokerServices:
             draining=lambda: self._draining(others),
             holding=lambda topic: [one.broker for one in others.holding(topic)],
         )
+        self._groups = GroupService(core, self.shared_changes)
+        for service in (self._admin, self._groups, self._broker):
+            self.remoting.calls.add(TOOL_SERVICES[type(service).__name__], service)
         self._tracks = TrackService(core, self.queries.one_more)
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
@@ -182,10 +190,21 @@ class BrokerServices:
             forwards=forwards,
             nodes=self._other_nodes,
         )
-        self.remoting = RemotingService(core, self.rocketmq.routes.data_of, lambda: self._addresses(others))
+        around = Surroundings(clock_ms(), self._disk, ";".join(self._settings.nameserver))
+        self.remoting = RemotingService(
+            *(core, self.rocketmq.routes.data_of, lambda: self._addresses(others)),
+            ForTools(self._placement_of, self.queries.one_more, around),
+        )
         self._forwarded = ForwardedService(
             self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, self._security
         )
+
+    def _disk(self) -> DiskSpace:
+        try:
+            total, _, free = shutil.disk_usage(self._settings.store_path)
+        except OSError:
+            return DiskSpace(0, 0)
+        return DiskSpace(total, free)
 
     def _addresses(self, others: OtherBrokers) -> dict[str, str]:
         """Of the live brokers of the cluster that this one knows, by name."""
@@ -250,7 +269,7 @@ class BrokerServices:
             *(
                 self._broker,
                 self._admin,
-                GroupService(self.core, self.shared_changes),
+                self._groups,
                 self._users,
                 self._tracks,
                 self._route,
@@ -283,6 +302,7 @@ class BrokerServices:
                 clock_ms,
             ),
             "clients": self._expire_clients(),
+            **({"rates": self._sample_rates()} if self._settings.remoting_enable else {}),
             "drain": self.drain_control.run(),
             **({"sessions": self._expire_sessions(self._security)} if self._security is not None else {}),
             **({"nodes": self._announce_nodes(self._led)} if self._led is not None else {}),
@@ -293,6 +313,11 @@ class BrokerServices:
         while True:
             await sleep_to_tick(NODES_INTERVAL_S)
             self.view.set_leader(led.leader())
+
+    async def _sample_rates(self) -> None:
+        while True:
+            self.remoting.admin.rates.sample()
+            await sleep_to_tick(SAMPLE_S)
 
     async def _expire_sessions(self, security: BrokerSecurity) -> None:
         while True:

@@ -7,6 +7,7 @@ import base64
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,10 +23,11 @@ from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.access.needs import EVERY, Level
 from trovemq_broker.server.access.serving_gate import ServingGate
+from trovemq_broker.server.remoting.broker_admin import DiskSpace, Surroundings
 from trovemq_broker.server.remoting.gate import RemotingGate
 from trovemq_broker.server.remoting.members import Member
 from trovemq_broker.server.remoting.rights import ROWS
-from trovemq_broker.server.remoting.service import RemotingService
+from trovemq_broker.server.remoting.service import ForTools, RemotingService
 from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.users import UserKind, new_user
 from trovemq_proto.errors import TroveError
@@ -122,7 +124,9 @@ def secured(path: Path, run: Callable[[RemotingClient], Awaitable[None]]) -> Non
 
 def test_every_request_has_its_rights() -> None:
     async def main() -> None:
-        service = RemotingService(TestBroker(), lambda _topic: {}, dict)
+        around = Surroundings(0, lambda: DiskSpace(0, 0), "")
+        tools = ForTools(lambda _topic: {}, nullcontext, around)
+        service = RemotingService(TestBroker(), lambda _topic: {}, dict, tools)
         assert ROWS.keys() == service.handlers.keys()
 
     asyncio.run(main())

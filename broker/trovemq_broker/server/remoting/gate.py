@@ -6,25 +6,28 @@ Each request is signed separately (security/remoting.py), and admitted by the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from trovemq_broker.security.actions import Kind
-from trovemq_broker.security.creators import reset_creator, set_creator
+from trovemq_broker.security.creators import present_creator, reset_creator, set_creator
 from trovemq_broker.security.remoting import ACCESS_KEY, user_of_fields
+from trovemq_broker.server.access.audit import CANCELLED, OK, outcome_of_error
 from trovemq_broker.server.access.gate import Caller, Gate
 from trovemq_broker.server.access.needs import PUB, Need, Row
+from trovemq_broker.server.access.needs import ROWS as NATIVE_ROWS
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.remoting.members import Member
+from trovemq_broker.server.remoting.native_calls import CallContext
 from trovemq_broker.server.remoting.rights import ROWS
-from trovemq_daemon.peers import Peer, peer_of
+from trovemq_broker.server.wire.shown_replies import MaySee
+from trovemq_broker.server.wire.tool_calls import NativeCall
+from trovemq_daemon.peers import Peer, peer_of_call
 from trovemq_daemon.remoting.request import Connection, Request
 from trovemq_daemon.remoting.server import Handler
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.codes import request_name
-
-TLS_SECURITY: Final[Mapping[str, tuple[bytes, ...]]] = {"transport_security_type": (b"ssl",)}
 
 
 class RemotingGate:
@@ -71,6 +74,44 @@ class RemotingGate:
             return False
         return True
 
+    @asynccontextmanager
+    async def admitted(self, request: Request, call: NativeCall) -> AsyncIterator[None]:
+        """The block makes a call of TroveMQ's services for the request, whose signature was checked: it is
+        admitted and audited by the call's own row. TroveError."""
+        gate = self._gate
+        if gate is None:
+            yield
+            return
+        path, message = call
+        row, peer = NATIVE_ROWS[path], _peer(request.connection)
+        caller = Caller(present_creator().name, peer.source, None)
+        try:
+            gate.admit(caller, row, message, path)
+        except TroveError as error:
+            gate.refused(path, error, peer.source, caller.access_key)
+            if row.audit is not None:
+                gate.audit.called(row, path, caller.access_key, peer.source, message, error.symbol)
+            raise
+        begun = await gate.audit.begin(row, path, caller.access_key, peer.source, message)
+        outcome = CANCELLED
+        try:
+            yield
+            outcome = OK
+        except BaseException as error:
+            outcome = outcome_of_error(error)
+            raise
+        finally:
+            if row.audit is not None:
+                gate.audit.called(row, path, caller.access_key, peer.source, message, outcome, begun)
+
+    def may_see(self, request: Request) -> MaySee | None:
+        """A test whether the caller may know that a resource exists; None: it may know all. TroveError
+        AUTHENTICATION_FAILED."""
+        if self._gate is None:
+            return None
+        caller = Caller(present_creator().name, _peer(request.connection).source, None)
+        return self._gate.may_see(caller)
+
     @staticmethod
     def _caller(gate: Gate, request: Request, peer: Peer) -> Caller:
         table = gate.users()
@@ -100,4 +141,4 @@ class RemotingGate:
 
 
 def _peer(connection: Connection) -> Peer:
-    return peer_of(connection.peer, TLS_SECURITY if connection.is_secure else {})
+    return peer_of_call(CallContext(connection))

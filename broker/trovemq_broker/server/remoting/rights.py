@@ -1,6 +1,8 @@
 """The table of the permissions that each remoting request needs; a test compares it with the handlers.
 
-The rows are those of `trovemq_broker.server.access.needs`.
+The rows are those of `trovemq_broker.server.access.needs`. A request that stands for a call of one of
+TroveMQ's services has NATIVE here: every user may send it, and its handler has the call admitted by the call's
+row in that table, and audited (native_calls.py).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from trovemq_broker.security.actions import Action, Kind
-from trovemq_broker.server.access.needs import EVERY, KNOW, PUB, SUB, Level, Need, Row
+from trovemq_broker.server.access.needs import EVERY, KNOW, PUB, SEE, SUB, THIS_CLUSTER, Level, Need, Row
 from trovemq_broker.server.remoting.members import consumers_of
 from trovemq_broker.server.remoting.queue_locks import read_locks
 from trovemq_daemon.remoting.request import Request
@@ -90,6 +92,39 @@ def _locks(request: Request) -> Iterator[Need]:
     yield Need(Kind.GROUP, read_locks(request).consumer_group, SUB)
 
 
+def _see_topic(request: Request) -> Iterator[Need]:
+    yield _topic(request, ("topic",), SEE | PUB)
+
+
+def _see_group(request: Request) -> Iterator[Need]:
+    yield _group(request, ("consumerGroup", "group"), SEE)
+    if request.header.fields.get("topic"):
+        yield _topic(request, ("topic",), KNOW)
+
+
+def _reset(request: Request) -> Iterator[Need]:
+    yield _group(request, ("group",), Action.UPDATE)
+    yield _topic(request, ("topic",), SEE)
+
+
+def _command(request: Request) -> Iterator[Need]:
+    yield _group(request, ("consumerGroup",), Action.COMMAND)
+
+
+def _clone(request: Request) -> Iterator[Need]:
+    """Its writes are admitted by the calls that make them."""
+    yield _group(request, ("srcGroup",), SEE)
+
+
+def _cluster(actions: Action) -> Row:
+    return Row(lambda _request: (Need(Kind.CLUSTER, THIS_CLUSTER, actions),))
+
+
+NATIVE: Final = Row(Level.USER)
+"""Its calls have rows in needs.py."""
+SHOWN: Final = Row(Level.USER)
+"""The answer has the names alone that the caller may know."""
+
 ROWS: Final[Mapping[int, Row]] = {
     RequestCode.SEND_MESSAGE: Row(_send),
     RequestCode.SEND_MESSAGE_V2: Row(_send_short),
@@ -112,5 +147,46 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.UNLOCK_BATCH_MQ: Row(_locks),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Row(_know),
     RequestCode.GET_BROKER_CLUSTER_INFO: Row(Level.USER),
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Row(Level.SUPER),
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: SHOWN,
+    RequestCode.GET_TOPICS_BY_CLUSTER: SHOWN,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Row(Level.USER),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: Row(Level.USER),  # changes nothing
+    RequestCode.DELETE_KV_CONFIG: Row(Level.USER),  # changes nothing
+    RequestCode.GET_KV_CONFIG: Row(Level.USER),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: Row(Level.USER),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: NATIVE,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: NATIVE,
+    RequestCode.DELETE_TOPIC_IN_BROKER: NATIVE,
+    RequestCode.GET_TOPIC_CONFIG: Row(_see_topic),
+    RequestCode.GET_ALL_TOPIC_CONFIG: SHOWN,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: SHOWN,
+    RequestCode.GET_TOPIC_STATS_INFO: Row(_see_topic),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Row(_see_topic),  # and the groups that the caller may know
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: NATIVE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: NATIVE,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: NATIVE,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Row(_see_group),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SHOWN,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: Row(_see_group),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _cluster(Action.GET),
+    RequestCode.GET_ALL_PRODUCER_INFO: _cluster(Action.GET),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: Row(_see_group),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: Row(_see_group),
+    RequestCode.GET_CONSUME_STATS: Row(_see_group),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: Row(_see_group),
+    RequestCode.GET_BROKER_CONSUME_STATS: _cluster(Action.GET),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Row(_reset),
+    RequestCode.CLONE_GROUP_OFFSET: Row(_clone),
+    RequestCode.QUERY_MESSAGE: NATIVE,
+    RequestCode.VIEW_MESSAGE_BY_ID: NATIVE,
+    RequestCode.QUERY_CONSUME_QUEUE: Row(_see_topic),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: Row(_command),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: Row(_command),
+    RequestCode.GET_BROKER_RUNTIME_INFO: _cluster(Action.GET),
+    RequestCode.GET_BROKER_HA_STATUS: _cluster(Action.GET),
+    RequestCode.GET_BROKER_CONFIG: NATIVE,
+    RequestCode.UPDATE_BROKER_CONFIG: NATIVE,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _cluster(Action.UPDATE),
+    RequestCode.DELETE_EXPIRED_COMMITLOG: _cluster(Action.UPDATE),
+    RequestCode.CLEAN_UNUSED_TOPIC: _cluster(Action.UPDATE),
 }

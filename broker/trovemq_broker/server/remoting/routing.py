@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from trovemq_broker.security.actions import Kind
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.remoting.members import retry_topic
+from trovemq_broker.server.remoting.native_calls import NativeCalls
 from trovemq_daemon.remoting.request import Request
 from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.bodies import (
+    PERM_READ_WRITE,
     RoutedBroker,
     RoutedQueues,
     cluster_info,
@@ -20,6 +24,7 @@ from trovemq_proto.remoting.bodies import (
 )
 from trovemq_proto.remoting.codes import ResponseCode
 from trovemq_proto.remoting.json_text import json_text
+from trovemq_store.topics.names import RETRY_PREFIX
 
 RouteData: TypeAlias = Callable[[str], Mapping[str, object]]
 MADE_BY_USE: Final = "TBW102"
@@ -33,9 +38,14 @@ class RouteAnswers:
     that this one knows, by name."""
 
     def __init__(
-        self, core: BrokerCore, route_data: RouteData, addresses: Callable[[], Mapping[str, str]]
+        self,
+        core: BrokerCore,
+        calls: NativeCalls,
+        route_data: RouteData,
+        addresses: Callable[[], Mapping[str, str]],
     ) -> None:
         self._core = core
+        self._calls = calls
         self._route_data = route_data
         self._addresses = addresses
 
@@ -45,11 +55,14 @@ class RouteAnswers:
         try:
             request.answer(body=json_text(self._route_data(name)))
         except TroveError:
-            if name != MADE_BY_USE or not self._core.appender.queues_of_made_topic:
+            core, count = self._core, self._core.appender.queues_of_made_topic
+            if name == MADE_BY_USE and count:
+                request.answer(body=json_text(self._here(MADE_BY_USE_PERM, count)))
+            elif name.startswith(RETRY_PREFIX) and name.removeprefix(RETRY_PREFIX) in core.groups:
+                request.answer(body=json_text(self._here(PERM_READ_WRITE, 1)))
+            else:
                 text = f"No topic route info in name server for the topic: {name}"
                 request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
-                return
-            request.answer(body=json_text(self._made_by_use()))
 
     def cluster(self, request: Request) -> None:
         """GET_BROKER_CLUSTER_INFO."""
@@ -58,12 +71,31 @@ class RouteAnswers:
         request.answer(body=json_text(cluster_info(brokers)))
 
     def topics(self, request: Request) -> None:
-        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-        request.answer(body=json_text(topic_list(self._core.store.topics.names(include_system=True))))
-
-    def _made_by_use(self) -> dict[str, object]:
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER, GET_TOPICS_BY_CLUSTER. Tools find the groups by the names of
+        their retry topics: so each has one, also where none is stored."""
         core = self._core
-        count = core.appender.queues_of_made_topic
+        names = {*core.store.topics.names(include_system=True), *map(retry_topic, core.groups.names())}
+        request.answer(body=json_text(topic_list(self._calls.seen(request, Kind.TOPIC, names))))
+
+    def system(self, request: Request) -> None:
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of cluster and brokers; the tool then asks the broker."""
+        names = {self._core.store.settings.cluster, *self._addresses()}
+        body = {**topic_list(names), "brokerAddr": str(self._core.advertised)}
+        request.answer(body=json_text(body))
+
+    @staticmethod
+    def forget(request: Request) -> None:
+        """DELETE_TOPIC_IN_NAMESRV, DELETE_KV_CONFIG: the routes follow the topics, and no topic has a
+        key of its order."""
+        request.answer()
+
+    @staticmethod
+    def no_entry(request: Request) -> None:
+        """GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE."""
+        request.answer(ResponseCode.QUERY_NOT_FOUND, "No config item")
+
+    def _here(self, perm: int, count: int) -> dict[str, object]:
+        """The route of a topic of this broker that is not stored yet."""
+        core = self._core
         cluster, address = core.store.settings.cluster, str(core.advertised)
-        queues = RoutedQueues(cluster, core.broker, address, MADE_BY_USE_PERM, count, count)
-        return topic_route_data([queues])
+        return topic_route_data([RoutedQueues(cluster, core.broker, address, perm, count, count)])

@@ -1,0 +1,94 @@
+"""Makes calls of TroveMQ's services for the requests of RocketMQ's tools (wire/tool_calls.py).
+
+So a topic that `mqadmin` creates is created by the same function as one of `trovemq topic create`: with the
+same rights, audit and limits, and in the cluster's configuration where that has an owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Protocol, TypeAlias
+
+from google.protobuf.descriptor import ServiceDescriptor
+
+from trovemq_broker.security.actions import Kind
+from trovemq_broker.server.wire.native_calls import Reply
+from trovemq_broker.server.wire.shown_replies import MaySee
+from trovemq_broker.server.wire.tool_calls import NativeCall, methods_of
+from trovemq_daemon.remoting.request import Connection, Request
+from trovemq_store.topics.names import RETRY_PREFIX
+
+TLS_SECURITY: Final[Mapping[str, tuple[bytes, ...]]] = {"transport_security_type": (b"ssl",)}
+Method: TypeAlias = Callable[[Any, Any], Awaitable[Reply]]
+
+
+class Admission(Protocol):
+    """The check of access for calls that a request stands for (gate.py)."""
+
+    def admitted(self, request: Request, call: NativeCall) -> AbstractAsyncContextManager[None]:
+        """The block makes the call: its caller may make it, and it is audited. TroveError."""
+        ...
+
+    def may_see(self, request: Request) -> MaySee | None:
+        """A test whether the caller may know that a resource exists; None: it may know all."""
+        ...
+
+
+class OpenAdmission:
+    """Of a broker that does not authenticate its callers."""
+
+    @asynccontextmanager
+    async def admitted(self, _request: Request, _call: NativeCall) -> AsyncIterator[None]:
+        yield
+
+    def may_see(self, _request: Request) -> MaySee | None:
+        return None
+
+
+class CallContext:
+    """The connection of a remoting client, as the handlers of TroveMQ's services ask for it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def peer(self) -> str:
+        return self._connection.peer
+
+    def auth_context(self) -> Mapping[str, tuple[bytes, ...]]:
+        return TLS_SECURITY if self._connection.is_secure else {}
+
+
+class NativeCalls:
+    """`admission`: set by the daemon, where callers are authenticated."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, Method] = {}
+        self.admission: Admission = OpenAdmission()
+
+    def add(self, descriptor: ServiceDescriptor, service: object) -> None:
+        """A service whose calls are made."""
+        for path, name in methods_of(descriptor):
+            self._methods[path] = getattr(service, name)
+
+    async def make(self, request: Request, call: NativeCall) -> Reply:
+        """The call's reply. Raises its TroveErrors, and those of the check of access."""
+        async with self.admission.admitted(request, call):
+            return await self._methods[call.path](call.message, CallContext(request.connection))
+
+    def admitted(self, request: Request, call: NativeCall) -> AbstractAsyncContextManager[None]:
+        """The block makes the call's change or look-up, and answers in RocketMQ's form. TroveError."""
+        return self.admission.admitted(request, call)
+
+    def seen(self, request: Request, kind: Kind, names: Iterable[str]) -> list[str]:
+        """The names that the caller may know. A retry topic belongs to its group."""
+        may_see = self.admission.may_see(request)
+        if may_see is None:
+            return list(names)
+        return [name for name in names if may_see(*_resource(kind, name))]
+
+
+def _resource(kind: Kind, name: str) -> tuple[Kind, str]:
+    if kind is Kind.TOPIC and name.startswith(RETRY_PREFIX):
+        return Kind.GROUP, name.removeprefix(RETRY_PREFIX)
+    return kind, name

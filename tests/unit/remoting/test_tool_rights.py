@@ -1,0 +1,188 @@
+"""Rights of the requests that stand for calls of TroveMQ's services: by the rows of those calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any, cast
+
+import pytest
+
+from tests.support.memory_broker import TestBroker, message
+from trovemq_broker.query.key_query import KeyQuery
+from trovemq_broker.security import changes
+from trovemq_broker.security.actions import Kind
+from trovemq_broker.security.creators import reset_creator, set_creator
+from trovemq_broker.security.sealing import SealingKey
+from trovemq_broker.security.table import SecurityTable
+from trovemq_broker.server.access.gate import Gate
+from trovemq_broker.server.access.serving_gate import ServingGate
+from trovemq_broker.server.remoting.broker_admin import DiskSpace, Surroundings
+from trovemq_broker.server.remoting.gate import RemotingGate
+from trovemq_broker.server.remoting.rights import NATIVE, ROWS
+from trovemq_broker.server.remoting.service import ForTools, RemotingService
+from trovemq_broker.server.wire import tool_calls
+from trovemq_broker.server.wire.tool_calls import NativeCall
+from trovemq_daemon.remoting.request import Request
+from trovemq_daemon.users import UserKind, new_user
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs, QueueId
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode, response_code
+from trovemq_proto.remoting.headers import JSON, Header
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.creators import Creator
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+TOPIC: Mapping[str, str] = {"topic": "new", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+REQUESTS: Mapping[int, tuple[Mapping[str, str], bytes]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (TOPIC, b""),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ({}, b'{"topicConfigList":[{"topicName":"new"}]}'),
+    RequestCode.DELETE_TOPIC_IN_BROKER: ({"topic": "orders"}, b""),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ({}, b'{"groupName":"new"}'),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ({}, b'{"groupConfigList":[{"groupName":"new"}]}'),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: ({"groupName": "readers"}, b""),
+    RequestCode.QUERY_MESSAGE: ({"topic": "orders", "key": "k"}, b""),
+    RequestCode.VIEW_MESSAGE_BY_ID: ({"offset": "0"}, b""),
+    RequestCode.GET_BROKER_CONFIG: ({}, b""),
+    RequestCode.UPDATE_BROKER_CONFIG: ({}, b"queries_max=7"),
+}
+CALLS = [
+    tool_calls.create_topic("t", 1, "NORMAL", {}, "b"),
+    tool_calls.alter_topic("t"),
+    tool_calls.delete_topic("t"),
+    tool_calls.create_group(SubscriptionGroup("g")),
+    tool_calls.alter_group(SubscriptionGroup("g")),
+    tool_calls.delete_group("g"),
+    tool_calls.reset_group("g", "t", QueueId(0), offset=1),
+    tool_calls.consume_directly("g", "c", "t", "id"),
+    tool_calls.print_stacks("g", "c"),
+    tool_calls.query_by_key(KeyQuery("t", "k")),
+    tool_calls.get_message_at("t", QueueId(0), 0),
+    tool_calls.list_settings(),
+    tool_calls.set_setting("queries_max", "7"),
+]
+
+
+class Denying:
+    """Admits nothing, and notes each call."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @asynccontextmanager
+    async def admitted(self, _request: Request, call: NativeCall) -> AsyncIterator[None]:
+        self.calls.append(call.path)
+        raise TroveError(errors.ACCESS_DENIED, "denied")
+        yield
+
+    def may_see(self, _request: Request) -> Any:
+        return lambda _kind, name: name == "orders"
+
+
+class Caller:
+    """A connection that keeps the last answer."""
+
+    peer = "ipv4:127.0.0.1:5000"
+    is_secure = is_lost = is_full = False
+
+    def __init__(self) -> None:
+        self.work: list[Coroutine[Any, Any, None]] = []
+        self.code = -1
+        self.body = b""
+
+    def run(self, _request: Request, work: Coroutine[Any, Any, None]) -> None:
+        self.work.append(work)
+
+    def answered(self, _request: Request, code: int, _remark: str, _fields: Any, body: bytes) -> None:
+        self.code, self.body = code, body
+
+    async def ask(self, service: RemotingService, code: int, fields: Mapping[str, str], body: bytes) -> None:
+        request = Request(cast("Any", self), Header(code, fields=dict(fields)), JSON, body, len(body))
+        try:
+            service.handlers[code](request)
+            for work in self.work:
+                await work
+        except TroveError as error:
+            request.answer(response_code(error), error.message)
+
+
+def service_of(broker: TestBroker) -> tuple[RemotingService, Denying]:
+    around = Surroundings(0, lambda: DiskSpace(0, 0), "")
+    tools = ForTools(lambda _topic: {}, nullcontext, around)
+    service, denying = RemotingService(broker, lambda _topic: {}, dict, tools), Denying()
+    service.calls.admission = denying
+    return service, denying
+
+
+def test_the_requests_of_this_test_are_all_of_their_kind() -> None:
+    assert REQUESTS.keys() == {code for code, row in ROWS.items() if row is NATIVE}
+
+
+@pytest.mark.parametrize("code", sorted(REQUESTS))
+def test_a_request_does_nothing_before_its_call_is_admitted(code: int) -> None:
+    async def main() -> None:
+        broker = TestBroker()
+        broker.groups.create(SubscriptionGroup("readers"))
+        if code == RequestCode.VIEW_MESSAGE_BY_ID:
+            await broker.send(message())
+        service, denying = service_of(broker)
+        caller = Caller()
+        await caller.ask(service, code, *REQUESTS[code])
+        assert (caller.code, caller.body) == (ResponseCode.NO_PERMISSION, b"")
+        assert len(denying.calls) == 1
+        assert "new" not in broker.store.topics
+        assert "orders" in broker.store.topics
+        assert broker.groups.names() == ["readers"]
+
+    asyncio.run(main())
+
+
+SHOWN = (
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.GET_TOPICS_BY_CLUSTER,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+)
+
+
+@pytest.mark.parametrize("code", SHOWN)
+def test_names_that_the_caller_may_not_know_are_left_out(code: int) -> None:
+    async def main() -> None:
+        broker = TestBroker()
+        broker.groups.create(SubscriptionGroup("readers"))
+        service, _ = service_of(broker)
+        caller = Caller()
+        await caller.ask(service, code, {}, b"")
+        assert caller.code == ResponseCode.SUCCESS
+        assert not any(name in caller.body for name in (b"deals", b"readers", b"SCHEDULE"))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.path.rpartition("/")[2])
+def test_a_call_of_a_user_without_a_rule_is_refused(call: NativeCall) -> None:
+    async def main() -> None:
+        table = SecurityTable.load(MemoryFileSystem(), SealingKey(bytes(32)), bytes)
+        user = new_user("rocketmq", UserKind.NORMAL, b"12345678", salt=bytes(16), now_ms=0)
+        change = table.begin(changes.add_user(table.state, user))
+        change.run()
+        table.finish(change)
+        gate = Gate(authorization=True, cluster="c", clock_ms=lambda: EpochMs(0))
+        gate.open(table, cast("Any", object()))
+        remoting = RemotingGate(gate, ServingGate())
+        request = Request(cast("Any", Caller()), Header(0), JSON, b"", 0)
+        token = set_creator(Creator("rocketmq"))
+        try:
+            with pytest.raises(TroveError, match="ACCESS_DENIED"):
+                async with remoting.admitted(request, call):
+                    pytest.fail("it was made")
+            may_see = remoting.may_see(request)
+            assert may_see is not None
+            assert not may_see(Kind.TOPIC, "orders")
+        finally:
+            reset_creator(token)
+
+    asyncio.run(main())
