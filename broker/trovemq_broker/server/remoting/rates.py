@@ -1,7 +1,7 @@
 """Rates of counters for RocketMQ's tools: a few samples of totals, from which each answer is computed.
 
-A message costs nothing more: the broker counts it anyway, and the total is noted every SAMPLE_S seconds. A key
-that has no samples yet has the rate 0.
+A message costs nothing more: the broker counts it anyway, and the total is noted every SAMPLE_S seconds. A
+key that has no samples yet has the rate 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table of the permissions that each remoting request needs; a test compares it with the handlers.
 
 The rows are those of `trovemq_broker.server.access.needs`. A request that stands for a call of one of
-TroveMQ's services has NATIVE here: every user may send it, and its handler has the call admitted by the call's
-row in that table, and audited (native_calls.py).
+TroveMQ's services has NATIVE here: every user may send it, and its handler has the call admitted by the
+call's row in that table, and audited (native_calls.py).
 """
 
 from __future__ import annotations
