@@ -10,6 +10,8 @@ from typing import Final
 
 from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.remoting.server import Handler
+from trovemq_daemon.turns import Steps
+from trovemq_nameserver.key_values import ORDER, KeyValues
 from trovemq_nameserver.routes import BrokerRoute
 from trovemq_nameserver.service import Registry
 from trovemq_proto.remoting.bodies import (
@@ -34,10 +36,21 @@ class RemotingRoutes:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._entries = KeyValues()
         self.handlers: Final[Mapping[int, Handler]] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.topic,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.none,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.none,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.none,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.forget,
+            RequestCode.PUT_KV_CONFIG: self.put,
+            RequestCode.GET_KV_CONFIG: self.get,
+            RequestCode.DELETE_KV_CONFIG: self.delete,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.list,
         }
 
     def topic(self, request: Request) -> None:
@@ -48,7 +61,10 @@ class RemotingRoutes:
         registry = self._registry
         routes = await registry.turns.run_from_now(registry.table.routes_of([name]))
         if routes:
-            request.answer(body=json_text(topic_route_data([_queues(one, name) for one in routes])))
+            data = topic_route_data([_queues(one, name) for one in routes])
+            if (order := self._entries.get(ORDER, name)) is not None:
+                data["orderTopicConf"] = order
+            request.answer(body=json_text(data))
         elif registry.clock() - registry.started < STARTING_MS:
             request.answer(ResponseCode.SYSTEM_ERROR, "name server not ready")
         else:
@@ -64,6 +80,69 @@ class RemotingRoutes:
     def topics(self, request: Request) -> None:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
         request.answer(body=json_text(topic_list(self._registry.table.names)))
+
+    def of_cluster(self, request: Request) -> None:
+        """GET_TOPICS_BY_CLUSTER."""
+        request.run(self._of_cluster(request, request.fields.text("cluster")))
+
+    async def _of_cluster(self, request: Request, cluster: str) -> None:
+        names = await self._registry.turns.run_from_now(self._names_of(cluster))
+        request.answer(body=json_text(topic_list(names)))
+
+    def _names_of(self, cluster: str) -> Steps[set[str]]:
+        names: set[str] = set()
+        for route in list(self._registry.table.routes()):
+            if route.broker.cluster == cluster:
+                names.update(route.topics)
+                yield
+        return names
+
+    def system(self, request: Request) -> None:
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, and the address of a broker,
+        which the tool asks for its system topics."""
+        brokers = [one.broker for one in self._registry.table.routes()]
+        body = topic_list({name for one in brokers for name in (one.cluster, one.name)})
+        request.answer(body=json_text({**body, **({"brokerAddr": brokers[0].address} if brokers else {})}))
+
+    @staticmethod
+    def none(request: Request) -> None:
+        """Lists of topics of units, which nothing here has."""
+        request.answer(body=json_text(topic_list(())))
+
+    @staticmethod
+    def forget(request: Request) -> None:
+        """DELETE_TOPIC_IN_NAMESRV: a topic leaves the routes when its brokers have deleted it."""
+        request.answer()
+
+    # --- entries ----------------------------------------------------------------------------------------
+    def put(self, request: Request) -> None:
+        fields = request.fields
+        self._entries.put(fields.text("namespace"), fields.text("key"), fields.text("value"))
+        request.answer()
+
+    def get(self, request: Request) -> None:
+        fields = request.fields
+        namespace, key = fields.text("namespace"), fields.text("key")
+        value = self._entries.get(namespace, key)
+        if value is None:
+            text = f"No config item, Namespace: {namespace} Key: {key}"
+            request.answer(ResponseCode.QUERY_NOT_FOUND, text)
+        else:
+            request.answer(fields={"value": value})
+
+    def delete(self, request: Request) -> None:
+        fields = request.fields
+        self._entries.delete(fields.text("namespace"), fields.text("key"))
+        request.answer()
+
+    def list(self, request: Request) -> None:
+        namespace = request.fields.text("namespace")
+        found = self._entries.of(namespace)
+        if found:
+            request.answer(body=json_text({"table": found}))
+        else:
+            text = f"No config item, Namespace: {namespace}"
+            request.answer(ResponseCode.QUERY_NOT_FOUND, text)
 
 
 def _queues(route: BrokerRoute, topic: str) -> RoutedQueues:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.support.broker_here import broker_here
 from tests.support.remoting_client import remoting_client
 from trovemq_nameserver.app import NameserverApp
+from trovemq_nameserver.key_values import ENTRIES_MAX
 from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 
@@ -30,6 +31,16 @@ def test_the_routes_of_a_registered_broker_are_answered(tmp_path: Path) -> None:
                 assert list(cluster["clusterAddrTable"].values()) == [list(cluster["brokerAddrTable"])]
                 topics = (await client.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).json()
                 assert "orders" in topics["topicList"]
+                (name,) = cluster["clusterAddrTable"]
+                asked = {"cluster": name}
+                of_cluster = (await client.ask(RequestCode.GET_TOPICS_BY_CLUSTER, asked)).json()
+                assert "orders" in of_cluster["topicList"]
+                system = (await client.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)).json()
+                assert system == {"brokerAddr": broker.address, "topicList": sorted([name, "broker-a"])}
+                entry = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
+                await client.ask(RequestCode.PUT_KV_CONFIG, {**entry, "value": "broker-a:4"})
+                route = (await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})).json()
+                assert route["orderTopicConf"] == "broker-a:4"
         finally:
             await nameserver.stop()
 
@@ -48,6 +59,42 @@ def test_a_new_nameserver_does_not_say_that_a_topic_is_absent() -> None:
                 nameserver.registry.started -= 3_000
                 later = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
                 assert later.code == ResponseCode.TOPIC_NOT_EXIST
+        finally:
+            await nameserver.stop()
+
+    asyncio.run(main())
+
+
+def test_entries_of_tools_are_kept_listed_and_deleted() -> None:
+    async def main() -> None:
+        nameserver = NameserverApp(NameserverSettings(listen="127.0.0.1:0", http="off", remoting_enable=True))
+        address, _ = await nameserver.start()
+        try:
+            async with remoting_client(str(address)) as client:
+                entry = {"namespace": "n", "key": "k"}
+                assert (
+                    await client.ask(RequestCode.GET_KV_CONFIG, entry)
+                ).code == ResponseCode.QUERY_NOT_FOUND
+                await client.ask(RequestCode.PUT_KV_CONFIG, {**entry, "value": "v"})
+                assert (await client.ask(RequestCode.GET_KV_CONFIG, entry)).fields["value"] == "v"
+                listed = await client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+                assert listed.json() == {"table": {"k": "v"}}
+                await client.ask(RequestCode.DELETE_KV_CONFIG, entry)
+                none = await client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+                assert none.code == ResponseCode.QUERY_NOT_FOUND
+                long = await client.ask(RequestCode.PUT_KV_CONFIG, {**entry, "value": "v" * 5_000})
+                assert long.code == ResponseCode.SYSTEM_BUSY
+                for number in range(ENTRIES_MAX + 1):
+                    last = await client.ask(
+                        RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": number, "value": ""}
+                    )
+                assert last.code == ResponseCode.SYSTEM_BUSY
+                deleted = await client.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "orders"})
+                assert deleted.code == ResponseCode.SUCCESS
+                units = await client.ask(RequestCode.GET_UNIT_TOPIC_LIST)
+                assert units.json() == {"topicList": []}
+                refused = await client.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders"})
+                assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         finally:
             await nameserver.stop()
 
